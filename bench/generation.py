@@ -204,7 +204,7 @@ def main() -> None:
                 f" {found['cpu_seconds']:8.2f} s {found['peak_mib']:7.0f} MiB  {equal}",
                 flush=True,
             )
-    keep({"bench": "generation", **circumstances(), "lines": lines})
+        keep({"bench": "generation", **circumstances(), "lines": lines})
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from vllm_server import ARGUMENTS, serving
 
 from agentrl_core import engine, env, warm_start
 from agentrl_core.engine import Request, Sampling
+from agentrl_core.engine.base import generate_all
 
 _LIKELIEST = 10
 
@@ -131,14 +132,14 @@ def main() -> None:
             bench.against(
                 f"{len(requests)} requests, {tokens:,} tokens, {count} server{'s' if count > 1 else ''}",
                 "openai client",
-                lambda generate=generate: engine.complete(generate, requests),  # type: ignore[misc]
+                lambda generate=generate: generate_all(generate, requests),  # type: ignore[misc]
                 lambda urls=tuple(urls): by_openai(urls, requests),  # type: ignore[misc]
                 runs=options.runs,
                 goal=1.0,
                 read=numbers,
             )
             line = bench.lines[-1]
-            line["ours_processor"] = spent(lambda generate=generate: engine.complete(generate, requests), groups)  # type: ignore[misc]
+            line["ours_processor"] = spent(lambda generate=generate: generate_all(generate, requests), groups)  # type: ignore[misc]
             line["peer_processor"] = spent(lambda urls=tuple(urls): by_openai(urls, requests), groups)  # type: ignore[misc]
             print(f"  seconds of client and servers: {line['ours_processor']}, {line['peer_processor']}")
             line["ours_tokens_per_second"] = 1e3 * tokens / line["ours_ms"]

@@ -24,6 +24,7 @@ from small_world import SmallWorld
 import agentrl_core as arl
 from agentrl_core import engine, recipes, warm_start
 from agentrl_core.engine import Request, Sampling, Segment
+from agentrl_core.engine.base import generate_all
 from agentrl_core.exceptions import EngineError, InvalidInputError, StoreError
 
 ray: Any = pytest.importorskip("ray")
@@ -141,19 +142,19 @@ def test_weights_reach_an_engine_in_an_actor_and_outlive_it(world: Any) -> None:
     remote = engine.RayActor(lambda: engine.Transformers(other, tokenizer, batch_invariant=True))
     prompt = local.chat.prompt("2 + 2 =")
     requests = [Request(prompt, seed, Sampling(max_tokens=6)) for seed in range(4)]
-    wanted = [segment.tokens.tolist() for segment in engine.complete(local, requests)]
-    assert [segment.tokens.tolist() for segment in engine.complete(remote, requests)] != wanted
+    wanted = [segment.tokens.tolist() for segment in generate_all(local, requests)]
+    assert [segment.tokens.tolist() for segment in generate_all(remote, requests)] != wanted
     remote.update_weights(policy, version=7)
 
     def check() -> None:
-        segments = engine.complete(remote, requests)
+        segments = generate_all(remote, requests)
         assert [segment.tokens.tolist() for segment in segments] == wanted
         assert [segment.policy_version for segment in segments] == [7] * 4
 
     check()
     ray.kill(remote._actor)
     with pytest.raises(EngineError, match="the actor of the engine died"):
-        engine.complete(remote, requests)
+        generate_all(remote, requests)
     check()
     remote.close()
     local.close()

@@ -13,7 +13,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from agentrl_core import engine
-from agentrl_core.engine import Request, Sampling, adapters, complete
+from agentrl_core.engine import Request, Sampling, adapters
+from agentrl_core.engine.base import generate_all
 from agentrl_core.engine.checkpoint_folder import write_checkpoint
 from agentrl_core.engine.policy_weights import PolicyWeights
 from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
@@ -237,7 +238,9 @@ def test_a_state_dict_is_as_good_as_its_model(make_model, tokenizer) -> None:
             generate.update_weights(message, version=4)
     assert torch.equal(logits(generate.model), logits(policy))
     assert generate.policy_version == 3
-    assert len(complete(generate, [Request(torch.arange(3).int().numpy(), 1, Sampling(max_tokens=2))])[0].tokens) == 2
+    assert (
+        len(generate_all(generate, [Request(torch.arange(3).int().numpy(), 1, Sampling(max_tokens=2))])[0].tokens) == 2
+    )
 
 
 def test_weights_for_an_actor_are_merged_and_tied_ones_are_sent_once(make_model, tokenizer) -> None:

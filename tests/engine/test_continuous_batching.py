@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from gate import Gate
 
-from agentrl_core.engine import Request, Sampling, Transformers, complete
+from agentrl_core.engine import Request, Sampling, Transformers
+from agentrl_core.engine.base import generate_all
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 PROMPT = np.array([3, 1, 4, 1, 5], np.int32)
@@ -34,7 +35,7 @@ def generate(make_model, tokenizer):
 @pytest.fixture
 def whole(generate):
     """The segment that nobody disturbed."""
-    [segment] = complete(generate, [ask()])
+    [segment] = generate_all(generate, [ask()])
     assert len(segment.tokens) == 40
     return segment
 
@@ -58,7 +59,7 @@ def test_newcomers_join_what_runs_and_everyone_gets_what_he_gets_alone(generate)
         ask(seed, samplings[seed % 4], random.integers(0, generate.vocabulary_size, 1 + 7 * seed % 23, np.int32))
         for seed in range(12)
     ]
-    alone = [complete(generate, [request])[0] for request in requests]
+    alone = [generate_all(generate, [request])[0] for request in requests]
     gate = Gate(generate)
 
     async def one_after_the_other():
@@ -90,8 +91,8 @@ def test_a_batch_invariant_engine_gives_equal_bits_alone_together_and_late(make_
     def bits(segments):
         return [(s.tokens.tobytes(), s.logprobs.tobytes(), s.entropies.tobytes()) for s in segments]
 
-    alone = bits(complete(generate, [request])[0] for request in requests)
-    assert bits(complete(generate, requests)) == alone
+    alone = bits(generate_all(generate, [request])[0] for request in requests)
+    assert bits(generate_all(generate, requests)) == alone
     gate = Gate(generate)
 
     async def late():
@@ -198,9 +199,9 @@ def test_a_step_that_fails_fails_what_runs_and_the_engine_goes_on(generate, whol
         assert "generating for 3 requests failed with RuntimeError: out of something" in str(error)
         assert isinstance(error.__cause__, RuntimeError)
     with pytest.raises(EngineError, match="for 1 requests"):  # before its first token
-        complete(generate, [ask()])
+        generate_all(generate, [ask()])
     failing.clear()
-    begins(complete(generate, [ask()])[0], whole)
+    begins(generate_all(generate, [ask()])[0], whole)
 
 
 def test_newcomers_that_cannot_be_taken_leave_the_others_alone(generate, whole):
@@ -230,11 +231,11 @@ def test_newcomers_that_cannot_be_taken_leave_the_others_alone(generate, whole):
 
 def test_requests_come_from_many_loops_at_a_time(generate):
     requests = [[ask(10 * loop + index) for index in range(6)] for loop in range(4)]
-    alone = [[segment.tokens.tolist() for segment in complete(generate, each)] for each in requests]
+    alone = [[segment.tokens.tolist() for segment in generate_all(generate, each)] for each in requests]
     found = [None] * 4
 
     def run(loop):
-        found[loop] = [segment.tokens.tolist() for segment in complete(generate, requests[loop])]
+        found[loop] = [segment.tokens.tolist() for segment in generate_all(generate, requests[loop])]
 
     threads = [threading.Thread(target=run, args=(loop,)) for loop in range(4)]
     for thread in threads:
@@ -274,7 +275,7 @@ def test_the_model_is_in_its_own_mode_whenever_answers_arrive(make_model, tokeni
 
 def test_while_nobody_asks_the_thread_sleeps_and_holds_no_engine(make_model, tokenizer):
     generate = Transformers(make_model("llama"), tokenizer)
-    complete(generate, [ask(sampling=Sampling(max_tokens=2))])
+    generate_all(generate, [ask(sampling=Sampling(max_tokens=2))])
     thread, reference = generate._thread, weakref.ref(generate)
     assert thread.is_alive()
     del generate
@@ -304,14 +305,14 @@ def test_a_closed_engine_ends_what_runs_and_refuses_more(make_model, tokenizer):
     generate.close()
     generate.abort(ask())
     with pytest.raises(InvalidInputError, match="this Transformers engine is closed"):
-        complete(generate, [ask()])
+        generate_all(generate, [ask()])
     with pytest.raises(InvalidInputError, match="update_weights: this Transformers engine is closed"):
         generate.update_weights(generate.model, version=1)
 
 
 def _asks(engine, answers):
     try:
-        complete(engine, [ask()])
+        generate_all(engine, [ask()])
     except InvalidInputError as error:
         answers.put(str(error))
     engine.close()
@@ -326,7 +327,7 @@ def test_a_forked_child_gets_an_error_and_does_not_hang(generate, whole):
     assert "its forked child" in answers.get(timeout=600)
     child.join(600)
     assert child.exitcode == 0
-    begins(complete(generate, [ask()])[0], whole)
+    begins(generate_all(generate, [ask()])[0], whole)
 
 
 def test_the_interpreter_ends_while_an_engine_works(tmp_path):
@@ -340,7 +341,7 @@ def test_the_interpreter_ends_while_an_engine_works(tmp_path):
             generate = engine.Transformers(model, tokenizer)
             sampling = engine.Sampling(max_tokens=100_000)
             request = engine.Request(np.array([1, 2], np.int32), seed=0, sampling=sampling)
-            threading.Thread(target=lambda: engine.complete(generate, [request]), daemon=True).start()
+            threading.Thread(target=lambda: generate_all(generate, [request]), daemon=True).start()
             while not generate._running:
                 pass
             print("over")

@@ -47,6 +47,18 @@ def test_an_engine_that_is_right_is_found_right(sampling, make_model, tokenizer)
     assert sampling == finding.sampling
 
 
+@pytest.mark.parametrize("room", [512, 100])
+def test_short_prompts_have_a_turn_that_reads_whole_blocks_if_the_context_has_room(room, make_model, tokenizer):
+    model = make_model("qwen3", max_position_embeddings=room)
+    generate = engine.Transformers(model, tokenizer)
+    requests = [Request(np.arange(3, 3 + count, dtype=np.int32), count, Sampling(max_tokens=8)) for count in (5, 9)]
+    finding = check_logprobs(generate, model, requests)
+    assert finding.cause == "none"
+    assert finding.tokens == 5 * 8, "two turns of each, and a third one"
+    turn = min(280, room - 2 * 8 - 3)
+    assert finding.cached_tokens == (5 + 8 - 1) + (9 + 8 - 1) + (turn + 8 - 1)
+
+
 def test_weights_of_another_version_and_unsaid_ones(make_model, tokenizer):
     model, other = make_model("qwen3"), make_model("qwen3", seed=1)
     generate = engine.Transformers(other, tokenizer)

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_core import engine
-from agentrl_core.engine import Request, Sampling, complete
+from agentrl_core.engine import Request, Sampling
+from agentrl_core.engine.base import generate_all
 from agentrl_core.engine.prefix_cache import PrefixCache
 from agentrl_core.engine.shared_prefixes import LEAST_SAVED, shared_prefixes
 from agentrl_core.exceptions import InvalidInputError
@@ -101,7 +102,7 @@ def test_a_common_system_prompt_is_computed_once(prefix_cache_bytes, make_model,
         return run(input_ids, **options)
 
     monkeypatch.setattr(model.model, "forward", counted)
-    segments = complete(generate, requests)
+    segments = generate_all(generate, requests)
     prefill = [count for count in fed if count > len(prompts)]
     different = {tuple(prompt[: count + 1].tolist()) for prompt in prompts for count in range(len(prompt) - 1)}
     cached = sum(segment.cached_tokens for segment in segments)
@@ -116,7 +117,7 @@ def test_a_common_system_prompt_is_computed_once(prefix_cache_bytes, make_model,
         np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
         np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
     if prefix_cache_bytes:
-        later = complete(generate, [Request(np.append(rules, [1, 2]).astype(np.int32), 1, sampling)])
+        later = generate_all(generate, [Request(np.append(rules, [1, 2]).astype(np.int32), 1, sampling)])
         assert later[0].cached_tokens >= len(rules)
 
 
@@ -131,7 +132,7 @@ def test_turns_and_forks_compute_only_what_is_new(family, make_model, tokenizer,
     random = np.random.default_rng(0)
     prompts = [random.integers(0, generate.vocabulary_size, count, dtype=np.int32) for count in (1, 7, 30)]
     requests = [Request(prompt, seed, sampling) for seed, prompt in enumerate([*prompts, prompts[2]])]
-    first = complete(generate, requests)
+    first = generate_all(generate, requests)
     assert [segment.cached_tokens for segment in first] == [0, 0, 0, 29], "the last one is the prompt before it again"
     turns, known = [], []
     for seed, (request, segment) in enumerate(zip(requests, first, strict=True)):
@@ -141,9 +142,9 @@ def test_turns_and_forks_compute_only_what_is_new(family, make_model, tokenizer,
         known.append(len(history) - 1)  # the last token was drawn and never fed
         turns.append(Request(history[: len(request.tokens) + 5], 200 + seed, sampling))
         known.append(len(request.tokens) + 4)  # the last token of a request is always fed
-    second = complete(generate, turns)
+    second = generate_all(generate, turns)
     assert [segment.cached_tokens for segment in second] == known
-    alone = [complete(fresh, [turn])[0] for turn in turns]
+    alone = [generate_all(fresh, [turn])[0] for turn in turns]
     for request, segment, other in zip(turns, second, alone, strict=True):
         assert segment.tokens.tolist() == other.tokens.tolist()
         assert other.cached_tokens == 0
@@ -180,7 +181,7 @@ def test_an_aborted_segment_leaves_what_it_had(make_model, tokenizer, own_words)
     assert 20 <= len(partial.tokens) < 200
     history = np.concatenate([request.tokens, partial.tokens])
     sampling = Sampling(max_tokens=5)
-    [rest] = complete(generate, [Request(history, 2, sampling)])
+    [rest] = generate_all(generate, [Request(history, 2, sampling)])
     assert rest.cached_tokens == len(history) - 1
     logprobs = own_words(generate.model, Request(history, 2, sampling), rest, sampling)[0]
     np.testing.assert_allclose(rest.logprobs, logprobs, atol=1e-5)
@@ -195,8 +196,8 @@ def test_nothing_is_kept_over_new_weights(how, make_model, tokenizer, own_words)
     generate = engine.Transformers(model, tokenizer)
     sampling = Sampling(max_tokens=8)
     request = Request(np.arange(20, dtype=np.int32), 1, sampling)
-    complete(generate, [request])
-    assert complete(generate, [request])[0].cached_tokens == 19
+    generate_all(generate, [request])
+    assert generate_all(generate, [request])[0].cached_tokens == 19
     if how == "stepped":  # and nobody tells the engine
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         model(torch.arange(5)[None]).logits.sum().backward()
@@ -212,7 +213,7 @@ def test_nothing_is_kept_over_new_weights(how, make_model, tokenizer, own_words)
     else:
         model = make_model("qwen3", seed=1)
         generate.update_weights(model, 1)
-    [segment] = complete(generate, [request])
+    [segment] = generate_all(generate, [request])
     assert segment.cached_tokens == 0
     np.testing.assert_allclose(segment.logprobs, own_words(model, request, segment, sampling)[0], atol=1e-5)
 
@@ -221,11 +222,11 @@ def test_a_batch_invariant_engine_says_the_same_to_the_bit_whatever_was_before(m
     model = make_model("qwen3")
     request = Request(np.arange(20, dtype=np.int32), 1, Sampling(max_tokens=16))
     generate = engine.Transformers(model, tokenizer, batch_invariant=True)
-    [first] = complete(generate, [request])
+    [first] = generate_all(generate, [request])
     others = [
         Request(np.concatenate([request.tokens[:9], [number]]).astype(np.int32), 2, Sampling()) for number in (1, 2)
     ]
-    segments = complete(generate, [*others, request])
+    segments = generate_all(generate, [*others, request])
     assert segments[-1].logprobs.tolist() == first.logprobs.tolist()
     assert segments[-1].entropies.tolist() == first.entropies.tolist()
     assert [segment.cached_tokens for segment in segments] == [0, 0, 0]
@@ -237,13 +238,13 @@ def test_a_copy_changes_only_when_it_is_told(make_model, tokenizer, own_words):
     assert not generate.shares_parameters
     assert engine.Transformers(policy, tokenizer).shares_parameters
     request = Request(np.arange(5, dtype=np.int32), 1, Sampling(max_tokens=8))
-    [before] = complete(generate, [request])
+    [before] = generate_all(generate, [request])
     with torch.no_grad():
         policy.lm_head.weight.mul_(0.5)
-    [same] = complete(generate, [request])
+    [same] = generate_all(generate, [request])
     np.testing.assert_allclose(same.logprobs, before.logprobs, atol=1e-5)
     generate.update_weights(policy, 1)
-    [after] = complete(generate, [request])
+    [after] = generate_all(generate, [request])
     np.testing.assert_allclose(after.logprobs, own_words(policy, request, after, request.sampling)[0], atol=1e-5)
     assert not generate.shares_parameters
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from agentrl_core import engine
-from agentrl_core.engine import EntropyTemperature, Request, Sampling, complete
+from agentrl_core.engine import EntropyTemperature, Request, Sampling
+from agentrl_core.engine.base import generate_all
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 SAMPLINGS = [
@@ -30,7 +31,7 @@ def test_log_probs_and_entropies_equal_the_models_own_forward(family, sampling, 
     model = make_model(family)
     generate = engine.Transformers(model, tokenizer)
     requests = ragged_requests(generate.vocabulary_size, sampling)
-    segments = complete(generate, requests)
+    segments = generate_all(generate, requests)
     assert [len(segment.tokens) for segment in segments] == [12] * len(requests)
     for request, segment in zip(requests, segments, strict=True):
         logprobs, entropies = own_words(model, request, segment, sampling)
@@ -42,13 +43,13 @@ def test_the_temperature_of_each_token_follows_from_its_entropy(make_model, toke
     model = make_model("qwen3")
     generate = engine.Transformers(model, tokenizer)
     plain = Sampling(temperature=0.8, max_tokens=12)
-    entropies = np.concatenate([one.entropies for one in complete(generate, ragged_requests(80, plain))])
+    entropies = np.concatenate([one.entropies for one in generate_all(generate, ragged_requests(80, plain))])
     zero = float(np.quantile(np.log(entropies), 0.8, method="nearest"))
     rule = EntropyTemperature(zero, float(np.log(entropies).max()) - zero, zero - float(np.log(entropies).min()), 0.3)
     heights = []
     others = ragged_requests(80, plain, count=6, seed=1)  # rows beside them that follow no rule
     requests = ragged_requests(80, Sampling(temperature=0.8, max_tokens=12, by_entropy=rule))
-    segments = complete(generate, [*requests, *others])
+    segments = generate_all(generate, [*requests, *others])
     for request, segment in zip(requests, segments, strict=False):
         ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
         with torch.no_grad():
@@ -64,7 +65,7 @@ def test_the_temperature_of_each_token_follows_from_its_entropy(make_model, toke
             assert logprob == pytest.approx(float(wanted), abs=1e-5)
     assert min(heights) < -0.5, "sure"
     assert max(heights) > 0.1, "and unsure"
-    alone = complete(generate, others)
+    alone = generate_all(generate, others)
     assert [one.tokens.tolist() for one in segments[len(requests) :]] == [one.tokens.tolist() for one in alone]
 
 
@@ -74,10 +75,10 @@ def test_a_segment_does_not_depend_on_its_batch(family, make_model, tokenizer):
     # Stop tokens end rows at different steps, so rows are dropped from the cache on the way.
     sampling = Sampling(max_tokens=50, stop_token_ids=tuple(range(0, generate.vocabulary_size, 12)))
     requests = ragged_requests(generate.vocabulary_size, sampling, count=24)
-    together = complete(generate, requests)
+    together = generate_all(generate, requests)
     assert len({len(segment.tokens) for segment in together}) > 5
-    backwards = complete(generate, requests[::-1])[::-1]
-    alone = [complete(generate, [request])[0] for request in requests]
+    backwards = generate_all(generate, requests[::-1])[::-1]
+    alone = [generate_all(generate, [request])[0] for request in requests]
     for one, two, three in zip(together, backwards, alone, strict=True):
         assert one.tokens.tolist() == two.tokens.tolist() == three.tokens.tolist()
         np.testing.assert_allclose(one.logprobs, two.logprobs, atol=1e-5)
@@ -90,7 +91,7 @@ def test_long_segments_outgrow_the_first_room_of_the_cache(make_model, tokenizer
     generate = engine.Transformers(model, tokenizer)
     sampling = Sampling(max_tokens=100)
     requests = ragged_requests(generate.vocabulary_size, sampling, count=4)
-    for request, segment in zip(requests, complete(generate, requests), strict=True):
+    for request, segment in zip(requests, generate_all(generate, requests), strict=True):
         assert len(segment.tokens) == 100
         np.testing.assert_allclose(segment.logprobs, own_words(model, request, segment, sampling)[0], atol=1e-5)
 
@@ -103,7 +104,7 @@ def test_segments_stop_behind_the_stop_token_or_at_the_limit(make_model, tokeniz
         for i, request in enumerate(ragged_requests(generate.vocabulary_size, Sampling(), count=40))
     ]
     reasons = set()
-    for request, segment in zip(requests, complete(generate, requests), strict=True):
+    for request, segment in zip(requests, generate_all(generate, requests), strict=True):
         reasons.add(segment.finish_reason)
         assert not set(segment.tokens[:-1].tolist()) & set(stops)
         assert (segment.finish_reason == "stop") == (int(segment.tokens[-1]) in stops)
@@ -120,7 +121,7 @@ def test_temperature_zero_takes_the_most_likely_token(make_model, tokenizer):
     model = make_model("qwen3")
     generate = engine.Transformers(model, tokenizer)
     request = Request(np.array([5, 6, 7], np.int32), 1, Sampling(temperature=0.0, max_tokens=6))
-    [segment] = complete(generate, [request])
+    [segment] = generate_all(generate, [request])
     ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
     with torch.no_grad():
         best = model(ids).logits[0, 2:-1].argmax(-1)
@@ -135,7 +136,7 @@ def test_the_models_mode_and_gradients_are_left_as_they_were(make_model, tokeniz
     model.model.layers[0].eval()
     generate = engine.Transformers(model, tokenizer)
     request = Request(np.arange(5, dtype=np.int32), 1, Sampling(max_tokens=8))
-    first, second = (complete(generate, [request])[0] for _ in range(2))
+    first, second = (generate_all(generate, [request])[0] for _ in range(2))
     assert first.logprobs.tolist() == second.logprobs.tolist(), "dropout is off while generating"
     assert model.training
     assert not model.model.layers[0].training
@@ -152,11 +153,11 @@ def test_weights_follow_the_policy_and_are_copied_from_another_model(make_model,
     with torch.no_grad():
         policy.lm_head.weight.mul_(0.5)
     generate.update_weights(policy, version=7)
-    [segment] = complete(generate, [request])
+    [segment] = generate_all(generate, [request])
     assert segment.policy_version == generate.policy_version == 7
     np.testing.assert_allclose(segment.logprobs, own_words(policy, request, segment, sampling)[0], atol=1e-5)
     generate.update_weights(other, version=8)
-    [segment] = complete(generate, [request])
+    [segment] = generate_all(generate, [request])
     assert segment.policy_version == 8
     np.testing.assert_allclose(segment.logprobs, own_words(other, request, segment, sampling)[0], atol=1e-5)
     with pytest.raises(InvalidInputError, match="does not fit"):
@@ -164,7 +165,7 @@ def test_weights_follow_the_policy_and_are_copied_from_another_model(make_model,
 
 
 def test_no_requests_give_no_segments(make_model, tokenizer):
-    assert complete(engine.Transformers(make_model("llama"), tokenizer), []) == []
+    assert generate_all(engine.Transformers(make_model("llama"), tokenizer), []) == []
 
 
 def test_the_tokenizer_is_found_beside_the_model(make_model, tokenizer, tmp_path):
@@ -185,11 +186,11 @@ def test_wrong_calls(make_model, tokenizer, tmp_path):
     generate = engine.Transformers(model, tokenizer)
     for token in (-1, generate.vocabulary_size):
         with pytest.raises(InvalidInputError, match=f"holds token {token}"):
-            complete(generate, [Request(np.array([1, token], np.int32), 0, Sampling())])
+            generate_all(generate, [Request(np.array([1, token], np.int32), 0, Sampling())])
     with pytest.raises(InvalidInputError, match="the request is a str"):
-        complete(generate, ["2 + 2 ="])
+        generate_all(generate, ["2 + 2 ="])
     with pytest.raises(InvalidInputError, match="top is 100000 and the vocabulary"):
-        complete(generate, [Request(np.array([1], np.int32), 0, Sampling(top=100_000))])
+        generate_all(generate, [Request(np.array([1], np.int32), 0, Sampling(top=100_000))])
 
 
 def test_models_that_would_be_wrong_are_refused(make_model, tokenizer):

@@ -8,7 +8,8 @@ from checked_segments import check, some_requests
 from gate import Gate
 
 from agentrl_core import engine
-from agentrl_core.engine import EntropyTemperature, Request, Sampling, complete
+from agentrl_core.engine import EntropyTemperature, Request, Sampling
+from agentrl_core.engine.base import generate_all
 from agentrl_core.engine.logprob_check import check_logprobs, sample_requests
 from agentrl_core.exceptions import InvalidInputError
 
@@ -30,7 +31,7 @@ def generate(policy, tokenizer):
     made.close()
     made.close()
     with pytest.raises(InvalidInputError, match="closed"):
-        complete(made, [Request(np.array([1], np.int32), 0, Sampling())])
+        generate_all(made, [Request(np.array([1], np.int32), 0, Sampling())])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_the_temperature_of_each_token_follows_from_its_entropy(generate, policy
     pairs = list(zip(*(some_requests(generate.vocabulary_size, sampling) for sampling in samplings), strict=True))
     requests = [pair[place % 2] for place, pair in enumerate(pairs)]  # those that follow the rule among others
     heights = []
-    for request, segment in zip(requests, complete(generate, requests), strict=True):
+    for request, segment in zip(requests, generate_all(generate, requests), strict=True):
         ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
         with torch.no_grad():
             x = policy(ids).logits[0, len(request.tokens) - 1 : -1].double() / 0.7
@@ -76,7 +77,7 @@ def test_segments_stop_behind_the_stop_token_or_at_the_limit(generate):
     stops = tuple(range(0, generate.vocabulary_size, 5))
     reasons = set()
     sampling = Sampling(max_tokens=6, stop_token_ids=stops)
-    for segment in complete(generate, some_requests(generate.vocabulary_size, sampling)):
+    for segment in generate_all(generate, some_requests(generate.vocabulary_size, sampling)):
         reasons.add(segment.finish_reason)
         assert not set(segment.tokens[:-1].tolist()) & set(stops)
         assert (segment.finish_reason == "stop") == (int(segment.tokens[-1]) in stops)
@@ -87,13 +88,13 @@ def test_segments_stop_behind_the_stop_token_or_at_the_limit(generate):
 def test_a_seed_decides_a_segment_and_temperature_zero_needs_none(generate):
     sampling = Sampling(max_tokens=12)
     [first, second, *_] = some_requests(generate.vocabulary_size, sampling)
-    one, two = (complete(generate, [first])[0] for _ in range(2))
+    one, two = (generate_all(generate, [first])[0] for _ in range(2))
     assert one.tokens.tolist() == two.tokens.tolist()
-    among = complete(generate, [second, first])[1]
+    among = generate_all(generate, [second, first])[1]
     assert one.tokens.tolist() == among.tokens.tolist()
-    other = complete(generate, [Request(first.tokens, 5, sampling)])[0]
+    other = generate_all(generate, [Request(first.tokens, 5, sampling)])[0]
     assert one.tokens.tolist() != other.tokens.tolist()
-    [greedy] = complete(generate, [Request(first.tokens, 1, Sampling(temperature=0.0, max_tokens=12))])
+    [greedy] = generate_all(generate, [Request(first.tokens, 1, Sampling(temperature=0.0, max_tokens=12))])
     assert not greedy.logprobs.any()
     assert not greedy.entropies.any()
 
@@ -146,7 +147,7 @@ def test_the_likeliest_tokens_are_reported_whoever_is_beside(generate, policy):
         Sampling(temperature=0.7, top_k=2, max_tokens=6, top=12),
         Sampling(max_tokens=6),
     ]
-    segments = complete(generate, [Request(prompt, 1, sampling) for sampling in samplings])
+    segments = generate_all(generate, [Request(prompt, 1, sampling) for sampling in samplings])
     assert segments[2].top is None
     for segment, sampling in zip(segments[:2], samplings, strict=False):
         ids = torch.from_numpy(np.concatenate([prompt, segment.tokens]).astype(np.int64))[None]
@@ -165,7 +166,7 @@ def test_the_likeliest_tokens_are_reported_whoever_is_beside(generate, policy):
 def test_newcomers_join_and_aborted_requests_have_exactly_what_was_generated(generate, make_model, policy):
     sampling = Sampling(max_tokens=60)
     requests = [Request(np.array([5, 6, number], np.int32), number, sampling) for number in range(6)]
-    alone = [complete(generate, [request])[0] for request in requests]
+    alone = [generate_all(generate, [request])[0] for request in requests]
     step, version = generate._step, generate.policy_version
     gate = Gate(generate)
 
@@ -200,16 +201,16 @@ def test_newcomers_join_and_aborted_requests_have_exactly_what_was_generated(gen
     assert segments[-1].finish_reason == "abort"
     assert not generate._requests
     generate.update_weights(policy, version + 2)
-    [again] = complete(generate, requests[:1])
+    [again] = generate_all(generate, requests[:1])
     assert again.tokens.tolist() == alone[0].tokens.tolist()
 
 
 def test_a_fork_reuses_the_blocks_that_its_origin_left(generate):
     prompt = np.random.default_rng(11).integers(0, generate.vocabulary_size, 70, dtype=np.int32)
-    [first] = complete(generate, [Request(prompt, 1, Sampling(max_tokens=10))])
+    [first] = generate_all(generate, [Request(prompt, 1, Sampling(max_tokens=10))])
     assert first.cached_tokens == 0
     forked = np.concatenate([prompt, first.tokens[:4], [3]]).astype(np.int32)
-    [second] = complete(generate, [Request(forked, 2, Sampling(max_tokens=4))])
+    [second] = generate_all(generate, [Request(forked, 2, Sampling(max_tokens=4))])
     assert second.cached_tokens == 64, "two whole blocks of 32"
 
 
@@ -247,10 +248,10 @@ def test_wrong_calls(generate, policy, tokenizer, tmp_path):
     with pytest.raises(InvalidInputError, match="no tokenizer is found"):
         engine.Vllm(tmp_path)
     with pytest.raises(InvalidInputError, match=r"temperature is 0\.001"):
-        complete(generate, some_requests(generate.vocabulary_size, Sampling(temperature=0.001)))
+        generate_all(generate, some_requests(generate.vocabulary_size, Sampling(temperature=0.001)))
     with pytest.raises(InvalidInputError, match="pass max_logprobs=21"):
-        complete(generate, some_requests(generate.vocabulary_size, Sampling(top=21)))
+        generate_all(generate, some_requests(generate.vocabulary_size, Sampling(top=21)))
     with pytest.raises(InvalidInputError, match="has 128 tokens and the context"):
-        complete(generate, [Request(np.ones(128, np.int32), 0, Sampling())])
+        generate_all(generate, [Request(np.ones(128, np.int32), 0, Sampling())])
     with pytest.raises(InvalidInputError, match="outside the vocabulary"):
-        complete(generate, [Request(np.array([10**6], np.int32), 0, Sampling())])
+        generate_all(generate, [Request(np.array([10**6], np.int32), 0, Sampling())])

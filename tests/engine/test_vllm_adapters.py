@@ -12,8 +12,9 @@ from checked_segments import check
 from vllm_server import ARGUMENTS, serving
 
 from agentrl_core import engine
-from agentrl_core.engine import Request, Sampling, complete
+from agentrl_core.engine import Request, Sampling
 from agentrl_core.engine import vllm_server as client
+from agentrl_core.engine.base import generate_all
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -140,7 +141,7 @@ def test_servers_take_adapters_beside_a_whole_checkpoint(
             with pytest.raises(AgentRLError):
                 generate.update_weights(policy, version=6)
         with pytest.raises(AgentRLError, match="update_weights"):  # it has the new base weights, and no adapter
-            complete(generate, [Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4))])
+            generate_all(generate, [Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4))])
         with pytest.raises(AgentRLError, match="incomplete"):
             engine.VllmServer(server.url, tokenizer)
         generate.update_weights(policy, version=6)
@@ -149,7 +150,7 @@ def test_servers_take_adapters_beside_a_whole_checkpoint(
     with serving(tmp_path / "model", tmp_path / "log again", *options, port=port):
         request = Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4))
         with pytest.raises(EngineError, match=r"was started again, without the policy's weights"):
-            complete(generate, [request])
+            generate_all(generate, [request])
         generate.update_weights(policy, version=7)  # the base weights are there, but the server does not have them
         check(generate, policy, own_words, SAMPLING, version=7)
         generate.close()

@@ -18,7 +18,8 @@ from pages import block
 from vllm_server import ARGUMENTS, serving
 
 from agentrl_core import Store, engine, scan
-from agentrl_core.engine import EntropyTemperature, Request, Sampling, complete
+from agentrl_core.engine import EntropyTemperature, Request, Sampling
+from agentrl_core.engine.base import generate_all
 from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -52,7 +53,7 @@ def generate(server, tokenizer, saved):
     made.close()
     made.close()
     with pytest.raises(InvalidInputError, match="closed"):
-        complete(made, [Request(np.array([1], np.int32), 0, Sampling())])
+        generate_all(made, [Request(np.array([1], np.int32), 0, Sampling())])
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_log_probs_equal_the_models_own_forward(sampling, generate, policy, own_
 def test_a_seed_decides_a_segment_and_it_stops_behind_its_stop_token(generate):
     stops = tuple(range(0, generate.vocabulary_size, 5))
     requests = some_requests(generate.vocabulary_size, Sampling(max_tokens=6, stop_token_ids=stops))
-    first, second = complete(generate, requests), complete(generate, requests[::-1])[::-1]
+    first, second = generate_all(generate, requests), generate_all(generate, requests[::-1])[::-1]
     assert [one.tokens.tolist() for one in first] == [one.tokens.tolist() for one in second]
     assert {segment.finish_reason for segment in first} == {"stop", "length"}
     for segment in first:
@@ -88,7 +89,7 @@ def test_the_likeliest_tokens_are_in_order_and_minus_infinity_comes_through(gene
         Sampling(temperature=1.5, max_tokens=6, top=12),  # flat: the sampled token is often not among them
         Sampling(max_tokens=6),
     ]
-    segments = complete(generate, [Request(prompt, 1, sampling) for sampling in samplings])
+    segments = generate_all(generate, [Request(prompt, 1, sampling) for sampling in samplings])
     assert segments[3].top is None
     for segment, sampling in zip(segments[:3], samplings, strict=False):
         ids = torch.from_numpy(np.concatenate([prompt, segment.tokens]).astype(np.int64))[None]
@@ -110,7 +111,7 @@ def test_without_entropies_the_rest_is_the_same(generate, server, tokenizer):
     assert (lean.entropy_estimator, generate.entropy_estimator) == ("none", "top_10")
     for sampling in (Sampling(temperature=0.7, max_tokens=8), Sampling(max_tokens=8, top=3)):
         requests = some_requests(generate.vocabulary_size, sampling, count=6)
-        for one, other in zip(complete(lean, requests), complete(generate, requests), strict=True):
+        for one, other in zip(generate_all(lean, requests), generate_all(generate, requests), strict=True):
             assert one.entropies is None
             assert one.tokens.tolist() == other.tokens.tolist()
             np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
@@ -123,17 +124,17 @@ def test_without_entropies_the_rest_is_the_same(generate, server, tokenizer):
 def test_a_fork_reuses_the_blocks_that_its_origin_left(generate):
     random = np.random.default_rng(11)
     prompt = random.integers(0, generate.vocabulary_size, 70, dtype=np.int32)
-    [first] = complete(generate, [Request(prompt, 1, Sampling(max_tokens=10), "tree")])
+    [first] = generate_all(generate, [Request(prompt, 1, Sampling(max_tokens=10), "tree")])
     assert first.cached_tokens == 0
     forked = np.concatenate([prompt, first.tokens[:4], [3]]).astype(np.int32)
-    [second] = complete(generate, [Request(forked, 2, Sampling(max_tokens=4), "tree")])
+    [second] = generate_all(generate, [Request(forked, 2, Sampling(max_tokens=4), "tree")])
     assert second.cached_tokens == 64, "two whole blocks of 32"
 
 
 def test_aborted_requests_have_exactly_what_was_generated(generate):
     sampling = Sampling(max_tokens=100)
     requests = [Request(np.array([5, 6, number], np.int32), number, sampling) for number in range(4)]
-    whole = complete(generate, requests)
+    whole = generate_all(generate, requests)
 
     async def run(seconds):
         tasks = [asyncio.create_task(generate.generate(request)) for request in requests]
@@ -264,7 +265,7 @@ def test_new_weights_end_what_runs_and_are_the_ones_sampled_from(generate, make_
         return segments
 
     for version in range(1, 21):  # on a machine that stands still for a moment, all are whole before the update
-        whole = complete(generate, long)
+        whole = generate_all(generate, long)
         segments = asyncio.run(run(version))
         reasons = {(one.policy_version, one.finish_reason) for said in segments for one in said}
         last = version - 1
@@ -297,22 +298,24 @@ def test_weights_that_are_not_the_versions_own_are_refused(generate, server, tok
     stranger.update_weights(policy, version + 5)
     stranger.close()
     with pytest.raises(EngineError, match=f"no server has weights of version {version}, but .*{version + 5}"):
-        complete(generate, [request])
+        generate_all(generate, [request])
     generate.update_weights(policy, version + 6)
-    assert complete(generate, [request])[0].policy_version == version + 6
+    assert generate_all(generate, [request])[0].policy_version == version + 6
 
 
 def test_wrong_calls(generate, server, tokenizer, policy):
     with pytest.raises(InvalidInputError, match=r"temperature is 0\.001"):
-        complete(generate, some_requests(generate.vocabulary_size, Sampling(temperature=0.001)))
+        generate_all(generate, some_requests(generate.vocabulary_size, Sampling(temperature=0.001)))
     with pytest.raises(UnsupportedError, match=r"sample with engine\.Vllm or engine\.Transformers"):
-        complete(generate, some_requests(generate.vocabulary_size, Sampling(by_entropy=EntropyTemperature(0, 1, 1))))
+        generate_all(
+            generate, some_requests(generate.vocabulary_size, Sampling(by_entropy=EntropyTemperature(0, 1, 1)))
+        )
     with pytest.raises(InvalidInputError, match="greater than max allowed: 20"):
-        complete(generate, some_requests(generate.vocabulary_size, Sampling(top=21)))
+        generate_all(generate, some_requests(generate.vocabulary_size, Sampling(top=21)))
     with pytest.raises(InvalidInputError, match="has 128 tokens and the context"):
-        complete(generate, [Request(np.ones(128, np.int32), 0, Sampling())])
+        generate_all(generate, [Request(np.ones(128, np.int32), 0, Sampling())])
     with pytest.raises(InvalidInputError, match="outside the vocabulary"):
-        complete(generate, [Request(np.array([10**6], np.int32), 0, Sampling())])
+        generate_all(generate, [Request(np.array([10**6], np.int32), 0, Sampling())])
     with pytest.raises(InvalidInputError, match="urls is empty"):
         engine.VllmServer([], tokenizer)
     with pytest.raises(InvalidInputError, match="seconds is 0"):
@@ -326,11 +329,11 @@ def test_wrong_calls(generate, server, tokenizer, policy):
     with pytest.raises(InvalidInputError, match="sees no checkpoint at /nowhere"):
         generate._wait(generate._replace("/nowhere", 99))
     request = Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4))
-    assert complete(generate, [request])[0].policy_version == generate.policy_version, "as it was"
+    assert generate_all(generate, [request])[0].policy_version == generate.policy_version, "as it was"
 
 
 def test_a_segment_ends_where_the_context_does(generate):
-    [segment] = complete(generate, [Request(np.ones(120, np.int32), 0, Sampling(max_tokens=50))])
+    [segment] = generate_all(generate, [Request(np.ones(120, np.int32), 0, Sampling(max_tokens=50))])
     assert segment.finish_reason == "length"
     assert len(segment.tokens) == 8
 
@@ -387,32 +390,32 @@ def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(sav
     lost, other = both._servers
     both._homes["of the lost"] = lost
     lost._connections.url = "http://127.0.0.1:9"  # where nobody answers
-    assert len(complete(both, [request])[0].tokens) == 4
+    assert len(generate_all(both, [request])[0].tokens) == 4
     assert both._homes["of the lost"] is other
     with pytest.warns(RuntimeWarning, match="left out until the next update"):
         both.update_weights(policy, 50)
     assert (lost.version, other.version) == (-1, 50)
-    assert [segment.policy_version for segment in complete(both, [request] * 3)] == [50] * 3
+    assert [segment.policy_version for segment in generate_all(both, [request] * 3)] == [50] * 3
     lost._connections.url = server.url
     both.update_weights(policy, 51)
     both._homes["of the lost"] = lost
-    assert complete(both, [request])[0].policy_version == lost.version == 51
+    assert generate_all(both, [request])[0].policy_version == lost.version == 51
     slow = engine.VllmServer(server.url, tokenizer)
     [client] = slow._servers[0]._connections._free
     client.timeout = httpx.Timeout(600.0, read=0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         slow._servers[0]._connections.url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(EngineError, match=r"does not answer .ReadTimeout"):
-            complete(slow, [request])
+            generate_all(slow, [request])
     slow.close()
     server.stop()
     with pytest.raises(EngineError, match="does not answer"):
-        complete(both, [request])
+        generate_all(both, [request])
     with pytest.raises(EngineError, match="does not answer"):
         both.update_weights(policy, 52)
     with serving(saved, saved.parent / "log again", "--enable-scale-out", port=int(server.url.rpartition(":")[2])):
         with pytest.raises(EngineError, match=r"no server has weights of version 51, but .*: 0"):
-            complete(both, [request])
+            generate_all(both, [request])
         with pytest.raises(UnsupportedError, match=r"worker-extension-cls agentrl_core\.engine\.vllm_worker"):
             both.update_weights(policy, 53)
         # Log-probabilities before temperature, top_k and top_p are vLLM's own default.

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from agentrl_core import engine
-from agentrl_core.engine import Request, Sampling, complete, policy_weights
+from agentrl_core.engine import Request, Sampling, policy_weights
+from agentrl_core.engine.base import generate_all
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 from agentrl_core.engine.weight_stamp import weight_stamp
 from agentrl_core.engine.weights import model_of_config, shapes_of_folder
@@ -27,7 +28,7 @@ class Wrapper(nn.Module):
 
 def tokens_of(generate: engine.Transformers) -> list[int]:
     request = Request(np.arange(5, dtype=np.int32), 1, Sampling(temperature=0.0, max_tokens=6))
-    return complete(generate, [request])[0].tokens.tolist()
+    return generate_all(generate, [request])[0].tokens.tolist()
 
 
 @pytest.mark.parametrize(

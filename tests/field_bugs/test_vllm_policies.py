@@ -9,6 +9,7 @@ import torch
 from episode_world import lcm_world
 
 from agentrl_core import engine, warm_start
+from agentrl_core.engine.base import generate_all
 from agentrl_core.exceptions import AgentRLError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -53,7 +54,7 @@ def generate(policy_and_engine):
 
 def count_sampled(generate):
     request = engine.Request(generate.chat.prompt("2 + 2 ="), seed=1, sampling=engine.Sampling(max_tokens=4))
-    return len(engine.complete(generate, [request])[0].tokens)
+    return len(generate_all(generate, [request])[0].tokens)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from agentrl_core.engine import Request, complete
+from agentrl_core.engine import Request
+from agentrl_core.engine.base import generate_all
 
 
 def some_requests(vocabulary, sampling, count=24):
@@ -16,7 +17,7 @@ def some_requests(vocabulary, sampling, count=24):
 def check(generate, model, own_words, sampling, version):
     """Log-probs and entropies are those of the model's own forward, under the version."""
     requests = some_requests(generate.vocabulary_size, sampling)
-    for request, segment in zip(requests, complete(generate, requests), strict=True):
+    for request, segment in zip(requests, generate_all(generate, requests), strict=True):
         logprobs, entropies = own_words(model, request, segment, sampling, top=10)
         np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
         np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)

@@ -16,6 +16,7 @@ import agentrl_core as arl
 from agentrl_core import loss, recipes, reward, weight
 from agentrl_core.collect import evaluate
 from agentrl_core.engine import EntropyTemperature, Sampling
+from agentrl_core.engine.base import generate_all
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, UnsupportedError
 from agentrl_core.model.probe import Probe
 from agentrl_core.recipes.t_ppo import LatestVersionOnly
@@ -150,7 +151,7 @@ def test_what_is_applied_gives_the_log_probs_that_the_engine_recorded(name: str,
     forest.add_group(0, "task")
     for member, prompt in enumerate(([5, 6, 7], [8, 9])):
         tokens = np.array(prompt, np.int32)
-        (segment,) = engine.complete(generate, [engine.Request(tokens, member, sampling)])
+        (segment,) = generate_all(generate, [engine.Request(tokens, member, sampling)])
         trajectory = forest.start(0, member)
         forest.append(trajectory, prompt, kind="prompt")
         forest.append(

@@ -218,13 +218,11 @@ def _engine(names: list[str], model: str, policy: Any, tokenizer: Any) -> Engine
 
 def _findings(generate: Engine, policy: Any, samplings: list[Sampling], options: dict[str, Any]) -> list[LogprobCheck]:
     from agentrl_core.engine import Request
-    from agentrl_core.engine.logprob_check import check_logprobs, sample_requests
+    from agentrl_core.engine.logprob_check import check_logprobs, context_tokens, sample_requests
 
     def requests(sampling: Sampling) -> list[Request]:
         if not options["prompt"]:
-            config: Any = policy.config.get_text_config()
-            limits = (getattr(config, "max_position_embeddings", None), getattr(generate, "context_tokens", None))
-            room = min((limit for limit in limits if limit), default=None)
+            room = context_tokens(generate, policy)
             return sample_requests(generate.vocabulary_size, sampling, context_tokens=room)
         prompts = [generate.chat.prompt(text) for text in options["prompt"]]
         return [Request(prompt, seed, sampling) for seed, prompt in enumerate(prompts)]
@@ -255,7 +253,9 @@ def _print_table(findings: list[LogprobCheck]) -> None:
     out.print()
     messages = [finding.message for finding in findings]
     if any(finding.cached_tokens == 0 for finding in findings):
-        messages.append("no second turn reached the engine's prefix cache, which was not compared; give longer prompts")
+        messages.append(
+            "no turn reached the engine's prefix cache, which was not compared; give it a longer context"
+        )
     for message in dict.fromkeys(messages):
         out.print(escaped(message), markup=False, soft_wrap=True)
 

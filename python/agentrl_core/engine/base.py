@@ -182,7 +182,7 @@ class Segment:
 
 
 class Engine(Protocol):
-    """Something that generates. Requests may come from several event loops and threads at once.
+    """Interface of engines. Requests may come from several event loops and threads at once.
 
     It may have two more attributes: `takes_images` (see `Request`), and `precision`, how many bits a weight has with
     which it samples, an integer or None (`rollout.RecordPrecision` records it).
@@ -205,7 +205,7 @@ class Engine(Protocol):
 
     @property
     def chat(self) -> Chat:
-        """How text and messages become tokens for this model, and tokens text."""
+        """The chat, which converts text and messages to tokens of this model and back."""
         ...
 
     @property
@@ -220,19 +220,19 @@ class Engine(Protocol):
 
     @property
     def entropy_estimator(self) -> str:
-        """How `Segment.entropies` is made: "exact", "top_10" or "none"."""
+        """The estimator of `Segment.entropies`: "exact", "top_10" or "none"."""
         ...
 
     @property
     def shares_parameters(self) -> bool:
-        """Whether it samples from the very tensors that the optimizer steps, so that it must rest meanwhile.
+        """True if it samples from the tensors that the optimizer steps, and must not generate meanwhile.
 
         A collector that generates while the trainer steps refuses such an engine.
         """
         ...
 
     async def generate(self, request: Request) -> Segment:
-        """The segment of one request. Cancelling the wait gives up the segment.
+        """Generate the segment of one request. Cancelling the wait gives up the segment.
 
         Raises:
             InvalidInputError: the request is none, or has a token outside the vocabulary; the engine is closed.
@@ -263,8 +263,8 @@ class Engine(Protocol):
 def complete(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
     """Generate one segment per request, in order, and wait for all: for scripts and notebooks.
 
-    A segment ends with the turn, at one of `engine.chat.stop_token_ids`, also if its sampling has other stop tokens.
-    `engine.generate` stops only where the sampling of its request does.
+    A segment ends with the turn, at one of `engine.chat.stop_token_ids`, besides the stop tokens of its sampling.
+    `engine.generate` stops at the latter alone, and only its requests can be aborted.
 
     It also works while an event loop is running, as in Jupyter, but blocks it: asynchronous programs should await
     `engine.generate` instead. If one request fails, the others are cancelled.
@@ -282,13 +282,13 @@ def complete(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
         [4, 4, 4]
     """
     ends = tuple(engine.chat.stop_token_ids) if requests else ()
-    samplings: dict[Sampling, Sampling] = {}
     ending = []
     for request in requests:
-        before = request.sampling
-        stops = tuple(dict.fromkeys((*before.stop_token_ids, *ends)))
-        sampling = samplings.setdefault(before, replace(before, stop_token_ids=stops))
-        ending.append(replace(request, sampling=sampling))
+        if isinstance(request, Request):  # the engine refuses others
+            stops = tuple(dict.fromkeys((*request.sampling.stop_token_ids, *ends)))
+            ending.append(replace(request, sampling=replace(request.sampling, stop_token_ids=stops)))
+        else:
+            ending.append(request)
     return generate_all(engine, ending)
 
 
@@ -328,7 +328,7 @@ def generate_all(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
 
 
 def aborted(request: Request, version: int) -> Segment:
-    """The segment of a request that was ended before its first token."""
+    """Return the empty segment of a request that ended before its first token."""
     nothing, top = np.empty(0, np.float32), (0, request.sampling.top)
     likeliest = TopLogprobs(np.empty(top, np.int32), np.empty(top, np.float32)) if request.sampling.top else None
     return Segment(np.empty(0, np.int32), nothing, nothing, "abort", version, request.seed, likeliest)
@@ -426,7 +426,7 @@ def _checked_top(top: object, count: int, vocabulary_size: int) -> TopLogprobs:
 
 
 def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArray[Any]:
-    """The values as `int32` or `float32`, if they are numbers of these kinds that fit."""
+    """Return values as `int32` or `float32`, if they are numbers of these kinds that fit."""
     try:
         found = np.asarray(values)
     except (TypeError, ValueError):

@@ -38,12 +38,12 @@ class _QueuedRequest:
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Segment]
     leaves: bool = False
-    """Whether it ends now: it was aborted, or its caller was cancelled."""
+    """True if it ends now: it was aborted, or its caller was cancelled."""
 
 
 @dataclass(eq=False)
 class _Work:
-    """Something that is done between two steps, while nothing is being generated."""
+    """A function that runs between two steps, while nothing is being generated."""
 
     do: Callable[[], None]
     done: threading.Event
@@ -90,7 +90,7 @@ class ContinuousBatching(ABC):
         self._process = 0
         self._closed = False
         self._is_torn = False
-        """Whether an update failed after it had changed a weight."""
+        """True if an update failed after it had changed a weight."""
         # Of those who wait, under the lock.
         self._asked: dict[Request, list[_QueuedRequest]] = {}
         self._turns: dict[asyncio.AbstractEventLoop, list[_QueuedRequest]] = {}
@@ -102,7 +102,7 @@ class ContinuousBatching(ABC):
         self._ends = False
 
     async def generate(self, request: Request) -> Segment:
-        """The segment of one request; cancelling the wait gives up the segment and frees its place.
+        """Generate the segment of one request; cancelling the wait gives up the segment and frees its place.
 
         Raises:
             InvalidInputError: the request is none, or the engine cannot take it; the engine is closed, or it was
@@ -385,7 +385,7 @@ class ContinuousBatching(ABC):
 
 
 def _hand_over(answers: list[tuple[_QueuedRequest, Segment | EngineError]]) -> None:
-    """Runs in the loop of those who wait."""
+    """Set the answers, in the event loop of their callers."""
     for asked, answer in answers:
         if asked.answer.done():  # cancelled
             continue
@@ -396,7 +396,7 @@ def _hand_over(answers: list[tuple[_QueuedRequest, Segment | EngineError]]) -> N
 
 
 def _serve(mail: SimpleQueue[_Mail], engine: weakref.ref[ContinuousBatching]) -> None:
-    """The thread: it knows its engine only while there is something to do."""
+    """Run the thread, which references its engine only while there is something to do."""
     goes_on = True
     while goes_on:
         goes_on = _serve_once(mail.get(), engine)
@@ -408,7 +408,7 @@ def _serve_once(mail: _Mail, reference: weakref.ref[ContinuousBatching]) -> bool
 
 
 def _stop(mail: SimpleQueue[_Mail], thread: threading.Thread, process: int) -> None:
-    """Called when the engine is forgotten, and when the interpreter ends."""
+    """End the thread when the engine is collected, and when the interpreter ends."""
     if process == os.getpid():
         mail.put("end")
         if thread is not threading.current_thread():

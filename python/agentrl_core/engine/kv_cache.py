@@ -48,13 +48,13 @@ class KVCache(Cache):
                 store[layer][place, :, :positions] = value[:, :, :positions]
 
     def row(self, index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """A copy of the keys and values of each layer of a row, [heads, its tokens, width]."""
+        """Return a copy of the keys and values of each layer of a row, [heads, its tokens, width]."""
         count = int(self.lengths[index])
         layers = zip(self._keys, self._values, strict=True)
         return [(keys[index, :, :count].clone(), values[index, :, :count].clone()) for keys, values in layers]
 
     def pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values of each layer, of all rows, with what room there is."""
+        """Return keys and values of each layer, of all rows, with the room after them."""
         count = len(self.lengths)
         return ((keys[:count], values[:count]) for keys, values in zip(self._keys, self._values, strict=True))
 
@@ -93,7 +93,7 @@ class KVCache(Cache):
         return order
 
     def begin_step(self, count: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make room for so many more tokens a row.
+        """Make room for `count` more tokens in each row.
 
         Returns:
             Positions of the new tokens [B, count], and what each may see: additive mask [B, 1, count, longest].
@@ -126,7 +126,7 @@ class KVCache(Cache):
         *args: object,  # noqa: ARG002 -- what other caches need
         **kwargs: object,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Called by the model's attention: write the new tokens of each row, give back all."""
+        """Write the new tokens of each row, and return all; the model's attention calls it."""
         count = len(self.lengths)
         if layer_idx == len(self._keys):  # no prompt had more than one token
             self._keys.append(_room(key_states, count, self._longest + _GROWTH))
@@ -137,7 +137,7 @@ class KVCache(Cache):
         return keys[:count, :, : self._longest], values[:count, :, : self._longest]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002 -- all layers are alike
-        """Tokens of the longest row."""
+        """Return the number of tokens of the longest row."""
         return self._longest
 
     def _set_rows(self) -> None:
@@ -152,7 +152,7 @@ def _room(like: torch.Tensor, rows: int, positions: int) -> torch.Tensor:
 
 
 def _grown(old: torch.Tensor, rows: int, wanted: int, longest: int) -> torch.Tensor:
-    """`old` or a copy of its first rows, with room for `wanted` rows of `longest` positions."""
+    """Return `old`, or a copy of its first rows, with room for `wanted` rows of `longest` positions."""
     if wanted <= old.shape[0] and longest <= old.shape[2]:
         return old
     more = old.shape[0] if wanted <= old.shape[0] else max(wanted, int(_MORE_ROWS * old.shape[0]))

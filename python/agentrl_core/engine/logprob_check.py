@@ -1,4 +1,4 @@
-"""Whether an engine's log-probabilities are those of the policy, and if not, why."""
+"""Compare an engine's log-probabilities with the policy's, and find the cause of a difference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _MEAN, _LARGEST = 0.02, 0.5
 # Other weights differ from the first token on, but for chance: from this share of sequences on it is no chance.
 _BEGIN_WELL = 0.25
 _PROMPT_LENGTHS = (1, 3, 9, 17, 33, 40, 280)
-# Of a second turn: the observed tokens, and room for another answer.
+# Two blocks of vLLM's prefix cache, which has 128 tokens in a block on a CPU and 16 on a GPU, and some tokens more.
+_LONG = max(_PROMPT_LENGTHS)
+# Observed tokens of a next turn.
 _OBSERVED = 3
 
 
@@ -58,10 +60,10 @@ class LogprobCheck:
 def sample_requests(
     vocabulary_size: int, sampling: Sampling, seed: int = 0, *, context_tokens: int | None = None
 ) -> list[Request]:
-    """Requests of random tokens of several lengths, each twice with another seed.
+    """Return requests of random tokens of several lengths, each twice with another seed.
 
-    The longest fills two blocks of vLLM's prefix cache (128 tokens on a CPU, 16 on a GPU), so that the second turn
-    reads them; or as much as a context holds of two turns.
+    The longest fills two blocks of vLLM's prefix cache, so that the second turn reads them; or as much as a context
+    holds of two turns.
 
     Args:
         vocabulary_size: of the engine.
@@ -70,7 +72,7 @@ def sample_requests(
         context_tokens: most tokens of a request with its answer; None: there is no limit.
     """
     random = np.random.default_rng(seed)
-    room = max(_PROMPT_LENGTHS)
+    room = _LONG
     if context_tokens is not None:
         room = max(1, min(room, context_tokens - 2 * sampling.max_tokens - _OBSERVED))
     lengths = sorted({min(length, room) for length in _PROMPT_LENGTHS})
@@ -94,7 +96,8 @@ def check_logprobs(
     reports another version of the weights; all d_t vanish without temperature, top_k and top_p (mode); or at another
     temperature; the first tokens of sequences agree and later ones do not (position); all d_t are small (precision);
     else its weights are others. Every request is repeated with its segment and a few more tokens, like the next turn of
-    a branch, so that caches are compared too.
+    a branch, so that caches are compared too. If all requests are short, the second turn of the longest one observes
+    more tokens, and a third turn reads whole blocks of a prefix cache.
 
     Args:
         engine: the engine.
@@ -117,8 +120,14 @@ def check_logprobs(
     """
     first = generate_all(engine, requests)
     turns = [_next_turn(request, segment) for request, segment in zip(requests, first, strict=True)]
-    asked = [*requests, *turns]
-    segments = [*first, *generate_all(engine, turns)]
+    longest = max(range(len(requests)), key=lambda index: len(requests[index].tokens))
+    observed = _room_for_blocks(engine, model, turns[longest])
+    if observed > 0:
+        turns[longest] = _next_turn(requests[longest], first[longest], observed + _OBSERVED)
+    second = generate_all(engine, turns)
+    third = [_next_turn(turns[longest], second[longest])] if observed > 0 else []
+    asked = [*requests, *turns, *third]
+    segments = [*first, *second, *generate_all(engine, third)]
     sampling = requests[0].sampling
     seen = [_ScoredSegment(model, request, segment) for request, segment in zip(asked, segments, strict=True)]
     differences = [one.differences(sampling) for one in seen]
@@ -153,15 +162,30 @@ class _ScoredSegment:
         self.begin = len(request.tokens)
 
     def differences(self, sampling: Sampling) -> NDArray[np.float64]:
-        """d_t if the engine's numbers are of this sampling."""
+        """Return d_t if the engine's numbers are of this sampling."""
         chosen = processed_logprobs(self.logits, sampling).gather(-1, self.tokens[:, None])[:, 0]
         apart: NDArray[np.float64] = np.abs(chosen.double().cpu().numpy() - self.segment.logprobs)
         return np.minimum(np.nan_to_num(apart, nan=np.inf), 1e9)  # a token that should never have been drawn
 
 
-def _next_turn(request: Request, segment: Segment) -> Request:
-    observed = request.tokens[:_OBSERVED]
-    tokens = np.concatenate([request.tokens, segment.tokens, observed]).astype(np.int32)
+def context_tokens(engine: Engine, model: PreTrainedModel) -> int | None:
+    """Return the most tokens of a request with its answer; None: there is no limit."""
+    config: Any = model.config.get_text_config()
+    limits = (getattr(config, "max_position_embeddings", None), getattr(engine, "context_tokens", None))
+    return min((limit for limit in limits if limit), default=None)
+
+
+def _room_for_blocks(engine: Engine, model: PreTrainedModel, turn: Request) -> int:
+    """Return how many more tokens a turn observes so that the next one reads whole blocks; 0: it does anyway."""
+    limit, missing = context_tokens(engine, model), _LONG - len(turn.tokens)
+    if limit is not None:
+        missing = min(missing, limit - len(turn.tokens) - 2 * turn.sampling.max_tokens - _OBSERVED)
+    return max(missing, 0)
+
+
+def _next_turn(request: Request, segment: Segment, observed: int = _OBSERVED) -> Request:
+    """Return the request of the turn after a segment, which observes tokens of the request, repeated."""
+    tokens = np.concatenate([request.tokens, segment.tokens, np.resize(request.tokens, observed)]).astype(np.int32)
     return Request(tokens, request.seed + (1 << 32), request.sampling, request.group)
 
 
@@ -219,7 +243,7 @@ def _largest(seen: list[_ScoredSegment], sampling: Sampling) -> float:
 
 
 def _fitted(seen: list[_ScoredSegment], sampling: Sampling) -> float:
-    """The temperature at which the engine's numbers are closest to the model's."""
+    """Return the temperature at which the engine's numbers are closest to the model's."""
 
     def distance(temperature: float) -> float:
         return float(

@@ -23,7 +23,7 @@ WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _FSDP = "FullyShardedDataParallel"
 
 Part = Literal["merged", "base", "adapter", "stored"]
-"""Which weights to read.
+"""The weights to read.
 
 `merged`: the base weights with the adapters merged in. `base`: without adapters. `adapter`: the adapters alone.
 `stored`: all weights as the model holds them.
@@ -108,7 +108,7 @@ class PolicyWeights:
 
     @property
     def is_adapted(self) -> bool:
-        """Whether there are adapters beside the weights."""
+        """True if there are adapters beside the weights."""
         if self.model is None:
             return any(adapters.names_adapter(name) for name in self._values)
         return adapters.is_adapted(self.model)
@@ -129,7 +129,7 @@ class PolicyWeights:
         return self._unfinished
 
     def follow(self) -> None:
-        """Take part in what rank 0 reads, until it ends.
+        """Take part in the reads of rank 0 until it ends.
 
         Raises:
             EngineError: the update failed on rank 0.

@@ -67,7 +67,7 @@ class RayActor:
         self.precision: int | None = precision
 
     async def generate(self, request: Request) -> Segment:
-        """The segment of one request; cancelling the wait gives it up.
+        """Generate the segment of one request; cancelling the wait gives it up.
 
         Raises:
             InvalidInputError: what the engine refuses; or this one is closed.
@@ -152,7 +152,7 @@ class RayActor:
 
 
 class _EngineActor:
-    """The actor's class."""
+    """An engine inside a Ray actor."""
 
     def __init__(self, make: Callable[[], Engine], packed: Packed | None, version: int) -> None:
         self._engine = make()
@@ -200,7 +200,7 @@ class _EngineActor:
 
 
 def _packed(weights: PolicyWeights) -> Packed:
-    """The weights of a policy, to be sent."""
+    """Return the weights of a policy, to be sent."""
     import torch
 
     found: Packed = []
@@ -214,7 +214,7 @@ def _packed(weights: PolicyWeights) -> Packed:
 
 
 def _unpacked(packed: Packed) -> dict[str, torch.Tensor]:
-    """A state dict of weights that were sent."""
+    """Return a state dict of weights that were sent."""
     import torch
 
     found: dict[str, torch.Tensor] = {}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from transformers import DynamicCache
 
 from agentrl_core.engine.base import Request, Sampling, Segment, TopLogprobs
+from agentrl_core.engine.grouped_attention import grouped_attention
 from agentrl_core.engine.kv_cache import KVCache
 from agentrl_core.engine.prefix_cache import Layers, PrefixCache
 from agentrl_core.engine.shared_prefixes import shared_prefixes
@@ -73,7 +74,7 @@ class RunningBatch:
         return len(self._rows)
 
     def step(self, version: int) -> dict[int, Segment]:
-        """One more token for every row; the segments of those that ended, by number."""
+        """Sample one token for every row; return the segments of those that ended, by number."""
         logits = self._next_logits(self._token, self._cache) if self._first_logits is None else self._first_logits
         self._first_logits = None
         ended = self._rows["drawn"] + 1 == self._rows["limit"]
@@ -98,7 +99,7 @@ class RunningBatch:
         return self._leave(ended, version, aborted=False) if ended.any() else {}
 
     def end(self, numbers: Sequence[int], version: int) -> dict[int, Segment]:
-        """The segments of those of these requests that are here, which go no further."""
+        """End those of some requests that are here; return their segments, by number."""
         leaving = np.isin(self._rows["number"], numbers)
         return self._leave(leaving, version, aborted=True) if leaving.any() else {}
 
@@ -115,7 +116,7 @@ class RunningBatch:
         self._top += other._top
 
     def _uniform(self) -> NDArray[np.float64]:
-        """The number with which each row draws now."""
+        """Return the number with which each row draws now."""
         from agentrl_core._core.rng import uniform
 
         numbers = np.empty(len(self))
@@ -125,7 +126,7 @@ class RunningBatch:
         return numbers
 
     def _write(self, rows: NDArray[np.int64], drawn: SampledTokens) -> NDArray[np.int64]:
-        """Keep what was drawn for some rows; the tokens."""
+        """Keep what was drawn for some rows; return the tokens."""
         place = (rows, self._rows["drawn"][rows])
         tokens: NDArray[np.int64] = drawn.token.cpu().numpy()
         self._steps["token"][place] = tokens
@@ -178,13 +179,14 @@ class RunningBatch:
     def _next_logits(self, token: torch.Tensor, cache: KVCache) -> torch.Tensor:
         """Return logits [B, V] after one more token per row."""
         position, mask = cache.begin_step()
-        outputs = self._model(
-            input_ids=token[:, None],
-            position_ids=position,
-            attention_mask=mask,
-            past_key_values=cache,
-            use_cache=True,
-        )
+        with grouped_attention(self._model):
+            outputs = self._model(
+                input_ids=token[:, None],
+                position_ids=position,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+            )
         cache.end_step()
         logits: torch.Tensor = outputs.logits
         return logits[:, -1]
@@ -259,7 +261,10 @@ class RunningBatch:
         for row, layers in enumerate(known):
             cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in layers))
         positions, mask = cache.begin_step(ids.shape[1])
-        self._model.base_model(ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True)
+        with grouped_attention(self._model):
+            self._model.base_model(
+                ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
+            )
         cache.end_step(missing)
         return cache.pairs()
 
@@ -271,7 +276,7 @@ def _without_limit(sampling: Sampling) -> Sampling:
 
 
 def _grown(steps: NDArray[Any], rows: int, room: int) -> NDArray[Any]:
-    """The same with room for so many rows and for so many tokens of each."""
+    """Return the steps with room for `rows` rows and `room` tokens of each."""
     if rows <= len(steps) and room == steps.shape[1]:
         return steps
     more = len(steps) if rows <= len(steps) else max(rows, len(steps) * 3 // 2)
@@ -281,7 +286,7 @@ def _grown(steps: NDArray[Any], rows: int, room: int) -> NDArray[Any]:
 
 
 def _distinct(prompts: list[NDArray[np.int32]]) -> tuple[list[NDArray[np.int32]], NDArray[np.int64]]:
-    """The different prompts, and for each row which of them it has."""
+    """Return the different prompts, and for each row the index of its own."""
     index: dict[bytes, int] = {}
     distinct: list[NDArray[np.int32]] = []
     of_row: list[int] = []

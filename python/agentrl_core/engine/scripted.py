@@ -96,7 +96,7 @@ class Scripted:
         self._delayed: list[_Delayed] = []
 
     async def generate(self, request: Request) -> Segment:
-        """The segment of one request; see the class.
+        """Return the segment of one request; see the class.
 
         Raises:
             InvalidInputError: the list is used up; a reply is empty; logprobs or entropies of another length than the
@@ -132,7 +132,7 @@ class Scripted:
             raise InvalidInputError(f"{method}: this Scripted engine is closed; make another")
 
     async def _passes(self, request: Request, seconds: float) -> bool:
-        """Whether the time passes before the request is aborted."""
+        """Wait; return False if the request is aborted before the time passes."""
         delayed = _Delayed(request, asyncio.get_running_loop(), asyncio.ensure_future(asyncio.sleep(seconds)))
         with self._lock:
             self._delayed.append(delayed)
@@ -183,7 +183,7 @@ class Scripted:
 
 
 def _of_request(function: Callable[..., str | ScriptedReply]) -> Callable[[Request], str | ScriptedReply]:
-    """The function as one of the whole request."""
+    """Return the function as one of the whole request."""
     if "request" in inspect.signature(function).parameters:
         return lambda request: function(request=request)
     return lambda request: function(request.tokens)

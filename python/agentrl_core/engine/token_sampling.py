@@ -1,4 +1,4 @@
-"""One token for each row of logits, with the log-probability and entropy of the distribution it was drawn from."""
+"""Draw a token from each row of logits, with log-probability and entropy of the distribution."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sample_tokens(logits: torch.Tensor, uniform: torch.Tensor, sampling: Samplin
 
 
 def processed_logprobs(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """The log p of `draw`, [B, V], at a temperature above 0."""
+    """Return the log p of `sample_tokens`, [B, V], at a temperature above 0."""
     return _truncated(_at_temperature(logits, sampling)[0], sampling)
 
 
@@ -67,7 +67,7 @@ def temperature_factor(log_p: torch.Tensor, rule: EntropyTemperature) -> tuple[t
 
 
 def _at_temperature(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Logits at the temperature of each row, and the entropies that it was chosen by."""
+    """Return logits at the temperature of each row, and the entropies by which it was chosen."""
     x = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.temperature != 1.0:
         x = x / sampling.temperature
@@ -78,7 +78,7 @@ def _at_temperature(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Ten
 
 
 def _truncated(x: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """The log p of logits, -inf outside top_k and top_p."""
+    """Return the log p of logits, -inf outside top_k and top_p."""
     if 0 < sampling.top_k < x.shape[-1]:
         smallest_kept = torch.topk(x, sampling.top_k, dim=-1).values[:, -1:]
         x = x.masked_fill(x < smallest_kept, -torch.inf)
@@ -95,7 +95,7 @@ def _top(log_p: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor] |
 
 
 def _outside_top_p(x: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Which tokens are outside the smallest set of most likely ones whose probabilities sum to top_p or more."""
+    """Return a mask of tokens outside the smallest set of most likely ones whose probabilities sum to top_p or more."""
     ordered, order = torch.sort(torch.softmax(x, dim=-1), dim=-1, descending=True, stable=True)
     before = ordered.cumsum(dim=-1) - ordered
     outside = before >= top_p

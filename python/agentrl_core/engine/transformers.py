@@ -106,16 +106,16 @@ class Transformers(ContinuousBatching):
         self.vocabulary_size = int(self.model.get_output_embeddings().weight.shape[0])
         self.batch_invariant = batch_invariant
         self.shares_parameters = not copy
-        """Whether the model may be the one that is trained: until the weights of another one are taken."""
+        """True if the model may be the one that is trained: until the weights of another one are taken."""
         self._batches: list[RunningBatch] = []
         self._kept = PrefixCache(prefix_cache_bytes) if prefix_cache_bytes and not batch_invariant else None
         self._stamp: object = None
-        """Of the weights by which the cached keys and values were computed."""
+        """Key of the weights by which the cached keys and values were computed."""
         _check_attention(self.model)
 
     @property
     def precision(self) -> int | None:
-        """How many bits a weight has; None: of a quantised model, which mixes several."""
+        """Bits of a weight; None: a quantised model mixes several."""
         quantised = getattr(self.model.config, "quantization_config", None) is not None
         return None if quantised else 8 * self.model.dtype.itemsize
 
@@ -175,7 +175,7 @@ class Transformers(ContinuousBatching):
             self._stamp = stamp
 
     def _shares(self, weights: PolicyWeights) -> bool:
-        """Whether these are the engine's own weights."""
+        """Return whether these are the engine's own weights."""
         return weights.model is not None and weights.model is causal_model_of(self.model)
 
     def _release(self) -> None:
@@ -199,7 +199,7 @@ def _stamp(model: nn.Module) -> object:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode while inside; every module's own mode is restored."""
+    """Set evaluation mode inside the block; afterwards each module has its own mode again."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 _BITS: dict[str, int] = {"fp8": 8, "modelopt": 8, "awq": 4, "modelopt_fp4": 4, "mxfp4": 4}
-"""Of the weights by vLLM's methods of quantisation."""
+"""Bits of a weight by vLLM's method of quantisation."""
 
 
 class Vllm(ContinuousBatching):
@@ -143,16 +143,16 @@ class Vllm(ContinuousBatching):
         self._llm: Any = vllm.LLM(str(path), **(defaults | options))
         lora: Any = self._llm.llm_engine.vllm_config.lora_config
         self._largest_rank = 0 if lora is None else int(lora.max_lora_rank)
-        """Of the adapters that it takes."""
+        """Largest rank of the adapters that it takes; 0: none."""
         config: Any = self._llm.llm_engine.model_config
         self.vocabulary_size = int(config.get_vocab_size())
         self.context_tokens = int(config.max_model_len)
         """Most tokens of a request with its segment."""
         self._most_logprobs = int(config.max_logprobs)
         self.precision = _BITS.get(config.quantization) if config.quantization else 8 * config.dtype.itemsize
-        """How many bits a weight has; None where vLLM's method of quantisation leaves it to the checkpoint."""
+        """Bits of a weight; None if vLLM's method of quantisation leaves it to the checkpoint."""
         self._requests: dict[int, tuple[str, Request]] = {}
-        """What runs: vLLM's own name of each request, and the request."""
+        """The running requests, each with vLLM's own name of it."""
 
     def _check(self, request: Request) -> None:
         vllm_output.check(request, self.context_tokens, "pass a larger max_model_len to Vllm")
@@ -244,7 +244,7 @@ class Vllm(ContinuousBatching):
             raise EngineError("update_weights: vLLM did not forget its cached prefixes; make another engine")
 
     def _load_adapter(self, weights: PolicyWeights) -> None:
-        """Have vLLM take the adapter of a policy, under a number of its own, and drop the one before."""
+        """Load the adapter of a policy into vLLM under a new number, and drop the one before."""
         from vllm.lora.request import LoRARequest
 
         directory = tempfile.TemporaryDirectory(prefix="agentrl-adapter-")
@@ -288,7 +288,7 @@ class Vllm(ContinuousBatching):
         )
 
     def _segment(self, number: int, ended: Any) -> Segment:
-        """The segment of a request that ended; it is forgotten."""
+        """Return the segment of a request that ended, and forget the request."""
         _, request = self._requests.pop(number)
         output = ended.outputs[0]
         tokens = np.array(output.token_ids, dtype=np.int32)

@@ -59,7 +59,7 @@ class VllmApi:
         self._base: str | None = None
         """The folder of the base weights beside which it has an adapter."""
         self._adapter: str | None = None
-        """What it calls the adapter."""
+        """Its name of the adapter."""
 
     async def open(self) -> None:
         """Ask for what must be known, with one token in which only the right log-probabilities are 0 and -inf.
@@ -93,7 +93,7 @@ class VllmApi:
         self.version = self._version(choice)
 
     async def generate(self, name: str, request: Request, *, entropies: bool) -> Segment:
-        """The segment of a request, which the server knows by a name.
+        """Generate the segment of a request, which the server knows by a name.
 
         Raises:
             InvalidInputError: the server does not take the request.
@@ -149,7 +149,7 @@ class VllmApi:
                 pause = min(2 * pause, _LAST_REMINDER)
 
     async def largest_rank(self) -> int:
-        """The largest rank of adapters that it takes; 0: it takes none.
+        """Return the largest rank of adapters that it takes; 0: it takes none.
 
         Raises:
             UnsupportedError: a door is closed, or the worker does not know how to load.
@@ -225,7 +225,7 @@ class VllmApi:
         await self._post("/update_weight_version", {"new_version": _INCOMPLETE})
 
     def _mark(self, version: int) -> str:
-        """The version as the server keeps it: with the adapter's name, which other clients need to sample from it."""
+        """Return the version as the server keeps it: with the adapter's name, which other clients sample from."""
         return str(version) if self._adapter is None else f"{version}+{self._adapter}"
 
     async def close(self) -> None:
@@ -233,11 +233,11 @@ class VllmApi:
         await self._connections.close()
 
     def rest(self) -> None:
-        """It failed: others are asked for a while."""
+        """Send requests to other servers for a while, after a failure."""
         self.rests_until = time.monotonic() + _REST
 
     async def _check_worker(self) -> None:
-        """A method that a worker does not have would end the server, so ask for it first."""
+        """Ask for a method first: one that a worker does not have would end the server."""
         if self._loads:
             return
         try:
@@ -300,7 +300,7 @@ class _MissingRoute(Exception):  # noqa: N818 -- it is no error until somebody s
 
 
 def _said(response: httpx.Response) -> str:
-    """What a server says is wrong."""
+    """Return the error message of a server's response."""
     try:
         said = response.json()
     except ValueError:

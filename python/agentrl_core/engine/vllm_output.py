@@ -1,4 +1,4 @@
-"""What vLLM says of the tokens that it sampled, in this process or over HTTP, as a segment."""
+"""Convert what vLLM returns for a request, in this process or over HTTP, to a segment."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def check(request: Request, context_tokens: int, remedy: str) -> None:
 
 
 def columns(request: Request, *, entropies: bool = True) -> int:
-    """How many of the likeliest tokens are needed at each place: for the entropy, and those that are asked for."""
+    """Return the number of likeliest tokens needed at each place: for the entropy, and those that are requested."""
     return max(_TOP if entropies else 0, request.sampling.top)
 
 
 def params(request: Request, logprobs: int) -> dict[str, Any]:
-    """The sampling parameters of a request under the names of vLLM."""
+    """Return the sampling parameters of a request under the names of vLLM."""
     sampling = request.sampling
     return {
         "temperature": sampling.temperature,
@@ -68,7 +68,7 @@ def segment(
     cached_tokens: int | None,
     entropies: bool = True,
 ) -> Segment:
-    """The segment of a request.
+    """Return the segment of a request.
 
         H10 = -sum_{i in top 10} p_i log p_i  <=  H
 

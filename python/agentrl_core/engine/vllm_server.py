@@ -44,14 +44,14 @@ _MOST_GROUPS = 65_536
 
 @dataclass(eq=False)
 class _ServerRequest:
-    """A request that somebody waits for."""
+    """A request with a waiting caller."""
 
     request: Request
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     server: VllmApi | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     leaves: bool = False
-    """It shall end as it is."""
+    """True if it ends with the tokens that it has."""
 
 
 class VllmServer:
@@ -141,7 +141,7 @@ class VllmServer:
         self._stop = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
         self._lock = threading.Lock()
         self._asked: dict[Request, list[_ServerRequest]] = {}
-        """Who waits, under the lock."""
+        """Waiting requests, under the lock."""
         # Of the loop alone.
         self._servers = [VllmApi(url, seconds) for url in urls]
         self._homes: OrderedDict[str, VllmApi] = OrderedDict()
@@ -161,7 +161,7 @@ class VllmServer:
         """The stamp of the base weights beside which servers have an adapter, and their folder."""
 
     async def generate(self, request: Request) -> Segment:
-        """The segment of one request; cancelling the wait gives it up on the server too.
+        """Generate the segment of one request; cancelling the wait gives it up on the server too.
 
         Raises:
             InvalidInputError: the request is none, or the servers do not take it; the engine is closed.
@@ -267,7 +267,7 @@ class VllmServer:
             )
 
     def _base_of(self, weights: PolicyWeights, version: int) -> tuple[tuple[object, ...], Path]:
-        """The checkpoint of a policy's base weights, written if it is not there."""
+        """Return stamp and folder of a policy's base weights, written if they are not there."""
         stamp = weights.stamp()
         if self._base is not None and self._base[0] == stamp:
             return self._base
@@ -330,7 +330,7 @@ class VllmServer:
             asked.ended.set()
 
     async def _answer(self, asked: _ServerRequest) -> Segment:
-        """What the first server says that can."""
+        """Return the response of the first server that has the weights and does not fail."""
         failure: EngineError | None = None
         tried: set[VllmApi] = set()
         while len(tried) < len(self._servers):
@@ -363,7 +363,7 @@ class VllmServer:
         )
 
     def _choose(self, group: str, tried: set[VllmApi]) -> VllmApi | None:
-        """The group's server; else the least busy one that has the weights, of those that failed lately if need be."""
+        """Return the group's server; else the least busy one that has the weights, those that failed lately last."""
         able = [one for one in self._servers if one not in tried and one.version == self.policy_version]
         now = time.monotonic()
         home = self._homes.get(group) if group else None
@@ -405,7 +405,7 @@ class VllmServer:
         await asyncio.gather(*(asked.ended.wait() for asked in waiting))
 
     async def _largest_rank(self) -> int:
-        """Of the adapters that all servers take; 0: one takes none."""
+        """Return the largest rank of adapters that all servers take; 0: one takes none."""
         ranks = await asyncio.gather(*(server.largest_rank() for server in self._servers), return_exceptions=True)
         for rank in ranks:
             if isinstance(rank, BaseException) and not isinstance(rank, EngineError):

@@ -46,14 +46,14 @@ def _processor() -> type[Any]:
         def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:  # noqa: FBT001 -- vLLM's
             del vllm_config, device, is_pin_memory
             self._rules: dict[int, EntropyTemperature] = {}
-            """Of the rows that have one."""
+            """The rules of the rows that have one."""
 
         def is_argmax_invariant(self) -> bool:
             """It is."""
             return True
 
         def update_state(self, batch_update: BatchUpdate | None) -> None:
-            """Requests came, left and moved."""
+            """Update the rules after requests came, left and moved."""
             process_dict_updates(self._rules, batch_update, lambda params, *_: _rule(params))
 
         def apply(self, logits: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What runs inside vLLM's worker when the policy has new weights."""
+"""Load new weights of the policy inside vLLM's worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class VllmWorker:
     """
 
     def load_policy(self, folder: str) -> str | None:
-        """Take the weights of a checkpoint in Hugging Face's format; what is wrong, since an error ends the server."""
+        """Load a checkpoint in Hugging Face's format; return what is wrong with it, since an error ends the server."""
         if not Path(folder, "config.json").is_file():
             return f"sees no checkpoint at {folder}"
         served = Path(str(getattr(getattr(self, "model_config", None), "model", "")))

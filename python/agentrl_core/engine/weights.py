@@ -36,12 +36,12 @@ class EngineLayout:
 
     @property
     def is_adapted(self) -> bool:
-        """Whether the engine's own model has adapters, which are replaced as they are."""
+        """True if the engine's own model has adapters, which are replaced as they are."""
         return any(map(names_adapter, self.shapes))
 
 
 def part_for(layout: EngineLayout | None) -> Part:
-    """Return which part of a policy's weights an engine takes."""
+    """Return the part of a policy's weights that an engine takes."""
     return "stored" if layout is not None and layout.is_adapted else "merged"
 
 

@@ -365,7 +365,7 @@ def _own_part(packs: Iterator[Made], group: Group | None) -> Iterator[tuple[Made
 
 
 def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:
-    """What a model answers for a pack: which of its answers a column holds, its name says."""
+    """Return the output of a model on a pack that a column of this name holds."""
     from agentrl_core.model.scores import ANSWERS
 
     names = sorted(("logprob", "entropy", *ANSWERS), key=len, reverse=True)

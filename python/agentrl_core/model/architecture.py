@@ -31,7 +31,7 @@ _FACTORS: dict[str, tuple[str, int]] = {  # the option and the power of it that 
 
 @dataclass(frozen=True)
 class LogitFormula:
-    """How logits are made of the head's output z: factor z, then softcap tanh(factor z / softcap).
+    """The map from the head's output z to logits: factor z, then softcap tanh(factor z / softcap).
 
     Attributes:
         factor: 1 in most models.
@@ -113,7 +113,7 @@ def head_of(model: nn.Module) -> nn.Module:
 
 
 def is_plain_linear(head: nn.Module) -> bool:
-    """Whether an output layer is h W^T + bias and nothing else: no adapter, quantisation or hook around its forward."""
+    """Return whether an output layer is h W^T + bias alone: no adapter, quantisation or hook around its forward."""
     from torch import Tensor
 
     return (

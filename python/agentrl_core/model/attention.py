@@ -28,7 +28,7 @@ _FLEX_BLOCK = 128
 
 
 class Scoring(NamedTuple):
-    """How queries and keys become probabilities; see `Attention.attend`."""
+    """The options of one layer's attention; see `Attention.attend`."""
 
     scaling: float | None
     dropout: float
@@ -39,12 +39,12 @@ class Scoring(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether a token sees all tokens before it, and scores are used as they are."""
+        """True if a token sees all tokens before it, and scores are used as they are."""
         return self.window is None and self.softcap is None and self.chunk is None and self.sinks is None
 
 
 class Span(NamedTuple):
-    """Which of the tokens on its path a token sees: those in its window and in its chunk."""
+    """Return a mask of the tokens on its path that a token sees: those in its window and in its chunk."""
 
     window: int | None = None
     chunk: int | None = None
@@ -55,7 +55,7 @@ _FAR = 2**30  # a window or chunk longer than any sequence, so that int32 positi
 
 
 class Attention(ABC):
-    """Which tokens of a pack attend to which, and how: made once, used by every layer."""
+    """The attention between the tokens of a pack, planned once and used by every layer."""
 
     def __init__(self) -> None:
         self.layers = 0  # how many attention layers have used it in this forward pass
@@ -114,7 +114,7 @@ class Attention(ABC):
 
     @abstractmethod
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """As `attend`, with a window only where it hides something."""
+        """Run `attend` with a window only if it hides something."""
 
     def cut(self, window: int | None) -> int | None:
         """The window; None where it hides nothing."""
@@ -247,7 +247,7 @@ class TreeAttention(Attention):
         return int(self.position_ids.max()) + 1
 
     def blocks(self, window: int | None = None, chunk: int | None = None) -> list[tuple[slice, slice | Tensor, Tensor]]:
-        """Of each block its rows, the rows of its keys, and its mask `[rows, keys]`; made once for a span."""
+        """Return of each block its rows, the rows of its keys, and its mask `[rows, keys]`; made once for a span."""
         span = Span(window, chunk)
         if span not in self._blocks:
             self._blocks[span] = self._made_blocks(span)

@@ -128,7 +128,7 @@ def _compiled(text: str, architecture: str) -> bytes:
 
 
 def _folders() -> list[Path]:
-    """Where machine code is kept, the best place first; only folders that are this user's."""
+    """Return the folders for machine code, the best first; only those that are this user's."""
     found = []
     with contextlib.suppress(RuntimeError):  # no home
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -138,7 +138,7 @@ def _folders() -> list[Path]:
 
 
 def _mine(folder: Path) -> bool:
-    """Whether the folder is there or can be made, and nobody else may have put code into it."""
+    """Return whether the folder exists or can be made, and no other user can write code into it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return all(place.stat().st_uid == os.getuid() for place in (folder, folder.parent))
@@ -147,7 +147,7 @@ def _mine(folder: Path) -> bool:
 
 
 def _kept(folder: Path, file: str, code: bytes) -> bool:
-    """Whether the code could be put there, under its name all at once."""
+    """Write the code under its name atomically; return whether it worked."""
     try:
         handle, temporary = tempfile.mkstemp(dir=folder)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which layouts of packs a model supports, with numbers: each compared with the plain forward of its sequences."""
+"""Compare each layout of packs on a model with the plain forward of its sequences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LENGTHS = (70, 45, 45, 21, 9)
 
 @dataclass(frozen=True)
 class LayoutCheck:
-    """How a layout of packs on a model differs from the plain forward of each sequence alone.
+    """Differences of a layout of packs on a model from the plain forward of each sequence alone.
 
     Attributes:
         layout: of the packs.
@@ -110,7 +110,7 @@ def checks_of_type(kind: str) -> list[LayoutCheck] | None:
 
 
 def _chosen(inner: nn.Module) -> tuple[str | None, str | None]:
-    """What `auto` takes, or why no layout can run the model."""
+    """Return the layout that `auto` takes, or why no layout can run the model."""
     try:
         return layout_of(inner), None
     except AgentRLError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 PackLayout = Literal["auto", "tree", "sequence", "padded"]
-"""How a model computes a pack.
+"""The ways in which a model computes a pack.
 
 `tree`: every token once. `sequence`: sequence after sequence, without padding. `padded`: rows of similar length, padded
 on the right, through the model's ordinary forward. `auto`: the first of these that the model supports.

@@ -40,7 +40,7 @@ def folded(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor,
 
 
 class LogitOps:
-    """What is done to a chunk of logits, in PyTorch: on a CPU some rows at a time, elsewhere all at once.
+    """The operations on a chunk of logits, in PyTorch: on a CPU some rows at a time, elsewhere all at once.
 
     Args:
         softcap: logits z become softcap tanh(z / softcap); None: they stay.
@@ -132,7 +132,7 @@ class KernelLogitOps(LogitOps):
         self._kernels = kernels
 
     def statistics(self, logits: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As in the base."""
+        """Override the base."""
         logprob, entropy, lse = (torch.empty_like(scale) for _ in range(3))
         self._launch("row_statistics", logits, target, scale, logprob, entropy, lse)
         return logprob, entropy, lse
@@ -151,7 +151,7 @@ class KernelLogitOps(LogitOps):
         by_entropy: Tensor | None,
         dtype: torch.dtype,
     ) -> Tensor:
-        """As in the base; bfloat16 comes in the first half of each row."""
+        """Override the base; bfloat16 comes in the first half of each row."""
         self._launch(_GRADIENT_KERNELS[dtype], logits, target, scale, lse, entropy, by_logprob, by_entropy)
         return logits.view(dtype)[:, : logits.shape[1]]
 

@@ -25,7 +25,7 @@ def multiply(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> 
 
 
 def _by_onednn(left: Tensor, right: Tensor) -> bool:
-    """Whether oneDNN multiplies: fp32 on a CPU, where torch has it and it is faster than torch.mm, which is MKL's.
+    """Return whether oneDNN multiplies: fp32 on a CPU, if torch has it and it is faster than MKL's torch.mm.
 
     It is where the right one is transposed, as the weight behind hidden states, and with registers of 512 bits where
     neither is, as for the gradient by the states: on CPUs of AMD, MKL leaves half of those idle. It is not where the

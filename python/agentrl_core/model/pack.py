@@ -43,7 +43,7 @@ class Streams(dict[str, Tensor]):
 
 
 class RowLoss(Protocol):
-    """What an output asks of a loss: its value and metrics on the vectors of some rows."""
+    """A loss on an output: its value and metrics on the vectors of some rows."""
 
     def of_rows(
         self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], outputs: object, /
@@ -53,7 +53,7 @@ class RowLoss(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PackOutput:
-    """What a model says about the prediction pairs of a pack.
+    """Outputs of a model for the prediction pairs of a pack.
 
     Attributes:
         logprob: `[N]`, log-prob of each target at the temperature it was sampled with; fp32, or fp64 for an fp64 model.
@@ -233,7 +233,7 @@ class Pack:
 
     @functools.cached_property
     def _attention(self) -> Attention:
-        """Who attends to whom: made once for all models and layers.
+        """The attention between the tokens, planned once for all models and layers.
 
         Trees without forks are sequences, which need no mask.
         """
@@ -243,7 +243,7 @@ class Pack:
 
     @functools.cached_property
     def has_forks(self) -> bool:
-        """Whether a tree has a fork: behind it a row has fewer rows before it on its path than in its tree."""
+        """True if a tree has a fork: after it a row has fewer rows before it on its path than in its tree."""
         if self.subtree_end is None:
             return False
         lengths = self.cu_seqlens.to(torch.int64).diff()

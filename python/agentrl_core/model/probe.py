@@ -134,7 +134,7 @@ class ProbePacks:
         return tree_layout(tokens, offsets, trained=scored), self._questions[rows][row]
 
     def columns(self, asked: _Indices, values: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """What was answered after each step and before the first of each draw, of the value of each scored token."""
+        """Reduce the values of scored tokens to one after each step, and one before the first of each draw."""
         total = np.bincount(asked, values, minlength=len(self))
         count = np.bincount(asked, minlength=len(self))
         scale = np.maximum(count, 1) if self._probe.reduce == "mean" else 1

@@ -25,7 +25,7 @@ _ALONE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class Wrapping(NamedTuple):
-    """What the wrappers of a model do to gradients.
+    """The averaging of gradients by the wrappers of a model.
 
     Attributes:
         ranks: number of ranks over which gradients are averaged; 1 without a wrapper.
@@ -54,7 +54,7 @@ def group_of_ranks(group: Group | None = None) -> Group | None:
 
 
 def wrapping_of(model: nn.Module) -> Wrapping:
-    """Return what the wrappers of a model do to gradients.
+    """Return how the wrappers of a model average gradients.
 
     Raises:
         UnsupportedError: the model is tensor parallel, or gradients of a part of it would not be averaged, or

@@ -1,4 +1,4 @@
-"""What is read at a model's output layer while a pack runs: hidden states, scores of logits, or a fused loss."""
+"""Read a model's output layer while a pack runs: hidden states, scores of logits, or a fused loss."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Scores(Reading):
         return self.pack.target, self.pack.streams.inverse_temperature, *compared
 
     def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
-        """As in the base."""
+        """Override the base."""
         self.wide = torch.float64 if states.dtype == torch.float64 else torch.float32
         self._value(states)
         return cast("Tensor", self._logits(own)(states))[None]
@@ -124,7 +124,7 @@ class Scores(Reading):
             self.found.append(in_chunks(self.scored, size, (logits[0].to(self.wide), *columns)))
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """As in the base: log-prob, entropy, answers of logits, values."""
+        """Return log-prob, entropy, answers of logits, values."""
         found = [in_order(parts, self.order) for parts in zip(*self.found, strict=True)]
         return (*found, *self._values())
 
@@ -188,7 +188,7 @@ class ChunkedScores(Scores):
         """Do nothing: the head gave scores, and whatever the model computes of them has no meaning."""
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:
-        """As in the base."""
+        """Override the base."""
         widths = [1 if whole.dim() == 1 else whole.shape[1] for whole in self.whole]
         parts = output[0].split(widths)
         found = [part.t().reshape(whole.shape).to(whole.dtype) for part, whole in zip(parts, self.whole, strict=True)]

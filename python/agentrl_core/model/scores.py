@@ -18,7 +18,7 @@ VALUES = ("value", "value_logits")
 VALUE_HEAD = "value_head"
 """Name of the module that makes values of hidden states; no engine samples from it."""
 ANSWERS = (*VALUES, *ANSWERS_OF_LOGITS)
-"""What `Pack.run` gives beside log-probs and entropies, if it is requested."""
+"""Outputs of `Pack.run` beside log-probs and entropies, if they are requested."""
 
 
 def score(

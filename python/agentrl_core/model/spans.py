@@ -188,7 +188,7 @@ def _tag(ids: ArrayLike, name: str) -> _Indices:
 
 
 def _occurrences(tokens: NDArray[np.int32], tag: _Indices) -> _Indices:
-    """Where a tag begins in the tokens."""
+    """Return the places at which a tag begins in the tokens."""
     places = max(len(tokens) - len(tag) + 1, 0)
     there = np.ones(places, np.bool_)
     for number, token in enumerate(tag.tolist()):
