@@ -35,6 +35,7 @@ HERE = (
     "howto/own_model",
     "howto/resume",
     "howto/statistics",
+    "howto/teachers",
     "models",
     "start",
     "store",
@@ -163,6 +164,33 @@ def test_a_pack_runs_on_a_model_with_and_without_its_logits(world: Any, warm_pol
     for found, right in zip(model.parameters(), wanted, strict=True):
         torch.testing.assert_close(found.grad, right, rtol=1e-4, atol=1e-6)
     model.zero_grad()
+
+
+def test_a_policy_learns_from_a_teacher(capsys: pytest.CaptureFixture[str]) -> None:
+    from hand_made import tiny_model
+    from riddles import TOKENIZER
+
+    import agentrl_core as arl
+
+    policy, teacher = (tiny_model(seed=seed, vocab_size=len(TOKENIZER)).eval() for seed in (1, 2))
+    forest = arl.Forest()
+    for group in range(2):
+        forest.add_group(group, f"task {group}")
+        for member in range(2):
+            trajectory = forest.start(group, member)
+            forest.append(trajectory, [1, 2, 3, 4 + group], kind="prompt")
+            forest.append(trajectory, [10 + member, 12], kind="action", logprobs=[-1.0, -1.0])
+            forest.finish(trajectory, reward=0.0)
+    before = [each.detach().clone() for each in policy.parameters()]
+    names = run(
+        "howto/teachers", {"policy": policy, "teacher": teacher, "tokenizer": TOKENIZER, "batch": forest.freeze()}
+    )
+    divergence, coverage = map(float, capsys.readouterr().out.split())
+    assert divergence > 0.0
+    assert 0.0 < coverage < 1.0
+    assert any(not one.equal(other) for one, other in zip(before, policy.parameters(), strict=True))
+    assert names["batch"].column("teacher_top_ids", "token").shape == (8, 8)
+    assert names["update"].draws.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.slow

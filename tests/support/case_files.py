@@ -179,7 +179,7 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
             numbers = {name: np.array([number(value) for value in values]) for name, values in columns.items()}
             batch = batch.with_columns(level, **numbers)
         batch = _numbered(batch, seed)
-        if iteration.get("stage", "update") == "update" and recipe.advantage is not None:
+        if iteration.get("stage", "update") == "update" and (recipe.advantage or recipe.weight):
             batch = recipe.credit(batch)
         found.append(_numbers(batch, recipe, iteration, layout))
         state = recipe.next_states(state, IterationRecord.of(batch, iteration.get("metrics", {})))
@@ -206,7 +206,7 @@ def _collected(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], 
                 numbers = {name: np.array([number(value) for value in values]) for name, values in columns.items()}
                 batch = batch.with_columns(level, **numbers)
             shuffled = _numbered(batch, seed)
-            if recipe.advantage is not None:
+            if recipe.advantage or recipe.weight:
                 batch, shuffled = recipe.credit(batch), recipe.credit(shuffled)
             found.append(options | _numbers(shuffled, recipe, iteration, layout))
             run_.close(batch, iteration)

@@ -204,7 +204,8 @@ class Loop:
             trained = self.models[update.model]
             total = 0.0
             for pack in update.pack(max_tokens=TOKENS, layout=self.layout):
-                loss = update.loss(pack.run(trained), pack)
+                distils = any(output.startswith("divergence:") for output in pack.outputs)
+                loss = update.loss(pack.run(trained, teacher=model(99) if distils else None), pack)
                 if loss.requires_grad:
                     loss.backward()
                 total += float(loss.detach())

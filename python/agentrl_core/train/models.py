@@ -112,6 +112,11 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int, *, adapter: 
                 f"{name} needs a value head on the policy, which agentrl train does not add; copy its loop and set "
                 f"policy.value_head"
             )
+        if any(output.startswith("divergence:") for output in training.loss.outputs):
+            raise InvalidInputError(
+                f"{name} compares the policy with a teacher, which agentrl train does not have; copy its loop and call "
+                f"pack.run(policy, teacher=teacher)"
+            )
         if "pair" in training.loss.streams and recipe.rollout.at(0).final_group_size(group_size) != 2:
             raise InvalidInputError(f"{name} compares two rollouts of a task; use --group-size 2")
     for column in recipe.model_columns:

@@ -1,0 +1,236 @@
+"""A teacher on a vLLM server: log-probs of given tokens, and its likeliest tokens, by `prompt_logprobs`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core._util.lazy_torch import torch
+from agentrl_core.exceptions import EngineError, InvalidInputError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    import httpx
+    from torch import Tensor
+
+    from agentrl_core.model.pack import Pack
+
+_ATTEMPTS = 4
+_LEAST = -9999.0
+"""How JSON writes a log-prob of minus infinity."""
+_PROBED = 256
+
+
+class TeacherServer:
+    """A teacher that a vLLM server holds; give it to `arl.annotate` in place of a model.
+
+    Each sequence of a pack is one request to `/v1/completions` with `prompt_logprobs`, which the server batches. The
+    server scores at temperature 1, so tokens that were sampled at another temperature are refused. Start the server
+    with `--max-logprobs` of at least `top_k`.
+
+    Args:
+        url: of the server, such as `http://127.0.0.1:8000`.
+        top_k: number of likeliest tokens, the same as that of `annotate`; None: log-probs of the tokens alone.
+        tokenizer: of the policy. The server's tokenizer is compared with it at the first request, and another one is
+            refused. None: no comparison.
+        concurrency: requests at once.
+        seconds: an answer may take.
+        folder: where answers are kept, a file for each sequence. A run that was stopped reads them and requests the
+            rest. None: nothing is kept.
+
+    Raises:
+        InvalidInputError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.engine.teacher_server import TeacherServer
+        >>> TeacherServer("http://127.0.0.1:8000", top_k=20).top_k
+        20
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        top_k: int | None = None,
+        tokenizer: Any = None,
+        concurrency: int = 16,
+        seconds: float = 600.0,
+        folder: str | PathLike[str] | None = None,
+    ) -> None:
+        value: object
+        for name, value in (("top_k", 1 if top_k is None else top_k), ("concurrency", concurrency)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInputError(f"{name} is {value!r}; give a whole number of at least 1")
+        self.url, self.top_k = url.rstrip("/"), top_k
+        self._tokenizer, self._concurrency, self._seconds = tokenizer, concurrency, seconds
+        self._folder = None if folder is None else Path(folder)
+        self._model = ""
+
+    def __call__(self, pack: Pack) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+        """Return log-probs of the targets of a pack of sequences `[N]`; with `top_k` also ids and log-probs `[N, k]`.
+
+        Raises:
+            EngineError: the server does not answer, or not as vLLM does.
+            InvalidInputError: a token was sampled at another temperature than 1, or the tokenizers differ.
+        """
+        import httpx
+
+        scale = pack.streams.inverse_temperature
+        other = torch.nonzero((scale - 1.0).abs() > 1e-6)
+        if len(other):
+            raise InvalidInputError(
+                f"batch: a token was sampled at temperature {1.0 / float(scale[other[0, 0]]):.4g}, and a server scores "
+                "at temperature 1; sample at 1, or give the teacher as a local model"
+            )
+        prompts, rows, places = _requests(pack)
+        with httpx.Client(base_url=self.url, timeout=self._seconds) as client:
+            if not self._model:
+                self._open(client)
+            with ThreadPoolExecutor(self._concurrency) as threads:
+                answers = list(threads.map(lambda pair: self._answer(client, *pair), zip(prompts, places, strict=True)))
+        order = np.argsort(np.concatenate([np.zeros(0, np.int64), *rows]))
+        width = self.top_k or 0
+        table = np.concatenate([np.zeros((0, 1 + 2 * width)), *answers])[order]
+        logprob, ids, top = table[:, 0], table[:, 1 : 1 + width], table[:, 1 + width :]
+        if self.top_k is None:
+            return torch.from_numpy(logprob)
+        return torch.from_numpy(logprob), torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(top)
+
+    def _open(self, client: httpx.Client) -> None:
+        """Read the model's name, and compare the tokenizers."""
+        model = str(self._said(client, "GET", "/v1/models", None)["data"][0]["id"])
+        if self._tokenizer is not None:
+            text = self._tokenizer.decode(np.linspace(0, len(self._tokenizer) - 1, _PROBED, dtype=np.int64).tolist())
+            own = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+            body = {"model": model, "prompt": text, "add_special_tokens": False}
+            theirs = self._said(client, "POST", "/tokenize", body)["tokens"]
+            if list(own) != list(theirs):
+                raise InvalidInputError(
+                    f"tokenizer: the server at {self.url} splits a text into other tokens than the policy's tokenizer; "
+                    "log-probs of another tokenizer's tokens have no meaning: serve a model with the policy's tokenizer"
+                )
+        self._model = model
+
+    def _answer(
+        self, client: httpx.Client, tokens: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """A row for each place of a sequence: log-prob, ids and log-probs of the likeliest tokens."""
+        kept = None
+        if self._folder is not None:
+            said = f"{self._model} {self.top_k} ".encode() + tokens.tobytes() + b" " + places.tobytes()
+            kept = self._folder / f"{hashlib.sha256(said).hexdigest()}.npy"
+            if kept.is_file():
+                found: NDArray[np.float64] = np.load(kept)
+                return found
+        body = {
+            "model": self._model,
+            "prompt": tokens.tolist(),
+            "max_tokens": 1,
+            "temperature": 1.0,
+            "prompt_logprobs": self.top_k or 0,
+        }
+        answer = self._said(client, "POST", "/v1/completions", body)
+        try:
+            entries = itemgetter(*places.tolist(), 0)(answer["choices"][0]["prompt_logprobs"])[:-1]
+            table = _table(entries, tokens[places], self.top_k or 0)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise EngineError(
+                f"the server at {self.url} returned no prompt_logprobs as vLLM does ({error!r}); use a vLLM server"
+            ) from error
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            part = kept.with_suffix(f".{os.getpid()}.part")
+            with part.open("wb") as file:
+                np.save(file, table)
+            part.replace(kept)
+        return table
+
+    def _said(self, client: httpx.Client, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        """The server's answer; a server that is away or fails is asked again."""
+        import httpx
+
+        reason = ""
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(2.0 ** (attempt - 1))
+            try:
+                response = client.request(method, path, json=body)
+            except httpx.TransportError as error:
+                reason = repr(error)
+                continue
+            if response.status_code < 400:
+                return response.json()
+            reason = f"status {response.status_code}: {response.text[:300]}"
+            if response.status_code < 500:
+                break
+        raise EngineError(f"the server at {self.url} did not answer {method} {path} ({reason}); check its log")
+
+
+def _requests(pack: Pack) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]], list[NDArray[np.int64]]]:
+    """Sequences to score, which pairs each answers, and the places of their tokens in it.
+
+    A pair whose token follows its row in a sequence is answered by that sequence. The last token of a sequence is no
+    input, so it is appended. Another token on the same row, sampled by a branch, gets a sequence of its own.
+    """
+    tokens, bounds = pack.input_ids.cpu().numpy(), pack.cu_seqlens.cpu().numpy().astype(np.int64)
+    source, target = pack.source_row.cpu().numpy(), pack.target.cpu().numpy()
+    sequence = np.searchsorted(bounds, source, side="right") - 1
+    ends = bounds[sequence + 1]
+    follows = (source + 1 < ends) & (tokens[np.minimum(source + 1, len(tokens) - 1)] == target)
+    last = source + 1 == ends
+    appended = np.full(len(bounds) - 1, -1)
+    appended[sequence[last][::-1]] = target[last][::-1]
+    follows |= last & (target == appended[sequence])
+    prompts, rows, places = [], [], []
+    for one in np.unique(sequence[follows]).tolist():
+        own = np.flatnonzero(follows & (sequence == one))
+        more = appended[one : one + 1][appended[one : one + 1] >= 0]
+        prompts.append(np.concatenate([tokens[bounds[one] : bounds[one + 1]], more]))
+        rows.append(own)
+        places.append(source[own] + 1 - bounds[one])
+    for pair in np.flatnonzero(~follows).tolist():
+        begin, end = bounds[sequence[pair]], source[pair] + 1
+        prompts.append(np.append(tokens[begin:end], target[pair]))
+        rows.append(np.array([pair]))
+        places.append(np.array([end - begin]))
+    return prompts, rows, places
+
+
+def _table(
+    entries: Sequence[dict[str, dict[str, float]]], tokens: NDArray[np.int64], count: int
+) -> NDArray[np.float64]:
+    """Rows of log-prob, ids and log-probs from what vLLM says of each token: by id its `logprob` and `rank`."""
+    lengths = np.fromiter(map(len, entries), np.int64, len(entries))
+    row = np.repeat(np.arange(len(entries)), lengths)
+    said = list(chain.from_iterable(map(dict.values, entries)))
+    ids = np.fromiter(map(int, chain.from_iterable(entries)), np.int64, len(row))
+    logprobs = np.fromiter(map(itemgetter("logprob"), said), np.float64, len(row))
+    logprobs = np.where(logprobs <= _LEAST, -np.inf, logprobs)
+    ranks = np.fromiter(map(itemgetter("rank"), said), np.int64, len(row))
+    table: NDArray[np.float64] = np.concatenate(
+        [
+            np.full((len(entries), 1), np.nan),
+            np.full((len(entries), count), -1.0),
+            np.full((len(entries), count), -np.inf),
+        ],
+        axis=1,
+    )
+    own = ids == tokens[row]
+    table[row[own], 0] = logprobs[own]
+    if np.isnan(table[:, 0]).any():
+        raise ValueError("a token of the prompt has no log-prob")
+    high = ranks <= count
+    table[row[high], ranks[high]] = ids[high]
+    table[row[high], count + ranks[high]] = logprobs[high]
+    return table
