@@ -105,9 +105,6 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
             raise InvalidInputError(f"{name} (task {episode.task!r}) has no turn that the policy took")
         number = numbers.setdefault((episode.task, episode.group), len(numbers))
         with named(episode.name or f"episode {place}"):
-            for kind, text in {"task": episode.task, "group": episode.group}.items():
-                if not text.strip():
-                    raise InvalidInputError(f"{kind} is {text!r}, as others may be; name it, or leave it out")
             if number not in members:
                 forest.add_group(number, episode.task)
             member = members[number] = members.get(number, -1) + 1
