@@ -171,7 +171,10 @@ def _number(given: object, name: str) -> float:
         return float("nan")
     if not isinstance(given, Real):
         raise InvalidInputError(f"{name} is {given!r:.40}; give a number, or null if it is not known")
-    return float(given)
+    try:
+        return float(given)
+    except OverflowError:
+        raise InvalidInputError(f"{name} is larger than any float; give a number, or null if it is not known") from None
 
 
 def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> list[TrajectoryRecord]:
