@@ -3,7 +3,6 @@
 import pytest
 from chat_templates import QUESTION, WITH_CALLS, answer, byte_tokenizer, turn_texts
 
-from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories import from_chats, to_chats
 
 
@@ -34,6 +33,7 @@ def test_keys_of_a_chat_come_back_with_any_value(key):
 @pytest.mark.parametrize(("key", "value"), [("task", ""), ("group", " "), ("task", "\n")])
 def test_chats_without_a_name_do_not_share_a_group(key, value):
     chats = [{"messages": [QUESTION, answer("Cold.")], key: value, "reward": reward} for reward in (0.0, 1.0)]
-    with pytest.raises(InvalidInputError, match=f"chat 0: {key} is .*name it, or leave it out"):
-        from_chats(chats, byte_tokenizer(WITH_CALLS))
-    assert from_chats([{**chat, key: None} for chat in chats], byte_tokenizer(WITH_CALLS)).num_groups == 2
+    batch = from_chats(chats, byte_tokenizer(WITH_CALLS))
+    assert batch.num_groups == 2
+    assert batch.texts("task_id", "draw") == ["0", "1"]
+    assert list(to_chats(batch)) == chats

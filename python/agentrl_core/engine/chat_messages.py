@@ -124,7 +124,7 @@ def from_json(given: Any) -> Any:
         return given
     try:
         return json.loads(given)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # numbers of thousands of digits raise the first
         return given
 
 

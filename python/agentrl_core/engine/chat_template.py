@@ -118,7 +118,9 @@ class ChatTemplate:
         In a long chat most contexts are cut out of the whole chat, rendered once. Answers number 0, 1, 2, 4, 8, ...,
         the last one, and the first of each kind (roles, fields, calls, spaces, texts that the template looks for) are
         rendered after all messages before them, and the others after the messages around them: system message,
-        question, and the answer before with what follows it. If one of them differs, none is cut.
+        question, and the answer before with what follows it. If one of them differs, none is cut. The time is then
+        linear in the length of the chat, as far as the template's own is: those of Gemma 4 and DiffusionGemma look
+        through all messages at each one (200 answers: 2 s, other templates 0.1 to 0.4 s).
 
         Args:
             messages: the chat.

@@ -8,7 +8,7 @@ import pytest
 from read_files import write_json, write_lines
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.integrations.trajectories import read
+from agentrl_core.integrations.trajectories import from_chats, read
 
 CHAT = {"messages": [{"role": "user", "content": "how warm is it?"}, {"role": "assistant", "content": "Cold."}]}
 OTHER = {"messages": [{"role": "user", "content": "Où?"}, {"role": "assistant", "content": "Là."}], "task": "where"}
@@ -124,3 +124,36 @@ def test_what_can_run_code_is_not_loaded(tmp_path):
     torch.save({"samples": [Runs()]}, tmp_path / "bad.pt", pickle_module=pickle)
     with pytest.raises(UnsupportedError, match="a pickle can run anything"):
         list(read(tmp_path / "bad.pt"))
+
+
+HUGE = "1" + "0" * 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"messages": [], "x": {HUGE}}}',
+        f'{{"messages": [],\n "x": {HUGE}}}',
+        f'{{"messages": []}}\n{{"x": {HUGE}}}\n',
+        '{"messages": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    ],
+)
+def test_json_that_python_cannot_hold_is_refused(text, tmp_path):
+    path = tmp_path / "odd.jsonl"
+    path.write_text(text)
+    with pytest.raises(InvalidInputError, match=r"odd\.jsonl.*: a value cannot be read"):
+        list(read(path))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"input": "a", "output": "b", "score": 10**400, "step": 1},
+        {"tokens": [1, 2, 3], "response_length": 1, "reward": 10**400},
+    ],
+)
+def test_a_reward_that_no_float_holds_is_refused(record):
+    with pytest.raises(InvalidInputError, match=r"record 0.*int too large"):
+        list(read([record]))
+    with pytest.raises(InvalidInputError, match="chat 0: reward is larger than any float"):
+        from_chats([{"prompt_ids": [1], "completion_ids": [2], "reward": 10**400}])

@@ -105,9 +105,6 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
             raise InvalidInputError(f"{name} (task {episode.task!r}) has no turn that the policy took")
         number = numbers.setdefault((episode.task, episode.group), len(numbers))
         with named(episode.name or f"episode {place}"):
-            for kind, text in {"task": episode.task, "group": episode.group}.items():
-                if not text.strip():
-                    raise InvalidInputError(f"{kind} is {text!r}, as others may be; name it, or leave it out")
             if number not in members:
                 forest.add_group(number, episode.task)
             member = members[number] = members.get(number, -1) + 1
@@ -174,7 +171,10 @@ def _number(given: object, name: str) -> float:
         return float("nan")
     if not isinstance(given, Real):
         raise InvalidInputError(f"{name} is {given!r:.40}; give a number, or null if it is not known")
-    return float(given)
+    try:
+        return float(given)
+    except OverflowError:
+        raise InvalidInputError(f"{name} is larger than any float; give a number, or null if it is not known") from None
 
 
 def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> list[TrajectoryRecord]:

@@ -56,17 +56,18 @@ def _unsampled(node: Record) -> Record:
 
 
 def names_of(format_name: str, record: Record) -> tuple[str | None, str | None]:
-    """Return the task and the group that a record names; None: it names none."""
+    """Return the task and the group that a record names; None: it names none. A blank text is no name."""
     if format_name == ATIF:
         extra = object_of(record, "extra")
         task, group = extra.get("task"), extra.get("group")
-        task = record.get("session_id") or None if task is None else task
+        task = record.get("session_id") if task is None or not str(task).strip() else task
     elif format_name == VERIFIERS:
         task, group = object_of(record, "task"), object_of(object_of(record, "info"), CARRIED).get("group")
         task = task.get("key") or task.get("hash") or None
     else:
         task, group = record.get("task"), record.get("group")
-    return None if task is None else str(task), None if group is None else str(group)
+    named = [None if name is None or not str(name).strip() else str(name) for name in (task, group)]
+    return named[0], named[1]
 
 
 def carried(target: str, format_name: str, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -105,7 +105,7 @@ def _of_text(name: str, file: IO[bytes]) -> Iterator[FileRecord]:
         raise InvalidInputError(f"path: the file {name!r} is empty; give one with records")
     try:
         value = json.loads(first)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         rest = _decoded(file.read(), name)
         yield from _of_json(name, first + rest, number)
         return
@@ -132,6 +132,8 @@ def _of_json(name: str, text: str, number: int) -> Iterator[FileRecord]:
                 f"{name}, line {line}, column {error.colno}: neither JSON nor JSON lines ({error.msg}); correct or "
                 "remove it"
             ) from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(f"{name}: a value cannot be read ({error!s:.80}); correct or remove it") from error
         values.append(value)
         at = _spaces(text, at)
     yield from _of_value(name, values if len(values) > 1 else values[0])
@@ -238,6 +240,8 @@ def _parsed(text: str, where: str) -> Any:
         raise InvalidInputError(
             f"{where} is not JSON ({error.msg} at character {error.pos} of {len(text)}); correct or remove it"
         ) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{where}: a value cannot be read ({error!s:.80}); correct or remove it") from error
 
 
 def refuse(where: str, problem: str, do: str) -> NoReturn:

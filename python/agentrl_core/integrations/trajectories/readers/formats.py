@@ -115,7 +115,7 @@ def read(
         yield from _FORMATS[name][1](followed(), hidden_reasoning)
     except AgentRLError:
         raise
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         where = last[0].where if last else "the source"
         raise InvalidInputError(
             f"{where}, or a record before it, has a value of another type than {name} has there "
