@@ -271,8 +271,15 @@ class Recipe:
         require_finite_credit(self.name, self._links(_CREDIT), batch)
         return batch.with_recipe(self.name, json.dumps(self.to_dict()))
 
-    def score(self, batch: Batch) -> Batch:
-        """Return the batch with the columns of phase reward, up to the first component that needs a model."""
+    def score(self, batch: Batch, states: Mapping[str, State] | None = None) -> Batch:
+        """Return the batch with the columns of phase reward, up to the first component that needs a model.
+
+        Args:
+            batch: the batch of an iteration.
+            states: states of components at the start of the iteration, which are recorded in the batch
+                (`with_states`); None: those that it has.
+        """
+        batch = batch if states is None else self.with_states(batch, states)
         now = self._of(batch)
         return now._run("reward", now._reward()[0], batch)  # noqa: SLF001 - itself, as it is in the iteration
 

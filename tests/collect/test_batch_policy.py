@@ -222,6 +222,7 @@ def test_what_cannot_go_on_is_refused() -> None:
         ({"oversample": 0.5}, "oversample=0.5; give a number of at least 1"),
         ({"max_new_tokens": 0}, "max_new_tokens=0; give a whole number of at least 1, or None"),
         ({"max_carryovers": -1}, "max_carryovers=-1; give a whole number of at least 0, or None"),
+        ({"max_new_tokens": 4, "max_carryovers": 1}, "max_carryovers=1 has no effect with max_new_tokens"),
         ({"stragglers": "never"}, "stragglers='never'; give 'wait' or 'drop'"),
         ({"stragglers": "drop"}, "stragglers='drop' needs a limit of carry-overs"),
     ):

@@ -20,8 +20,7 @@ from remembering import RECIPES, collector, outcome, train
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes
-from agentrl_core.collect.journal import Journal
-from agentrl_core.collect.prefetch import IterationPrefetcher
+from agentrl_core.collect.journal import Journal, Journals
 from agentrl_core.engine import Request, Segment
 from agentrl_core.engine.base import aborted
 from agentrl_core.env import Task
@@ -393,9 +392,9 @@ def test_an_iteration_has_one_journal_whoever_opens_it_first() -> None:
             second.wait(0.3)
 
     slow: Any = Slow()
-    ahead = IterationPrefetcher(1, recipes.GRPO, slow, lambda *_: pytest.fail("nothing is begun here"))
+    running = Journals(slow)
     journals = list[Journal]()
-    openers = [threading.Thread(target=lambda: journals.append(ahead.journal(5))) for _ in range(2)]
+    openers = [threading.Thread(target=lambda: journals.append(running.of(5))) for _ in range(2)]
     for opener in openers:
         opener.start()
     for opener in openers:

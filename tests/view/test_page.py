@@ -64,12 +64,47 @@ def test_curves_are_those_of_the_run(at, recorded) -> None:
     browser = at()
     numbers = statistics(scan(recorded))
     cards = dict(zip(browser.texts(".curve h3"), browser.texts(".curve output"), strict=True))
+    cards |= {text.split(" ", 1)[1]: text.split()[0] for text in browser.texts(".constant span")}
     assert {"success", "reward", "same reward", "entropy", "tool errors", "success@lcm"} <= cards.keys()
     for name in ("success", "reward", "entropy", "turns", "staleness"):
         last = numbers[name][-1]
         assert float(cards[name]) == pytest.approx(last, abs=5.1e-4), name
     assert len(browser.texts(".sign")) >= 7
     assert browser.do("document.querySelectorAll('.curve[data-name=success] .dot').length") == 3
+
+
+def test_curves_stand_in_named_groups(at) -> None:
+    browser = at()
+    titles = browser.texts(".curve-group > h3")
+    assert titles == [name for name in ("Outcome", "Learning", "Tokens", "Failures") if name in titles]
+    assert titles[0] == "Outcome"
+    for title, name in (
+        ("Outcome", "success"),
+        ("Outcome", "success@lcm"),
+        ("Learning", "entropy"),
+        ("Tokens", "length"),
+    ):
+        assert name in browser.texts(f".curve-group[data-name={title}] .curve h3"), name
+
+
+def test_numbers_that_never_change_share_a_row(at, recorded) -> None:
+    browser = at()
+    numbers = scan(recorded).metrics.collect().sort("iteration")
+    flat = {
+        name[0]: values["value"].to_list()
+        for name, values in numbers.group_by("name")
+        if values["value"].n_unique() == 1 and len(values) > 1
+    }
+    assert flat, "the run has a constant number"
+    shown = dict(
+        browser.do(
+            "[...document.querySelectorAll('.constant span')].map((each) => [each.dataset.name, each.textContent])"
+        )
+    )
+    cards = browser.do("[...document.querySelectorAll('.curve')].map((each) => each.dataset.name)")
+    for name in flat:
+        assert name in shown, name
+        assert name not in cards, name
 
 
 def test_a_point_of_a_curve_leads_to_its_groups(at, recorded) -> None:

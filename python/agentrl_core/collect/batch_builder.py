@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.collect.driver import RolloutDriver
 from agentrl_core.collect.group_retry import GroupRetries, group_ids, matching
-from agentrl_core.collect.iteration import BROKEN, COLUMNS, SAID, BuiltBatch, IterationInputs, draw_columns
+from agentrl_core.collect.iteration import COLUMNS, FAILURES, TOKENS, BuiltBatch, IterationInputs, draw_columns
 from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.journal_codec import read_value, write_value
 from agentrl_core.collect.progress import Progress
@@ -30,25 +30,25 @@ class BatchBuilder:
     """Accumulate the batch of an iteration, round by round: rewarded, injected, admitted.
 
     Args:
-        begin: inputs of the iteration.
+        inputs: inputs of the iteration.
     """
 
-    def __init__(self, begin: IterationInputs) -> None:
-        self._begin = begin
-        self._replay = begin.replay()
+    def __init__(self, inputs: IterationInputs) -> None:
+        self._inputs = inputs
+        self._replay = inputs.replay()
         self._parts: list[Batch] = []
         self._places: dict[str, int] = {}
         self._domains: dict[str, str] = {}
         self._drawn = self._known = self._seen = self._judged = 0
         self._rewarded = False
-        self._broken = {"failed": 0, "abandoned": 0}
+        self._failures = {"failed": 0, "abandoned": 0}
         self.admitted = 0
         self.selections: list[Selection] = []
-        self.account = TokenLedger()
+        self.ledger = TokenLedger()
 
-    def chose(self, rows: NDArray[np.int64]) -> None:
+    def add_selection(self, rows: NDArray[np.int64]) -> None:
         """Record the selected rows of the pool."""
-        pool = self._begin.pool
+        pool = self._inputs.pool
         self._places.update(zip(pool.ids(rows), rows.tolist(), strict=True))
         self._domains.update((task.task_id, task.domain) for _, task in pool.tasks(rows))
 
@@ -64,12 +64,12 @@ class BatchBuilder:
             selection: their selection.
             again: the retries in its first rows.
         """
-        admission, held = self._begin.now.admit, 0
+        admission, held = self._inputs.now.admit, 0
         retries = admission.becomes(0) != "replace"
         if retries:
             first = np.unique(fresh.keys("group_id", "draw"), return_index=True)[1]
             tasks = fresh.texts("task_id", "draw")
-            entries = entries_of([tasks[row] for row in first], selection, self._begin.pool)
+            entries = entries_of([tasks[row] for row in first], selection, self._inputs.pool)
         if again is not None and again.extends and fresh.num_draws:
             before = self._parts.pop(self._judged)
             held = before.num_groups
@@ -92,90 +92,91 @@ class BatchBuilder:
         rejected = ~np.isin(matching(fresh, batch), group_ids(batch)[accepted])
         return GroupRetries.of(fresh, rejected, entries, selection, again, admission)
 
-    def ran(self, progress: Progress) -> None:
+    def add_failures(self, progress: Progress) -> None:
         """Record failures of the round."""
-        self._broken["failed"] += progress.failed
-        self._broken["abandoned"] += progress.abandoned
+        self._failures["failed"] += progress.failed
+        self._failures["abandoned"] += progress.abandoned
 
-    def made(self, group_size: int) -> BuiltBatch:
+    def build(self, group_size: int) -> BuiltBatch:
         """Return the batch: admitted groups, with those that replay mixes in."""
-        begin, parts = self._begin, self._parts
+        inputs, parts = self._inputs, self._parts
         batch = parts[0] if len(parts) == 1 else Batch.concat(parts)
         # A restart scores the batch as a whole, so batches of several rounds or cuts are scored again for equal scores.
         if len(parts) > 1 or batch.num_draws != self._drawn:
             batch = self._score(batch)
         if self._replay is not None:
             batch = self._replay.mix(batch, self._score)
-        batch = with_old_logprobs(batch, begin.recipe.old_logprob)
+        batch = with_old_logprobs(batch, inputs.recipe.old_logprob)
         said = Selection.concat(self.selections) if self.selections else Selection.of(np.zeros(0, np.int64), group_size)
         state = {
             **batch.state,
             SELECTION: said.to_dict(),
             COLUMNS: pack_state(draw_columns(batch)),
-            BROKEN: self._broken,
-            SAID: vars(self.account),
+            FAILURES: self._failures,
+            TOKENS: vars(self.ledger),
         }
         return BuiltBatch(batch.with_state(state), self._domains, self._drawn, self._known, self._rewarded)
 
     def _score(self, batch: Batch) -> Batch:
-        return self._begin.score(_with_tasks(self._begin, batch, self._places))
+        return self._inputs.score(_with_tasks(self._inputs, batch, self._places))
 
 
 def make_batch(
-    begin: IterationInputs, driver: RolloutDriver, journal: Journal, tasks: int, group_size: int
+    inputs: IterationInputs, driver: RolloutDriver, journal: Journal, tasks: int, group_size: int
 ) -> BuiltBatch:
     """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix in replay and score it.
 
     Args:
-        begin: inputs of the iteration.
+        inputs: inputs of the iteration.
         driver: runs programs.
         journal: journal of the iteration; a selection is written to it before its first rollout.
         tasks: number of requested groups.
         group_size: trajectories of a group, unless the selector chooses.
     """
-    gathered = BatchBuilder(begin)
+    builder = BatchBuilder(inputs)
     again: GroupRetries | None = None
     taken, first = np.zeros(0, np.int64), 0
-    for number in range(begin.now.admit.rounds):
+    for number in range(inputs.now.admit.rounds):
         parts = [again.selection] if again else []
-        missing = tasks - gathered.admitted - (len(again) if again else 0)
+        missing = tasks - builder.admitted - (len(again) if again else 0)
         if missing > 0:
-            parts.append(select(begin, journal, SelectionRequest(missing, group_size, number, taken, begin.iteration)))
+            wanted = SelectionRequest(missing, group_size, number, taken, inputs.iteration)
+            parts.append(select(inputs, journal, wanted))
             taken = np.concatenate([taken, parts[-1].rows])
         selection = parts[0] if len(parts) == 1 else Selection.concat(parts)
         if not len(selection):
             break
-        gathered.selections.append(selection)
-        gathered.chose(selection.rows)
+        builder.selections.append(selection)
+        builder.add_selection(selection.rows)
         for purpose in (TRAIN, SURVEY):
             rows = np.flatnonzero(selection.purpose == purpose)
             if not len(rows):
                 continue
             fresh = driver.roll_out(
-                begin.pool.tasks(selection.rows[rows]),
+                inputs.pool.tasks(selection.rows[rows]),
                 selection.counts[rows].tolist(),
                 first=first,
                 variants=selection.variants[rows].tolist(),
             )
             first += len(rows)
             if purpose == SURVEY:
-                gathered.survey(fresh)
+                builder.survey(fresh)
             else:
-                again = gathered.admit(fresh, selection.take(rows), again)
-        if gathered.admitted >= tasks:
+                again = builder.admit(fresh, selection.take(rows), again)
+        if builder.admitted >= tasks:
             break
-    gathered.ran(driver.progress)
-    gathered.account.consume(driver.token_counts.values(), begin.iteration)
-    gathered.account.balance(before=0)
-    return gathered.made(group_size)
+    builder.add_failures(driver.progress)
+    builder.ledger.consume(driver.token_counts.values(), inputs.iteration)
+    builder.ledger.balance(before=0)
+    return builder.build(group_size)
 
 
-def _with_tasks(begin: IterationInputs, batch: Batch, places: Mapping[str, int]) -> Batch:
+def _with_tasks(inputs: IterationInputs, batch: Batch, places: Mapping[str, int]) -> Batch:
     """Add the selector's columns of the draws' tasks as `task_<name>`."""
-    select = begin.now.select
+    select = inputs.now.select
     rows = np.array([places.get(task, -1) for task in batch.texts("task_id", "draw")], np.int64)
     known = np.flatnonzero(rows >= 0)
-    columns = select.columns(begin.pool, begin.state("select", 0, select), rows[known]) if len(known) else {}
+    columns = select.columns(inputs.pool, inputs.state("select", 0, select), rows[known]) if len(known) else {}
     made: dict[str, NDArray[np.float32]] = {}
     for name, values in columns.items():
         made[f"task_{name}"] = np.full(len(rows), np.nan, np.float32)
@@ -183,19 +184,19 @@ def _with_tasks(begin: IterationInputs, batch: Batch, places: Mapping[str, int])
     return batch.with_columns("draw", **made) if made else batch
 
 
-def select(begin: IterationInputs, journal: Journal, wanted: SelectionRequest) -> Selection:
+def select(inputs: IterationInputs, journal: Journal, wanted: SelectionRequest) -> Selection:
     """Return the selection, which is journalled before its rollouts start."""
-    selector = begin.now.select
-    asked = (selector.to_dict(), wanted.groups, wanted.group_size, len(begin.pool), begin.seed)
+    selector = inputs.now.select
+    asked = (selector.to_dict(), wanted.groups, wanted.group_size, len(inputs.pool), inputs.seed)
     name, question = f"selection/{wanted.round}", digest(json.dumps(asked))
     recorded = journal.find(name, question, read_value)
     if recorded is None:
-        key = _core.rng.structural_seed(begin.seed, begin.iteration)
-        selection = selector.choose(begin.pool, begin.state("select", 0, selector), wanted, key)
+        key = _core.rng.structural_seed(inputs.seed, inputs.iteration)
+        selection = selector.choose(inputs.pool, inputs.state("select", 0, selector), wanted, key)
         if not isinstance(selection, Selection):
             raise RecipeError(f"{selector.title()}: choose returned {selection!r:.60}; return a select.Selection")
-        selection.check(len(begin.pool), selector.title())
-        check_chosen(begin.pool.tasks(selection.rows))
+        selection.check(len(inputs.pool), selector.title())
+        check_chosen(inputs.pool.tasks(selection.rows))
         recorded = selection.take(np.argsort(selection.purpose, kind="stable")).to_dict()  # surveys after the others
         journal.keep(name, question, recorded, write_value)
     return Selection.from_dict(recorded)

@@ -43,7 +43,7 @@ class BatchPolicy:
     Args:
         oversample: groups in flight per requested group, at least 1.
         max_new_tokens: most tokens of a trajectory per iteration; None: no limit.
-        max_carryovers: most iterations into which a group is carried; None: no limit.
+        max_carryovers: most iterations into which a group is carried; None: no limit. Not with `max_new_tokens`.
         stragglers: rule for a group that has not ended in the last of them: the cut waits for it (`wait`; a batch may
             then have more groups than requested), or it is stopped without draws (`drop`, which biases training towards
             short episodes).
@@ -82,6 +82,11 @@ class BatchPolicy:
                 )
         if self.stragglers not in ("wait", "drop"):
             raise InvalidInputError(f"BatchPolicy: stragglers={self.stragglers!r}; give 'wait' or 'drop'")
+        if self.max_new_tokens is not None and self.max_carryovers is not None:
+            raise InvalidInputError(
+                f"BatchPolicy: max_carryovers={self.max_carryovers} has no effect with max_new_tokens, which carries "
+                f"every unfinished group over; omit one of them"
+            )
         if self.stragglers == "drop" and self.max_carryovers is None:
             raise InvalidInputError("BatchPolicy: stragglers='drop' needs a limit of carry-overs; set max_carryovers=")
 

@@ -30,12 +30,12 @@ from agentrl_core.collect.iteration import (
     attach_current_state,
     check_stepped,
     iteration_record,
-    say_nothing_drawn,
     scores,
+    warn_without_draws,
     with_committed_columns,
     with_counts,
 )
-from agentrl_core.collect.journal import Journal
+from agentrl_core.collect.journal import Journal, Journals
 from agentrl_core.collect.model_queries import Model
 from agentrl_core.collect.partial_rollouts import make_partial_batch
 from agentrl_core.collect.prefetch import IterationPrefetcher, IterationTask
@@ -189,7 +189,7 @@ class Collector:
         self._asking = threading.RLock()
         """Lock for reading tasks of an environment, since prefetched iterations do this in their threads."""
         self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
-        self._journals: dict[int, Journal] = {}
+        self._journals = Journals(store)
         self._notices = WarnOnce()
         check_cut(batch_policy, recipe, self.worlds, staleness, context_tokens=context_tokens, turn_limit=turn_limit)
         self.batch_policy = batch_policy
@@ -198,9 +198,11 @@ class Collector:
         self._head = RunState(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else RunState.of(store)
         self._tasks = self._head.tasks
         """Task statistics after the batch that was collected last."""
-        recipe.check(facts=self._setting().facts(recipe))
-        self._ahead = IterationPrefetcher(staleness, recipe, store, self._make_ahead) if staleness else None
-        self._rooms = slot_limiters(concurrency, environments)
+        recipe.check(facts=self._settings().facts(recipe))
+        self._ahead = (
+            IterationPrefetcher(staleness, recipe, store, self._journals, self._make_ahead) if staleness else None
+        )
+        self._limiters = slot_limiters(concurrency, environments)
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": self.seed}
         self._check_run(self._run, {})
         self._head = self._head.carried(recipe, self._run, self._notices)
@@ -251,7 +253,7 @@ class Collector:
             batch = self.store.rebase(self._collected(head, tasks, group_size))
             self.store.append(batch, iteration=head.iteration)
             self.store.flush()
-            self._journals.pop(head.iteration, None)  # it is not needed any more, and it has all sampled tokens
+            self._journals.drop(head.iteration)  # it is not needed any more, and it has all sampled tokens
             self._head = RunState.of(self.store, tasks=self._tasks).carried(self.recipe, self._run, self._notices)
         # Random choices in phase reward depend on ids of the store: a restart scores stored rows, so do the same here.
         batch = with_committed_columns(batch)
@@ -315,7 +317,7 @@ class Collector:
             self._head = RunState.of(self.store, tasks=head.tasks)
         if self._ahead is not None:
             self._ahead.end(head.iteration)
-        self._journals = {number: each for number, each in self._journals.items() if number > head.iteration}
+        self._journals.drop(head.iteration)
         warn_missed_metrics(self._notices, self.recipe, components)
         for call in self._listeners:
             call(head.iteration, metrics)
@@ -365,10 +367,10 @@ class Collector:
 
         def close(kept: Batch) -> None:
             # Like a collected batch, it has a score for each of its zero draws.
-            scored = self.recipe.score(self.recipe.with_states(kept, self._now().components))
+            scored = self.recipe.score(kept, self._now().components)
             self.end_iteration(scored, metrics or {})
 
-        return imported(self.store, self.iteration, self._setting().facts(self.recipe), close)
+        return imported(self.store, self.iteration, self._settings().facts(self.recipe), close)
 
     def evaluate(
         self,
@@ -416,9 +418,9 @@ class Collector:
         head = self._now()
 
         def score(rows: Batch) -> Batch:
-            return self.recipe.score(self.recipe.with_states(rows, head.components))
+            return self.recipe.score(rows, head.components)
 
-        driver = RolloutDriver(self._setting(), recipe, head, Journal(), score, iteration=iteration, mode="evaluate")
+        driver = RolloutDriver(self._settings(), recipe, head, Journal(), score, iteration=iteration, mode="evaluate")
         return driver.roll_out(chosen, [samples] * len(chosen), first=0)
 
     def on_iteration(self, call: Callable[[int, Mapping[str, Any]], object]) -> None:
@@ -486,41 +488,39 @@ class Collector:
             head = self._now()
             replace(head, run={**begun, **head.run}).check_run(run, self.store.path)
 
-    def _journal_of(self, iteration: int) -> Journal:
-        """Return the journal of an iteration's live groups."""
-        if self._ahead is not None:
-            return self._ahead.journal(iteration)
-        if iteration not in self._journals:
-            self._journals[iteration] = Journal(None if self.store is None else self.store.rollout_log(iteration))
-        return self._journals[iteration]
-
     def _collected(self, head: RunState, tasks: int, group_size: int) -> Batch:
         """Return the batch of the open iteration, collected now or prefetched, and the new task statistics."""
-        journal = self._journal_of(head.iteration)
+        journal = self._journals.of(head.iteration)
         if self._ahead is None:
             journal.begin()
-            made = self._make(head, head.iteration, journal, tasks, group_size, self._setting())
+            made = self._make(head, head.iteration, journal, tasks, group_size, self._settings())
             batch = made.batch
         else:
             made = self._ahead.take(head.iteration, self.progress)
             batch = attach_current_state(made.batch, self.recipe, head.components)
         titles = ", ".join(world.title for world in self.worlds.values())
-        say_nothing_drawn(self._notices, self.recipe, titles, made, head.iteration)
+        warn_without_draws(self._notices, self.recipe, titles, made, head.iteration)
         warn_unused_records(self._notices, journal)
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))
         trim_heap(with_changes.level_len("node_token"))
         return Batch(with_changes)
 
     def _make(
-        self, head: RunState, iteration: int, journal: Journal, tasks: int, group_size: int, setting: CollectionSettings
+        self,
+        head: RunState,
+        iteration: int,
+        journal: Journal,
+        tasks: int,
+        group_size: int,
+        settings: CollectionSettings,
     ) -> BuiltBatch:
         """Select, roll out and admit for an iteration, by its inputs."""
-        begin = IterationInputs(iteration, self.recipe, head, self._known_pool(head.tasks), self.seed, self.store)
+        inputs = IterationInputs(iteration, self.recipe, head, self._known_pool(head.tasks), self.seed, self.store)
         if not self.batch_policy.is_synchronous:
-            later = partial(self._journal_of, iteration + 1)
-            return make_partial_batch(begin, setting, self.batch_policy, journal, later, tasks, group_size)
-        driver = RolloutDriver(setting, begin.now, head, journal, begin.score, iteration=iteration)
-        return make_batch(begin, driver, journal, tasks, group_size)
+            later = partial(self._journals.of, iteration + 1)
+            return make_partial_batch(inputs, settings, self.batch_policy, journal, later, tasks, group_size)
+        driver = RolloutDriver(settings, inputs.now, head, journal, inputs.score, iteration=iteration)
+        return make_batch(inputs, driver, journal, tasks, group_size)
 
     def _make_ahead(
         self,
@@ -532,28 +532,28 @@ class Collector:
         underway: IterationTask[BuiltBatch],
     ) -> BuiltBatch:
         """Do the same concurrently with other iterations, in a separate thread."""
-        setting = replace(self._setting(), progress=underway.check_stopped, rooms=self._rooms, turn=underway)
+        settings = replace(self._settings(), progress=underway.check_stopped, limiters=self._limiters, turn=underway)
         if not self.batch_policy.is_synchronous:
             # Groups in flight come from the iteration before.
             underway.wait_for_previous_batch()
-            setting = replace(setting, turn=None)
+            settings = replace(settings, turn=None)
         head = head.carried(self.recipe, self._run, self._notices)
-        return self._make(head, iteration, journal, tasks, group_size, setting)
+        return self._make(head, iteration, journal, tasks, group_size, settings)
 
-    def _setting(self) -> CollectionSettings:
+    def _settings(self) -> CollectionSettings:
         return CollectionSettings(
-            self.engines,
-            self.worlds,
-            self.sampling,
-            self.context_tokens,
-            self.turn_limit,
-            self.call_seconds,
-            self.concurrency,
-            self.seed,
-            self._models,
-            self.store,
-            self._notices,
-            self.progress,
+            engines=self.engines,
+            worlds=self.worlds,
+            sampling=self.sampling,
+            context_tokens=self.context_tokens,
+            turn_limit=self.turn_limit,
+            call_seconds=self.call_seconds,
+            concurrency=self.concurrency,
+            seed=self.seed,
+            models=self._models,
+            store=self.store,
+            notices=self._notices,
+            progress=self.progress,
         )
 
     def _known_pool(self, tasks: _core.Batch) -> Pool:

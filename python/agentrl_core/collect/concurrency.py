@@ -13,21 +13,21 @@ class Slots:
     """Slots held by a group: as many as it needs, or all.
 
     Args:
-        room: the limiter of the slots.
+        limiter: of the slots.
         needed: number of slots.
     """
 
-    def __init__(self, room: SlotLimiter, needed: int) -> None:
-        self._room = room
+    def __init__(self, limiter: SlotLimiter, needed: int) -> None:
+        self._limiter = limiter
         self._needed = needed
-        self.held = min(needed, room.size)
+        self.held = min(needed, limiter.size)
 
     def release_slots(self, count: int) -> None:
         """Reduce the number of needed slots, and release the excess."""
         self._needed = max(self._needed - count, 0)
         freed = max(self.held - self._needed, 0)
         self.held -= freed
-        self._room.give(freed)
+        self._limiter.give(freed)
 
 
 class SlotLimiter:
@@ -41,16 +41,16 @@ class SlotLimiter:
         self.size = size
         self._free = size
         self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []
-        self._asked = itertools.count()
+        self._order = itertools.count()
 
     @asynccontextmanager
     async def take(self, count: int, iteration: int = 0) -> AsyncIterator[Slots]:
         """Hold slots for branches of an iteration; some may be released before the rest."""
-        places = Slots(self, count)
-        count = places.held
+        slots = Slots(self, count)
+        count = slots.held
         if self._waiting or count > self._free:
             future = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiting, (iteration, next(self._asked), count, future))
+            heapq.heappush(self._waiting, (iteration, next(self._order), count, future))
             try:
                 await future
             except asyncio.CancelledError:
@@ -60,9 +60,9 @@ class SlotLimiter:
         else:
             self._free -= count
         try:
-            yield places
+            yield slots
         finally:
-            self.give(places.held)
+            self.give(slots.held)
 
     def give(self, count: int) -> None:
         """Release slots for waiting groups."""

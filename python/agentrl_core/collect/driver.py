@@ -51,8 +51,8 @@ _EVALUATION = (1 << 63) - 1
 class CollectionSettings:
     """Engines, environments and limits of a collection; see the arguments of `Collector`.
 
-    An agent without an engine of its name uses the first. Concurrent iterations share `rooms`, and each requests slots
-    in its `turn`, if it has one.
+    An agent without an engine of its name uses the first. Concurrent iterations share `limiters`, and each requests
+    slots in its `turn`, if it has one.
     """
 
     engines: Mapping[str, Engine]
@@ -67,7 +67,7 @@ class CollectionSettings:
     store: Store | None
     notices: WarnOnce
     progress: Callable[[Progress], None] | None
-    rooms: Mapping[str, SlotLimiter] | None = None
+    limiters: Mapping[str, SlotLimiter] | None = None
     turn: IterationTask[Any] | None = None
 
     def facts(self, recipe: Recipe) -> dict[str, dict[str, Literal["number", "key"]]]:
@@ -129,17 +129,17 @@ class RolloutDriver:
         self._notices = settings.notices
         self._reward = reward
         self.states: Mapping[str, Any] = head.components
-        declared = [*(world.facts for world in settings.worlds.values()), recipe.rollout.facts]
-        self._facts = {name: fact.level for table in declared for name, fact in table.items()}
+        self._fact_levels = {name: level for level, kinds in facts.items() for name in kinds}
         self._agents = {name: number for number, name in enumerate(settings.engines)}
-        self._asked: dict[str, tuple[Engine, Request]] = {}
+        self._requests: dict[str, tuple[Engine, Request]] = {}
         self._numbers = 1 << 30
         self._numbers_of: dict[int, str] = {}
         """The group of a selection to which each group of the forest belongs."""
         self._failures = Failures(self.program.title(), settings.notices, self.progress)
         self._worlds_of: dict[str, str] = {}
-        self._rooms = slot_limiters(settings.concurrency, settings.worlds) if settings.rooms is None else settings.rooms
-        self._places: dict[str, Slots] = {}
+        shared = settings.limiters
+        self._limiters = slot_limiters(settings.concurrency, settings.worlds) if shared is None else shared
+        self._slots: dict[str, Slots] = {}
         """The slots of each selected group."""
         self.token_counts: defaultdict[str, TokenCounts] = defaultdict(TokenCounts)
         """Counts of generated tokens for each selected group."""
@@ -187,7 +187,7 @@ class RolloutDriver:
     def run(self, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
         """Run a coroutine on the event loop, with progress reports."""
         settings, watch, progress = self._settings, self._settings.progress, self.progress
-        return loop.run(begin, None if watch is None else lambda: watch(progress), alone=settings.rooms is None)
+        return loop.run(begin, None if watch is None else lambda: watch(progress), alone=settings.limiters is None)
 
     async def _roll_out(
         self, chosen: Sequence[tuple[str, Task]], sizes: Sequence[int], first: int, variants: Sequence[int]
@@ -204,7 +204,7 @@ class RolloutDriver:
         """Create a group of a selection."""
         self._worlds_of[task.task_id] = world
         self.forest.add_group(place, task.task_id, key=key)
-        group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._facts)
+        group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._fact_levels)
         group.variant = variant
         self._numbers_of[place] = group.name
         self._failures.groups += 1
@@ -223,9 +223,9 @@ class RolloutDriver:
         await gather_or_cancel([self._play(group, program) for group in groups])
 
     async def _play(self, group: Group, program: Callable[[Group], Awaitable[Any]]) -> None:
-        room = self._rooms[self._world_of(group.task)]
-        async with room.take(self.program.final_group_size(group.size), self.forest.iteration) as places:
-            self._places[group.name] = places
+        limiter = self._limiters[self._world_of(group.task)]
+        async with limiter.take(self.program.final_group_size(group.size), self.forest.iteration) as slots:
+            self._slots[group.name] = slots
             try:
                 await group.run_program(program)
                 self._failures.done += 1
@@ -234,8 +234,8 @@ class RolloutDriver:
 
     def release_slots(self, name: str, count: int) -> None:
         """Release slots of a group; derived groups have none."""
-        if name in self._places:
-            self._places[name].release_slots(count)
+        if name in self._slots:
+            self._slots[name].release_slots(count)
 
     async def derive(self, group: Group) -> None:
         """Run the program of a derived group to its end."""
@@ -360,12 +360,12 @@ class RolloutDriver:
     async def _sample(self, name: str, engine: Engine, request: Request) -> Segment:
         """Return the engine's response to a request, which `stop` can interrupt."""
         self.progress.at_engine += 1
-        self._asked[name] = engine, request
+        self._requests[name] = engine, request
         try:
             return await self._generate(engine, request)
         finally:
             self.progress.at_engine -= 1
-            del self._asked[name]
+            del self._requests[name]
 
     async def _generate(self, engine: Engine, request: Request) -> Segment:
         """Call an engine; retry a few times if the request fails or its response is unusable."""
@@ -381,8 +381,8 @@ class RolloutDriver:
 
     def stop(self, name: str) -> None:
         """Stop the segment of that name if it is being generated, and keep its tokens."""
-        if name in self._asked:
-            engine, request = self._asked[name]
+        if name in self._requests:
+            engine, request = self._requests[name]
             engine.abort(request)
 
     async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:

@@ -31,8 +31,8 @@ _NOBODYS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), syscon
 """Folders of code that users did not write."""
 
 _lock = threading.Lock()
-_loops: dict[int, _LoopThread] = {}
-"""The loop of this process; a forked child does not have its parent's threads."""
+_loop: _LoopThread | None = None
+"""The loop of this process, made on first use."""
 
 
 class _LoopThread:
@@ -51,22 +51,21 @@ class _LoopThread:
                 self.loop.run_forever()
 
 
-def _forget() -> None:
-    """Reset the loop in a forked child; its parent may have held the lock."""
-    global _lock  # noqa: PLW0603 -- there is one for each process
-    _lock = threading.Lock()
-    _loops.clear()
+def _reset() -> None:
+    """Reset the loop in a forked child, which has none of its parent's threads; the parent may have held the lock."""
+    global _lock, _loop
+    _lock, _loop = threading.Lock(), None
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset)
 
 
 def _running() -> _LoopThread:
+    global _loop  # noqa: PLW0603 -- there is one for each process
     with _lock:
-        running = _loops.get(os.getpid())
-        if running is None:
-            running = _loops[os.getpid()] = _LoopThread()
-        return running
+        if _loop is None:
+            _loop = _LoopThread()
+        return _loop
 
 
 def run(
@@ -126,7 +125,7 @@ def run(
 
 def post(make: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run a coroutine on the loop without waiting for it, if the loop runs in this process; any thread may call it."""
-    running = _loops.get(os.getpid())  # without the lock, which the thread of a finalizer may hold
+    running = _loop  # without the lock, which the thread of a finalizer may hold
     if running is None:
         return
     loop, kept = running.loop, set[asyncio.Task[object]]()

@@ -25,13 +25,13 @@ from agentrl_core.replay.base import Replay
 from agentrl_core.schedule.hook import Hook
 from agentrl_core.select import Pool, Selection
 
-BROKEN = "broken_down"
+FAILURES = "broken_down"
 """Key in the state of a batch: failures during collection, which its tables may not show."""
-SAID = "said"
+TOKENS = "said"
 """Key in the state of a batch: the accounting of generated tokens."""
 COLUMNS = "columns"
 """Key in the state of an open batch: the columns of its draws."""
-_BEGAN = "began"
+_START_STATES = "began"
 """Key in the state of a prefetched batch: the states of components at its start."""
 
 
@@ -54,7 +54,7 @@ class BuiltBatch:
     rewarded: bool
 
 
-def say_nothing_drawn(notices: WarnOnce, recipe: Recipe, titles: str, made: BuiltBatch, iteration: int) -> None:
+def warn_without_draws(notices: WarnOnce, recipe: Recipe, titles: str, made: BuiltBatch, iteration: int) -> None:
     """Report an iteration without training data, each time; raise an error if the environment is the cause.
 
     A program without finished trajectories and without failures is accepted.
@@ -62,7 +62,7 @@ def say_nothing_drawn(notices: WarnOnce, recipe: Recipe, titles: str, made: Buil
     Raises:
         InvalidInputError: the environment paid NaN in each draw.
     """
-    failed = int(made.batch.state.get(BROKEN, {}).get("failed", 0))
+    failed = int(made.batch.state.get(FAILURES, {}).get("failed", 0))
     if not made.batch.num_draws and (made.drawn or failed):
         why = f"{recipe.admit.title()} admitted none of the {made.drawn} draws that were rolled out"
         why = why if made.drawn else f"{failed} trajectories failed, and none was left"
@@ -94,19 +94,19 @@ def with_committed_columns(batch: Batch) -> Batch:
 
 def attach_current_state(batch: Batch, recipe: Recipe, states: Mapping[str, State]) -> Batch:
     """Add the current states of components to a prefetched batch, besides those at its start."""
-    kept = {name: value for name, value in batch.state.items() if name in (SELECTION, COLUMNS, BROKEN, SAID)}
+    kept = {name: value for name, value in batch.state.items() if name in (SELECTION, COLUMNS, FAILURES, TOKENS)}
     began = {name: value for name, value in batch.state.items() if name not in kept}
-    return batch.with_state({**recipe.with_states(batch, states).state, **kept, _BEGAN: began})
+    return batch.with_state({**recipe.with_states(batch, states).state, **kept, _START_STATES: began})
 
 
 def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callable[[Batch], Batch]:
     """Run phase reward on a batch, with the states at the start of its iteration: `states`, or those in the batch."""
-    began = batch.state.get(_BEGAN)
+    began = batch.state.get(_START_STATES)
     if began is None:
-        counted = {name: value for name, value in batch.state.items() if name in (BROKEN, SAID)}
+        counted = {name: value for name, value in batch.state.items() if name in (FAILURES, TOKENS)}
 
         def score(rows: Batch) -> Batch:
-            scored = recipe.score(recipe.with_states(rows, states))
+            scored = recipe.score(rows, states)
             return scored.with_state({**scored.state, **counted}) if counted else scored
 
         return score
@@ -142,7 +142,7 @@ def counts(batch: Batch) -> dict[str, int]:
 
 def token_metrics(batch: Batch) -> dict[str, float]:
     """Return the accounting of generated tokens, and their staleness; empty for a batch without a collector."""
-    said = dict(batch.state.get(SAID, {}))
+    said = dict(batch.state.get(TOKENS, {}))
     behind = said.pop("behind", None)
     return said if behind is None else {**said, "staleness": behind / max(said["consumed"], 1)}
 
@@ -150,7 +150,7 @@ def token_metrics(batch: Batch) -> dict[str, float]:
 def failure_counts(batch: Batch) -> dict[str, int]:
     """Return the number of failed trajectories, including those without a token, and of abandoned threads."""
     rows = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
-    return {"failed": rows, "abandoned": 0, **batch.state.get(BROKEN, {})}
+    return {"failed": rows, "abandoned": 0, **batch.state.get(FAILURES, {})}
 
 
 def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
@@ -253,7 +253,7 @@ class IterationInputs:
 
     def score(self, batch: Batch) -> Batch:
         """Run phase reward with the states at the start of the iteration."""
-        return self.recipe.score(self.recipe.with_states(batch, self.head.components))
+        return self.recipe.score(batch, self.head.components)
 
     def state(self, phase: str, place: int, component: Any) -> State:
         """Return the state of a component."""

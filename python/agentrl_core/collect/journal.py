@@ -12,7 +12,7 @@ import numpy as np
 from agentrl_core import _core
 from agentrl_core.collect.journal_codec import read_segment, write_value
 from agentrl_core.data.forest import Forest
-from agentrl_core.data.store import RolloutLog
+from agentrl_core.data.store import RolloutLog, Store
 from agentrl_core.engine.base import Request, Sampling, Segment
 
 _FIRST_MEMBER = 1 << 20
@@ -24,6 +24,32 @@ DIGEST_BYTES = 16
 """Length of the digest before each payload."""
 
 Value = TypeVar("Value")
+
+
+class Journals:
+    """The journals of the iterations that run: an iteration carries groups into the journal of the next one.
+
+    Args:
+        store: store of the journals; None: in memory.
+    """
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+        self._journals: dict[int, Journal] = {}
+        self._lock = threading.Lock()
+
+    def of(self, iteration: int) -> Journal:
+        """Return the journal of an iteration, which is read from the store on first use."""
+        with self._lock:
+            if iteration not in self._journals:
+                log = None if self._store is None else self._store.rollout_log(iteration)
+                self._journals[iteration] = Journal(log)
+            return self._journals[iteration]
+
+    def drop(self, last: int) -> None:
+        """Drop the journals of a committed iteration and of all before it."""
+        with self._lock:
+            self._journals = {number: each for number, each in self._journals.items() if number > last}
 
 
 class Journal:

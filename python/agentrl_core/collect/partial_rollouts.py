@@ -80,12 +80,12 @@ class InFlightGroups:
             drawn=self.drawn + [{} for _ in range(count)],
         )
 
-    def remaining(self, landed: BatchCut, counts: Mapping[str, TokenCounts]) -> Self:
+    def remaining(self, cut: BatchCut, counts: Mapping[str, TokenCounts]) -> Self:
         """Return groups that continue after a cut, with their token counts."""
-        over = {*landed.ended, *landed.dropped}
+        over = {*cut.ended, *cut.dropped}
         places = [place for place in range(len(self)) if place not in over]
         drawn = list(self.drawn)
-        for place in landed.unfinished:
+        for place in cut.unfinished:
             drawn[place] = {str(version): count for version, count in counts[self.name(place)].tokens.items()}
         return replace(
             self,
@@ -176,8 +176,8 @@ class PartialRolloutDriver(RolloutDriver):
             number: number of the cut in this iteration.
             wanted: number of needed groups.
         """
-        landed = self.run(lambda: self._roll_out_in_flight(chosen, programs, f"cut/{number}", wanted))
-        return self.forest.freeze(), landed
+        cut = self.run(lambda: self._roll_out_in_flight(chosen, programs, f"cut/{number}", wanted))
+        return self.forest.freeze(), cut
 
     async def _roll_out_in_flight(
         self, chosen: Sequence[tuple[str, Task]], programs: Callable[[int], Rollout], name: str, wanted: int
@@ -189,14 +189,14 @@ class PartialRolloutDriver(RolloutDriver):
             group = self._group(world, task, size, variant, key, place)
             group.program = programs(key[0])
             groups.append(group)
-        landed = await self._cut_batch(groups, name, wanted)
-        stay = {groups[place].name for place in landed.stay}
+        cut = await self._cut_batch(groups, name, wanted)
+        stay = {groups[place].name for place in cut.stay}
         for named, of in self._numbers_of.items():
             if of not in stay:
                 # Running trajectories are not frozen.
                 self.forest.start(named, _HELD, role="helper")
-        self._end([groups[place] for place in landed.stay])
-        return landed
+        self._end([groups[place] for place in cut.stay])
+        return cut
 
     async def _cut_batch(self, groups: Sequence[Group], name: str, wanted: int) -> BatchCut:
         """Run the programs of groups until the batch is cut, and interrupt those that continue.
@@ -210,10 +210,10 @@ class PartialRolloutDriver(RolloutDriver):
             wanted: number of needed groups.
         """
         table = self._journal.find(name, digest(name), read_value)
-        landed = None if table is None else BatchCut(**table)
-        here = range(len(groups)) if landed is None else landed.stay
-        if landed is not None:
-            self._closed = frozenset(groups[place].name for place in here if place not in landed.ended)
+        cut = None if table is None else BatchCut(**table)
+        here = range(len(groups)) if cut is None else cut.stay
+        if cut is not None:
+            self._closed = frozenset(groups[place].name for place in here if place not in cut.ended)
         running = {
             asyncio.ensure_future(self._play(groups[place], groups[place].program.group)): place for place in here
         }
@@ -235,22 +235,22 @@ class PartialRolloutDriver(RolloutDriver):
             return True
 
         try:
-            if landed is None:
-                landed = await self._cut(settles, ended, groups, min(wanted, len(groups)))
-                self._journal.keep(name, digest(name), vars(landed), write_value)
+            if cut is None:
+                cut = await self._cut(settles, ended, groups, min(wanted, len(groups)))
+                self._journal.keep(name, digest(name), vars(cut), write_value)
                 self._closed = frozenset(group.name for group in groups)
                 while self.progress.at_engine:
-                    for asked in list(self._asked):
-                        self.stop(asked)
+                    for request in list(self._requests):
+                        self.stop(request)
                     await asyncio.sleep(_LOOK_SECONDS)
-            while len(ended) < len(landed.ended) and not await settles():
+            while len(ended) < len(cut.ended) and not await settles():
                 pass
-            while (landed.unfinished or landed.dropped) and not await settles():
+            while (cut.unfinished or cut.dropped) and not await settles():
                 pass
-            self._end_early(groups, landed)
+            self._end_early(groups, cut)
         finally:
             await cancel(running)
-        return landed
+        return cut
 
     async def _cut(
         self, settles: Callable[[], Any], ended: list[int], groups: Sequence[Group], wanted: int
@@ -272,16 +272,16 @@ class PartialRolloutDriver(RolloutDriver):
             if chosen is not None:
                 return BatchCut(chosen, [], sorted(due.difference(chosen)) if policy.stragglers == "drop" else [])
 
-    def _end_early(self, groups: Sequence[Group], landed: BatchCut) -> None:
+    def _end_early(self, groups: Sequence[Group], cut: BatchCut) -> None:
         """End the unfinished branches of groups in a batch."""
-        for place in landed.stay:
+        for place in cut.stay:
             groups[place]._deliver()  # noqa: SLF001 -- as its program would
             for branch in groups[place].branches:
-                if place in landed.dropped:
+                if place in cut.dropped:
                     branch.drop("late")
                 elif branch.over and self._flight.drawn[place] and not self._sampled_tokens[branch.name]:
                     branch.drop("it ended in an earlier window, whose batch has it")
-                elif place in landed.unfinished:
+                elif place in cut.unfinished:
                     branch._truncate("the window is over")  # noqa: SLF001 -- for the runtime
 
     def statistics(self, task_id: str) -> Mapping[str, Any]:
@@ -318,7 +318,7 @@ class PartialRolloutDriver(RolloutDriver):
 
 
 def make_partial_batch(
-    begin: IterationInputs,
+    inputs: IterationInputs,
     settings: CollectionSettings,
     policy: BatchPolicy,
     journal: Journal,
@@ -331,7 +331,7 @@ def make_partial_batch(
     Groups in flight at the cut are in the journal of the next iteration before this returns.
 
     Args:
-        begin: inputs of the iteration.
+        inputs: inputs of the iteration.
         settings: settings of the collection.
         policy: rule for the cut.
         journal: journal of the iteration.
@@ -342,59 +342,59 @@ def make_partial_batch(
     Raises:
         RecipeError: the recipe surveys tasks, or retries rejected ones.
     """
-    recipe, head = begin.now, begin.head
+    recipe, head = inputs.now, inputs.head
     if recipe.admit.becomes(0) != "replace":
         raise RecipeError(
             f"recipe {recipe.name!r}: {recipe.admit.title()} retries rejected tasks, which {policy} does not "
             'support; omit batch_policy, or set rejected="replace"'
         )
-    gathered, account = BatchBuilder(begin), TokenLedger()
-    gathered.account = account
+    builder, ledger = BatchBuilder(inputs), TokenLedger()
+    builder.ledger = ledger
     flight = InFlightGroups.carried(journal)
     before, taken, first = flight.undrawn, flight.selection.rows, 0
     for number in range(recipe.admit.rounds):
-        missing = policy.in_flight(tasks - gathered.admitted) - len(flight)
+        missing = policy.in_flight(tasks - builder.admitted) - len(flight)
         if missing > 0:
-            selection = select(begin, journal, SelectionRequest(missing, group_size, number, taken, begin.iteration))
+            selection = select(inputs, journal, SelectionRequest(missing, group_size, number, taken, inputs.iteration))
             if (selection.purpose == SURVEY).any():
                 raise RecipeError(
                     f"recipe {recipe.name!r}: {recipe.select.title()} surveys tasks, which {policy} does not "
                     f"support; omit batch_policy"
                 )
-            statistics = [head.statistics(task.task_id) for _, task in begin.pool.tasks(selection.rows)]
-            flight = flight.joined(selection, (begin.iteration, first), statistics)
+            statistics = [head.statistics(task.task_id) for _, task in inputs.pool.tasks(selection.rows)]
+            flight = flight.joined(selection, (inputs.iteration, first), statistics)
             first, taken = first + len(selection), np.concatenate([taken, selection.rows])
         if not len(flight):
             break
-        gathered.chose(flight.selection.rows)
+        builder.add_selection(flight.selection.rows)
         driver = PartialRolloutDriver(
-            policy, flight, settings, recipe, head, journal, begin.score, iteration=begin.iteration
+            policy, flight, settings, recipe, head, journal, inputs.score, iteration=inputs.iteration
         )
-        fresh, landed = driver.roll_out_in_flight(
-            begin.pool.tasks(flight.selection.rows),
-            programs=lambda began: begin.recipe.at(began, head.components).rollout,
+        fresh, cut = driver.roll_out_in_flight(
+            inputs.pool.tasks(flight.selection.rows),
+            programs=lambda began: inputs.recipe.at(began, head.components).rollout,
             number=number,
-            wanted=tasks - gathered.admitted,
+            wanted=tasks - builder.admitted,
         )
-        gathered.ran(driver.progress)
-        over = sorted(landed.ended + landed.dropped)
-        gathered.selections.append(flight.selection.take(np.array(over, np.int64)))
-        for place in landed.stay:
+        builder.add_failures(driver.progress)
+        over = sorted(cut.ended + cut.dropped)
+        builder.selections.append(flight.selection.take(np.array(over, np.int64)))
+        for place in cut.stay:
             counts = driver.token_counts.get(flight.name(place), TokenCounts())
-            if place in landed.dropped:
-                account.dropped += counts.undrawn(flight.drawn[place]).tokens.total()
+            if place in cut.dropped:
+                ledger.dropped += counts.undrawn(flight.drawn[place]).tokens.total()
             else:
-                account.consume([counts.undrawn(flight.drawn[place])], begin.iteration)
-        flight = flight.remaining(landed, driver.token_counts)
-        if landed.stay:
-            gathered.admit(fresh if policy.max_new_tokens is None else _with_success(fresh), flight.selection)
-        if gathered.admitted >= tasks or policy.max_new_tokens is not None:
+                ledger.consume([counts.undrawn(flight.drawn[place])], inputs.iteration)
+        flight = flight.remaining(cut, driver.token_counts)
+        if cut.stay:
+            builder.admit(fresh if policy.max_new_tokens is None else _with_success(fresh), flight.selection)
+        if builder.admitted >= tasks or policy.max_new_tokens is not None:
             break
     flight = flight.weighed(journal)
-    account.in_flight = flight.undrawn
-    account.balance(before)
+    ledger.in_flight = flight.undrawn
+    ledger.balance(before)
     flight.carry(journal, later())
-    return gathered.made(group_size)
+    return builder.build(group_size)
 
 
 def _with_success(batch: Batch) -> Batch:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from agentrl_core.collect.iteration import BuiltBatch
-from agentrl_core.collect.journal import Journal, digest
+from agentrl_core.collect.journal import Journal, Journals, digest
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.run_state import RunState
 from agentrl_core.data.store import Store, open_snapshot
@@ -32,18 +32,17 @@ class IterationPrefetcher:
     Args:
         staleness: number of iterations ahead of the open one, unless the recipe limits it.
         recipe: may limit it; see `schedule.LimitStaleness`.
-        store: store of the journals; None: in memory.
+        store: store of the run; None: in memory.
+        journals: the journals of its iterations.
         work: collects an iteration.
     """
 
-    def __init__(self, staleness: int, recipe: Recipe, store: Store | None, work: Work) -> None:
+    def __init__(self, staleness: int, recipe: Recipe, store: Store | None, journals: Journals, work: Work) -> None:
         self._staleness = staleness
         self._recipe = recipe
         self._store = store
+        self._journals = journals
         self._work = work
-        self._journals: dict[int, Journal] = {}
-        # A running iteration opens the journal of the next one, into which it carries unfinished groups.
-        self._opening = threading.Lock()
         self._underway: dict[int, IterationTask[BuiltBatch]] = {}
 
     def begin(self, head: RunState, tasks: int, group_size: int) -> None:
@@ -66,19 +65,9 @@ class IterationPrefetcher:
             self.stop()
             raise
 
-    def journal(self, iteration: int) -> Journal:
-        """Return the journal of an iteration's live groups."""
-        with self._opening:
-            if iteration not in self._journals:
-                store = self._store
-                self._journals[iteration] = Journal(None if store is None else store.rollout_log(iteration))
-            return self._journals[iteration]
-
     def end(self, iteration: int) -> None:
         """Drop a committed iteration and all before it."""
         self._underway = {number: each for number, each in self._underway.items() if number > iteration}
-        with self._opening:
-            self._journals = {number: each for number, each in self._journals.items() if number > iteration}
 
     def stop(self) -> None:
         """Stop all iterations, like a kill: their records stay in the journals."""
@@ -88,7 +77,7 @@ class IterationPrefetcher:
             underway.join()
 
     def _iteration(self, iteration: int, head: RunState, tasks: int, group_size: int) -> IterationTask[BuiltBatch]:
-        journal, work = self.journal(iteration), self._work
+        journal, work = self._journals.of(iteration), self._work
         journal.begin()
         inputs = self._inputs(journal, head, tasks, group_size)
         return IterationTask(

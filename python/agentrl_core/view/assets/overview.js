@@ -18,7 +18,15 @@ const SAYS = {
   staleness: "how many updates old the weights were that generated a token, on average, if they are known",
   tool_errors: "share of tool calls that failed",
 };
-const FIRST = 12;
+
+// The groups of curves, in the order in which a trainer looks at them. A name or a pattern names the curves of a group.
+const GROUPS = [
+  ["Outcome", ["success", "reward", "drawn_success", "drawn_reward", "same_reward", /^success@/, "score"]],
+  ["Learning", [/(^|\.)loss$/, /(^|\.)grad(ient)?_norm$/, /(^|[._])kl($|[@_])/, /clip_fraction/, /(^|\.)ratio($|@)/, "entropy", /entropy/]],
+  ["Tokens", ["length", "action_length", "turns", "sharing", "staleness", /^tokens\./]],
+  ["Failures", ["tool_errors", "left_out", /^collect\.(failed|unscored|abandoned)$/, /(^|[._])(failed|skipped|excluded)$/]],
+];
+const OTHERS = "Other numbers";
 
 export function health(run, go) {
   const last = run.iterations.at(-1)?.iteration;
@@ -34,14 +42,13 @@ export function overview(run, go) {
   const iterations = run.iterations;
   if (iterations.length === 0) return h("p", { class: "missing" }, "This run has no iterations yet.");
   const choose = (iteration) => go({ iteration });
-  const own = Object.keys(SAYS).map((name) => curve({ name, says: SAYS[name], choose, points: iterations.map((row) => [row.iteration, row[name]]) }));
-  const measured = new Map();
+  const series = new Map(Object.keys(SAYS).map((name) => [name, iterations.map((row) => [row.iteration, row[name]])]));
   for (const { iteration, name, value } of run.metrics) {
     if (SAYS[name]) continue;
-    if (!measured.has(name)) measured.set(name, []);
-    measured.get(name).push([iteration, value]);
+    if (!series.has(name)) series.set(name, []);
+    series.get(name).push([iteration, value]);
   }
-  const others = [...measured].sort().map(([name, points]) => curve({ name, says: "measured when the iteration was closed", choose, points: points.sort((one, other) => one[0] - other[0]) }));
+  for (const points of series.values()) points.sort((one, other) => one[0] - other[0]);
   const total = run.groups.reduce((sum, group) => sum + group.tokens, 0);
   const facts = [
     [number(run.about.closed), "iterations closed"], [number(run.groups.length), "groups"],
@@ -52,9 +59,35 @@ export function overview(run, go) {
     h("p", { class: "facts" }, facts.map(([value, name]) => h("span", {}, h("b", {}, value), ` ${name}`))),
     leftOut(run),
     h("h2", {}, "How training went", h("small", {}, "click a point to see the groups behind it")),
-    h("section", { class: "curves" }, own, others.slice(0, FIRST)),
-    others.length > FIRST && h("details", {}, h("summary", {}, `${others.length - FIRST} more numbers`), h("section", { class: "curves" }, others.slice(FIRST))),
+    grouped([...series.keys()].sort()).map(([title, names]) => section(title, names, series, choose)),
   );
+}
+
+// The names of each group, in the order of its patterns; all others come last.
+function grouped(names) {
+  const left = new Set(names);
+  const matches = (pattern, name) => (typeof pattern === "string" ? pattern === name : pattern.test(name));
+  const groups = GROUPS.map(([title, patterns]) => {
+    const mine = patterns.flatMap((pattern) => names.filter((name) => left.has(name) && matches(pattern, name) && left.delete(name)));
+    return [title, mine];
+  });
+  return [...groups, [OTHERS, names.filter((name) => left.has(name))]].filter(([, mine]) => mine.length > 0);
+}
+
+// The curves of a group. Numbers that never change, or were never measured, share one row.
+function section(title, names, series, choose) {
+  const flat = names.filter((name) => isFlat(series.get(name)));
+  const cards = names.filter((name) => !flat.includes(name))
+    .map((name) => curve({ name, says: SAYS[name] ?? "measured when the iteration was closed", choose, points: series.get(name) }));
+  const same = flat.map((name) => h("span", { title: SAYS[name] ?? "", data: { name } }, h("b", {}, number(series.get(name).at(-1)?.[1])), ` ${name.replaceAll("_", " ")}`));
+  const content = [cards.length > 0 && h("section", { class: "curves" }, cards), same.length > 0 && h("p", { class: "facts constant" }, "Constant:", same)];
+  if (title === OTHERS) return h("details", { class: "curve-group" }, h("summary", {}, `${names.length} other numbers`), content);
+  return h("section", { class: "curve-group", data: { name: title } }, h("h3", {}, title), content);
+}
+
+function isFlat(points) {
+  const known = points.map(([, value]) => value).filter((value) => Number.isFinite(value ?? NaN));
+  return points.length > 1 && (known.length === 0 || (known.length === points.length && known.every((value) => value === known[0])));
 }
 
 function leftOut(run) {
