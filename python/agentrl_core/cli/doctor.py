@@ -253,9 +253,7 @@ def _print_table(findings: list[LogprobCheck]) -> None:
     out.print()
     messages = [finding.message for finding in findings]
     if any(finding.cached_tokens == 0 for finding in findings):
-        messages.append(
-            "no turn reached the engine's prefix cache, which was not compared; give it a longer context"
-        )
+        messages.append("no turn reached the engine's prefix cache, which was not compared; give it a longer context")
     for message in dict.fromkeys(messages):
         out.print(escaped(message), markup=False, soft_wrap=True)
 

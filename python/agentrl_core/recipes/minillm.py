@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted, GroupRelative
@@ -61,7 +62,7 @@ class MeanReturn(BatchComponent):
         """Return `batch` with a new `advantage` on tokens."""
         rows = Rows(batch, "token")
         trained = rows.flags("trainable")
-        before = np.cumsum(trained) - trained
+        before: NDArray[np.int64] = np.cumsum(trained) - trained
         ends = np.zeros(batch.num_draws, np.int64)
         np.maximum.at(ends, rows.draws, np.cumsum(trained))
         left = np.maximum(ends[rows.draws] - before, 1)
