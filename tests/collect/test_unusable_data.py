@@ -328,10 +328,28 @@ def test_generated_tasks_are_checked_once_they_are_selected(last: Task, message:
         evaluate(world, world, tasks=2)
 
 
+@pytest.mark.parametrize("tasks", [None, {"a": 1}, "ab", iter(()), [], ()])
+def test_what_is_no_sequence_of_tasks_is_refused(tasks: Any) -> None:
+    world = SmallWorld()
+    world.tasks = lambda count, split="train", start=0: tasks  # type: ignore[method-assign]  # noqa: ARG005
+    message = "environment SmallWorld: .*; (return|give)"
+    with pytest.raises(DataError, match=message):
+        arl.Collector(world, world, recipes.GRPO, task_pool=2)(tasks=2, group_size=2)
+    with pytest.raises(DataError, match=message):
+        evaluate(world, world, tasks=2)
+
+
+def test_an_evaluation_of_fewer_tasks_is_refused() -> None:
+    world = SmallWorld()
+    world.tasks = lambda count, split="train", start=0: [Task("a", "?", "x", None)]  # type: ignore[method-assign]  # noqa: ARG005
+    with pytest.raises(InvalidInputError, match="tasks=2, and environment 'world' has 1 of split 'held_out'"):
+        evaluate(world, world, tasks=2)
+
+
 def test_a_task_that_is_given_several_times_is_one_task() -> None:
     """As generated questions repeat: its statistics are in all its rows, and an evaluation counts all its rollouts."""
     world = SmallWorld()
-    tasks = [Task(name, "?", "x", None) for name in ("a", "b", "a", "a")]
+    tasks = [Task(name, "?", "x", math.nan + 0) for name in ("a", "b", "a", "a")]
     world.tasks = lambda count, split="train", start=0: tasks[start : start + count]  # type: ignore[method-assign]  # noqa: ARG005
     found = evaluate(world, world, tasks=4, samples=2)
     assert found.task_ids == ["a", "b"]

@@ -398,6 +398,12 @@ class Collector:
         tasks, samples = int(tasks), int(samples)
         with self._asking:
             of = {name: checked_tasks(world.environment, tasks, split) for name, world in self.worlds.items()}
+            for name, each in of.items():
+                if len(each) < tasks:
+                    raise InvalidInputError(
+                        f"evaluate: tasks={tasks}, and environment {name!r} has {len(each)} of split {split!r}; ask for "
+                        "fewer"
+                    )
             chosen = [(name, task) for name, each in of.items() for task in each]
             check_chosen(chosen)
         recipe = self.recipe.replace(rollout=Independent() if rollout is None else rollout)

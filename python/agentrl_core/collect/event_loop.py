@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from agentrl_core.collect.gc_tuning import relaxed_gc
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import AgentRLWarning, InvalidInputError
 
 Value = TypeVar("Value")
 
@@ -202,7 +202,7 @@ class Watchdog:
             f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno}) blocked the event loop for more "
             f"than {_MOST_SECONDS * 1e3:.0f} ms, which stops all other rollouts; run slow code with "
             'await asyncio.to_thread(...) or group.side_effect(...), and give a slow environment runs="thread"',
-            RuntimeWarning,
+            AgentRLWarning,
             stacklevel=2,
         )
 

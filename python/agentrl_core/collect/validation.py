@@ -103,11 +103,16 @@ def check_whole(place: str, **numbers: object) -> None:
 
 def checked_tasks(environment: Environment, count: int, split: Split) -> Sequence[Task]:
     """Return the checked tasks of a split; of generated tasks, only the first is checked, the others once chosen."""
-    tasks = environment.tasks(count, split=split)
+    tasks: Any = environment.tasks(count, split=split)
+    name = type(environment).__name__
+    if isinstance(tasks, (str, Mapping)) or not (hasattr(tasks, "__len__") and hasattr(tasks, "__getitem__")):
+        raise DataError(f"environment {name}: tasks({count}) returned {tasks!r:.80}; return a list or sequence of Task")
+    if not len(tasks):
+        raise DataError(f"environment {name}: tasks({count}, split={split!r}) returned no task; return at least one")
     problem = next(task_problems(tasks if isinstance(tasks, list) else tasks[:1]), None)
     if problem is not None:
-        raise DataError(f"environment {type(environment).__name__}: tasks()[{problem[0]}] {problem[1]}")
-    return tasks
+        raise DataError(f"environment {name}: tasks()[{problem[0]}] {problem[1]}")
+    return cast("Sequence[Task]", tasks)
 
 
 def mixed_tasks(

@@ -27,6 +27,7 @@ from agentrl_core.engine.vllm_api import VllmApi
 from agentrl_core.engine.weights import check_weights, model_of_config, weights_to_load
 from agentrl_core.exceptions import (
     AgentRLError,
+    AgentRLWarning,
     EngineError,
     InvalidInputError,
     MissingDependencyError,
@@ -199,7 +200,7 @@ class VllmServer:
         If all servers run with `--enable-lora`, that of a LoRA policy is its adapter alone, beside a checkpoint of its
         base weights that is written again whenever they changed; see `Vllm`. Sharded weights are gathered one at a
         time; the other ranks call `engine.send_weights` meanwhile. A server that fails at it is left out until the next
-        update, with a RuntimeWarning.
+        update, with an AgentRLWarning.
 
         Args:
             model: a causal model, bare or in its wrappers; or its state dict, whose config is that of the version
@@ -243,7 +244,7 @@ class VllmServer:
             if old is not None and old != new:
                 shutil.rmtree(old, ignore_errors=True)
         for failure in failures:
-            warnings.warn(f"a server is left out until the next update: {failure}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"a server is left out until the next update: {failure}", AgentRLWarning, stacklevel=2)
 
     def close(self) -> None:
         """Let go of the servers, which run on; running segments end as aborted. More than once does no harm."""

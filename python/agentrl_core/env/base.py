@@ -311,6 +311,9 @@ class Environment(Protocol):
         A list, or any sequence that makes a task when it is asked for; a collector asks for one at a time, from
         whatever thread. It may have `columns`: arrays by name, with a value or a vector for each task, which phase
         select reads (`domain`: its name).
+
+        An id names one task. A blank id, and one id of two different tasks, are refused wherever tasks are taken. One
+        task may be given several times: it is then chosen that much more often, and evaluated as one task.
         """
         ...
 

@@ -52,14 +52,16 @@ def _same(one: Any, other: Any) -> bool:
         return False
     first, second = ((getattr(each, "payload", None), list(getattr(each, "solution", ()))) for each in (one, other))
     try:
-        return bool(operator.eq(first, second))
-    except Exception:  # noqa: BLE001 -- payloads are the environment's own; arrays compare by element
-        return _pickled(first) == _pickled(second)
+        if operator.eq(first, second):
+            return True
+    except Exception:  # noqa: BLE001, S110 -- payloads are the environment's own; arrays compare by element
+        pass
+    return _pickled(first) == _pickled(second)  # NaN differs from itself
 
 
 def _pickled(value: object) -> bytes:
-    """The bytes of a value; empty if it has none."""
+    """The bytes of a value; its text if it cannot be pickled."""
     try:
         return pickle.dumps(value)
     except Exception:  # noqa: BLE001 -- see above
-        return b""
+        return repr(value).encode()

@@ -16,6 +16,7 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import StepFlag
+from agentrl_core.exceptions import AgentRLWarning
 from agentrl_core.loss import Policy
 from agentrl_core.rollout import Branch, ErrorLocation, Group, Repair
 
@@ -58,7 +59,7 @@ class Recovered(Repair):
                 f"rac: undo={self.undo!r} is refused by the environment of domain {group.task.domain!r}, which flagged "
                 "an error or ended the episode; the branch is dropped. Give the action that takes back its last step: "
                 "Recovered(undo=...)",
-                RuntimeWarning,
+                AgentRLWarning,
                 stacklevel=2,
             )
             return False

@@ -1,5 +1,7 @@
 """Events of OpenHands, before its SDK and of it."""
 
+import random
+
 import pytest
 from read_files import call, check_trained, says, write_json, write_lines
 
@@ -320,3 +322,44 @@ def test_reasoning_that_only_its_provider_can_read(tmp_path):
     path = write_lines(tmp_path / "e.jsonl", [SYSTEM, ASKED, sealed, replied("c1", "a.py"), DONE])
     with pytest.raises(UnsupportedError, match="line 3: its reasoning is encrypted"):
         list(read(path))
+
+
+def session(source):
+    """The events of a session with condensations, and the texts of each history that the model read."""
+    view, histories, new, condensations = [("s", "You are OpenHands."), ("u", "what is here?\nUse ls.")], [], 0, 0
+    events = [{**SYSTEM, "id": "s"}, {**ASKED, "id": "u"}]
+    for turn in range(source.randint(3, 14)):
+        turns = sorted({identity[1:] for identity, _ in view if identity[0] in "ao"})
+        if turns and source.random() < 0.4:
+            forgotten = [
+                kind + number for number in source.sample(turns, source.randint(1, len(turns))) for kind in "ao"
+            ]
+            forgotten += [f"k{condensations}-summary"] if condensations else []
+            condensations += 1
+            histories += [[text for _, text in view]] if new else []
+            view = [event for event in view if event[0] not in forgotten]
+            offset = source.choice([at for at in range(len(view) + 1) if at == len(view) or view[at][0][0] != "o"])
+            view.insert(offset, (f"k{condensations}-summary", f"S{condensations}"))
+            events.append(condensed(forgotten, f"S{condensations}", offset, f"k{condensations}"))
+            new = 0
+            continue
+        events.append({**made_call(f"c{turn}", f"echo {turn}", f"r{turn}"), "id": f"a{turn}"})
+        events.append({**replied(f"c{turn}", f"out {turn}"), "id": f"o{turn}"})
+        if source.random() < 0.3:
+            events.append({**sdk("ConversationStateUpdateEvent"), "id": f"x{turn}"})
+        view += [(f"a{turn}", f"c{turn}"), (f"o{turn}", f"out {turn}")]
+        new += 1
+    return events, [*histories, *([[text for _, text in view]] if new else [])]
+
+
+def test_histories_of_any_condensations_are_those_that_the_model_read():
+    repeated = 0
+    for seed in range(100):
+        events, histories = session(random.Random(seed))
+        chats = list(read(events, "openhands"))
+        assert [said(chat) for chat in chats] == histories, seed
+        answers = [each for chat in chats for each in chat["messages"] if each["role"] == "assistant"]
+        sampled = sum(event["kind"] == "ActionEvent" for event in events)
+        assert sum(each.get("weight") != 0 for each in answers) == sampled, "each answer is trained once"
+        repeated += len(answers) - sampled
+    assert repeated > 50
