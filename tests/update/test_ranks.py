@@ -114,8 +114,8 @@ def check(case: str, found: Any, ranks: int) -> None:
     if "wrong" in case:
         assert found["parameters"] > 1e-3, case
         return
-    # Losses have the number of ranks as a factor. bf16 rounds three times a gradient to another number than the gradient.
-    # That is no error: powers of two are exact, and two and four ranks end within 1e-6.
+    # Losses have the number of ranks as a factor, and bf16 rounds three times a gradient to another number. That is no
+    # error: powers of two are exact, and two and four ranks end within 1e-6.
     is_rounded = "autocast" in case and ranks == 3
     assert found["parameters"] < (1e-3 if is_rounded else 1e-6), (case, found)
     assert max(found["gradients"], found["metrics"]) < (1e-2 if is_rounded else 1e-6), (case, found)
