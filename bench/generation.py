@@ -56,7 +56,7 @@ SHAPES = {
 }
 
 
-def chats(shape: Shape, start: int) -> list[list[dict[str, str]]]:
+def chats(shape: Shape, start: int) -> list[list[Any]]:
     """The chats of a shape; those of another start have other questions."""
     found = []
     for index in range(shape.prompts):
