@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from agentrl_core.engine.base import Engine
-    from agentrl_core.update.updates import Updates
 
 
 class TrainingProgress(Protocol):
@@ -173,13 +172,13 @@ def _loop(
             batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
         with _timed(seconds, "update"):
             from_first_rank((iteration, batch))
-            batch, updates = _update(options, recipe, models, batch, iteration)
+            batch, metrics = _update(options, recipe, models, batch, iteration)
             generate.update_weights(policy, version=iteration + 1)
         with _timed(seconds, "store"):
             shown = _shown(batch)
             generated += int(shown["sampled_tokens"])
             kept: dict[str, Any] = {
-                "update": updates.metrics,
+                "update": metrics,
                 **shown,
                 "generated_tokens": generated,
                 "success_before": success_before,
@@ -222,8 +221,8 @@ def _loop(
 
 def _update(
     options: TrainOptions, recipe: Recipe, models: Models, batch: Batch, iteration: int
-) -> tuple[Batch, Updates]:
-    """Train on a batch, on every rank; return the batch with the recipe's columns."""
+) -> tuple[Batch, dict[str, Any]]:
+    """Train on a batch, on every rank; return the batch with the recipe's columns, and the metrics."""
     stepping: dict[str, Any] = {
         "rate": options.highest_rate * _schedule(options, iteration),
         "gradient_clip": options.gradient_clip,
@@ -234,9 +233,9 @@ def _update(
         models.step(recipe.updates(batch, stage=stage, seed=options.seed), **stepping)
     batch = recipe.credit(batch)
     updates = recipe.updates(batch, seed=options.seed + iteration, models=models.named)
-    models.step(updates, **stepping)
+    norms = models.step(updates, **stepping)
     recipe.run_hooks(updates, **models.named)
-    return batch, updates
+    return batch, {**updates.metrics, **norms}
 
 
 def _follow(options: TrainOptions, recipe: Recipe) -> None:

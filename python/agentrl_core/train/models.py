@@ -217,8 +217,9 @@ class Models:
                     batch = annotate(batch, column.name, model, level=level, max_tokens=max_tokens, group=group)
         return batch
 
-    def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> None:
-        """Step the optimizer at a learning rate."""
+    def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> dict[str, float]:
+        """Step the optimizer at a learning rate; return the metric `gradient_norm`: the policy's, before clipping."""
+        norms = []
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -229,8 +230,11 @@ class Models:
                 with self._precision():
                     update.loss(pack.run(model), pack).backward()
             model.eval()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), gradient_clip)
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), gradient_clip)
+            if update.model == "policy":
+                norms.append(float(norm))
             update.step(self.optimizers[update.model])
+        return {"gradient_norm": float(np.mean(norms))} if norms else {}
 
     def _precision(self) -> AbstractContextManager[object]:
         """Return the context of forward passes."""
