@@ -61,10 +61,10 @@ class MeanReturn(BatchComponent):
         """Return `batch` with a new `advantage` on tokens."""
         rows = Rows(batch, "token")
         trained = rows.flags("trainable")
-        before = np.cumsum(trained) - trained
+        through = np.cumsum(trained, dtype=np.int64)
         ends = np.zeros(batch.num_draws, np.int64)
-        np.maximum.at(ends, rows.draws, np.cumsum(trained))
-        left = np.maximum(ends[rows.draws] - before, 1)
+        np.maximum.at(ends, rows.draws, through)
+        left = np.maximum(ends[rows.draws] - through + trained, 1)
         return rows.write(advantage=rows.values("advantage") / left)
 
 
