@@ -70,16 +70,16 @@ def comparisons_of(
             continue
         if name in found:
             raise InvalidInputError(
-                f"outputs: {name!r} is requested with two arguments, one of them {argument!r}; train the two losses in "
-                "two stages, or give both the same"
+                f"outputs: {name!r} is requested with two arguments, one of them {argument!r}; train the two losses "
+                "in two stages, or give both the same"
             )
         if name == "top_logprobs":
             ids = pack.streams[argument]
             readable = ids.device.type == "cpu" and len(ids)  # elsewhere it would wait
             if readable and int(ids.max()) >= vocabulary:
                 raise InvalidInputError(
-                    f"{argument} has token {int(ids.max())}, but the model has {vocabulary} logits; give a teacher with "
-                    "the same tokenizer"
+                    f"{argument} has token {int(ids.max())}, but the model has {vocabulary} logits; give a teacher "
+                    "with the same tokenizer"
                 )
             found[name] = Comparison(name, ids, lambda logits, ids, _: top_logprobs(logits, ids))
         elif name == "likeliest_tokens":

@@ -328,9 +328,7 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
     return array
 
 
-def flat(
-    values: object, name: str, offsets: NDArray[np.int64], dimensions: tuple[int, ...] = (1,)
-) -> NDArray[Any]:
+def flat(values: object, name: str, offsets: NDArray[np.int64], dimensions: tuple[int, ...] = (1,)) -> NDArray[Any]:
     """Convert values of ragged rows, from a flat column or a column with one list per row.
 
     Args:

@@ -61,9 +61,7 @@ class ImplicitProcess(BatchComponent):
         """Return `batch` with the column `process_reward`."""
         tokens = Rows(batch, "token")
         trained = tokens.flags("trainable")
-        model, reference = (
-            np.where(trained, tokens.values(name), 0.0) for name in (self.model, self.reference)
-        )
+        model, reference = (np.where(trained, tokens.values(name), 0.0) for name in (self.model, self.reference))
         rows, offsets = tokens, None
         if self.level != "token":
             offsets = batch.offsets("token")
