@@ -401,8 +401,8 @@ class Collector:
             for name, each in of.items():
                 if len(each) < tasks:
                     raise InvalidInputError(
-                        f"evaluate: tasks={tasks}, and environment {name!r} has {len(each)} of split {split!r}; ask for "
-                        "fewer"
+                        f"evaluate: tasks={tasks}, and environment {name!r} has {len(each)} of split {split!r}; ask "
+                        "for fewer"
                     )
             chosen = [(name, task) for name, each in of.items() for task in each]
             check_chosen(chosen)
