@@ -191,7 +191,7 @@ class PolicyWeights:
         )
 
     def _command(self, own: tuple[Part | None, str | None] | None) -> tuple[Part | None, str | None]:
-        """What rank 0 does next."""
+        """Broadcast the next step of rank 0."""
         told: list[Any] = [own if self._leads else None]
         torch.distributed.broadcast_object_list(told, src=0)
         return cast("tuple[Part | None, str | None]", told[0])

@@ -147,7 +147,7 @@ class Vllm(ContinuousBatching):
         self.precision = _BITS.get(config.quantization) if config.quantization else 8 * config.dtype.itemsize
         """How many bits a weight has; None where vLLM's method of quantisation leaves it to the checkpoint."""
         self._requests: dict[int, tuple[str, Request]] = {}
-        """What runs: vLLM's own name of each request, and the request."""
+        """The running requests, by vLLM's own names."""
 
     def _check(self, request: Request) -> None:
         vllm_output.check(request, self.context_tokens, "pass a larger max_model_len to Vllm")

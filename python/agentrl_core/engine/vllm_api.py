@@ -59,7 +59,7 @@ class VllmApi:
         self._base: str | None = None
         """The folder of the base weights beside which it has an adapter."""
         self._adapter: str | None = None
-        """What it calls the adapter."""
+        """The server's name of the adapter."""
 
     async def open(self) -> None:
         """Ask for what must be known, with one token in which only the right log-probabilities are 0 and -inf.
@@ -300,7 +300,7 @@ class _MissingRoute(Exception):  # noqa: N818 -- it is no error until somebody s
 
 
 def _said(response: httpx.Response) -> str:
-    """What a server says is wrong."""
+    """Return the error message of a server's reply."""
     try:
         said = response.json()
     except ValueError:

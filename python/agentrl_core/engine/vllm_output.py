@@ -1,4 +1,4 @@
-"""What vLLM says of the tokens that it sampled, in this process or over HTTP, as a segment."""
+"""Convert the output of vLLM, in this process or over HTTP, to a segment."""
 
 from __future__ import annotations
 

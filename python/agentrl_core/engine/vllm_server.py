@@ -327,7 +327,7 @@ class VllmServer:
             asked.ended.set()
 
     async def _answer(self, asked: _ServerRequest) -> Segment:
-        """What the first server says that can."""
+        """Return the segment of the first server that answers."""
         failure: EngineError | None = None
         tried: set[VllmApi] = set()
         while len(tried) < len(self._servers):

@@ -2,9 +2,9 @@
 
 `Policy` is composed: a ratio (a vector), a clip range (a pair of vectors), a surrogate (a function of both), a mask and
 regularisers. The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, or train a
-critic (`Value`). Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and says which streams it
+critic (`Value`). Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and declares which streams it
 reads, what must lie in one pack (`unit`; with `Update.gradient_cached` nothing must), and whether shared tokens may be
-folded (`foldable`). `Train` says which model one is for, and when. `run_fused`, `fused` and `linear_logprob` make them
+folded (`foldable`). `Train` selects its model, and when it trains. `run_fused`, `fused` and `linear_logprob` make them
 from hidden states without the logits of a batch. Parts that only one system has are in its file in `recipes`.
 """
 

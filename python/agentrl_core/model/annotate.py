@@ -265,7 +265,7 @@ def _own_part(
 
 
 def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:
-    """What a model answers for a pack: which of its answers a column holds, its name says."""
+    """Return a model's outputs for a pack; the name of a column selects its output."""
     from agentrl_core.model.scores import ANSWERS
 
     names = sorted(("logprob", "entropy", *ANSWERS), key=len, reverse=True)

@@ -110,7 +110,7 @@ def checks_of_type(kind: str) -> list[LayoutCheck] | None:
 
 
 def _chosen(inner: nn.Module) -> tuple[str | None, str | None]:
-    """What `auto` takes, or why no layout can run the model."""
+    """The layout of `auto`, or the reason why no layout can run the model."""
     try:
         return layout_of(inner), None
     except AgentRLError as error:

@@ -43,7 +43,7 @@ class Streams(dict[str, Tensor]):
 
 
 class RowLoss(Protocol):
-    """What an output asks of a loss: its value and metrics on the vectors of some rows."""
+    """Interface of a loss for outputs: its value and metrics on the vectors of some rows."""
 
     def of_rows(
         self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], outputs: object, /
@@ -53,7 +53,7 @@ class RowLoss(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PackOutput:
-    """What a model says about the prediction pairs of a pack.
+    """Output of a model for the prediction pairs of a pack.
 
     Attributes:
         logprob: `[N]`, log-prob of each target at the temperature it was sampled with; fp32, or fp64 for an fp64 model.
@@ -247,7 +247,7 @@ class Pack:
     def as_sequences(self) -> Pack:
         """The same prediction pairs with every path from a root to a leaf as a sequence, for models without trees.
 
-        What paths share is there once for each path, so the pack has more tokens. A pair is at the first of its paths.
+        Shared tokens are there once for each path, so the pack has more tokens. A pair is at the first of its paths.
 
         Example:
             >>> from agentrl_core.model.pack import Pack

@@ -25,7 +25,7 @@ _ALONE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class Wrapping(NamedTuple):
-    """What the wrappers of a model do to gradients.
+    """Effect of a model's wrappers on gradients.
 
     Attributes:
         ranks: number of ranks over which gradients are averaged; 1 without a wrapper.

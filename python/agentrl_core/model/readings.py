@@ -1,4 +1,4 @@
-"""What is read at a model's output layer while a pack runs: hidden states, scores of logits, or a fused loss."""
+"""Readings at a model's output layer while a pack runs: hidden states, scores of logits, or a fused loss."""
 
 from __future__ import annotations
 

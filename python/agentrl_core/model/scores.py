@@ -15,7 +15,7 @@ from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it logits are scored in chunks that the backward pass recomputes
 VALUES = ("value", "value_logits")
 ANSWERS = (*VALUES, *ANSWERS_OF_LOGITS)
-"""What `Pack.run` gives beside log-probs and entropies, if it is requested."""
+"""Results of `Pack.run` beside log-probs and entropies, if they are requested."""
 
 
 def score(
