@@ -67,7 +67,7 @@ def test_json_and_the_options(doctor):
     document = json.loads(doctor("--json", *arguments))
     assert document["agree"] is True
     [finding] = document["findings"]
-    assert (finding["cause"], finding["tokens"]) == ("none", 8), "a prompt and its second turn"
+    assert (finding["cause"], finding["tokens"]) == ("none", 12), "a prompt, its second turn and a third"
     wanted = {"temperature": 0.5, "top_k": 7, "top_p": 0.9, "max_tokens": 4, "stop_token_ids": [], "top": 0}
     wanted["by_entropy"] = None
     assert finding["sampling"] == wanted

@@ -5,7 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from agentrl_core.engine import Request, Sampling, Scripted, complete
+from agentrl_core.engine import Request, Sampling, Scripted
+from agentrl_core.engine.base import generate_all
 from agentrl_core.engine.scripted import ScriptedReply
 from agentrl_core.exceptions import InvalidInputError
 
@@ -17,12 +18,12 @@ def requests(*prompts, sampling=None):
 def test_a_list_is_used_up_in_order(tokenizer):
     says = Scripted(tokenizer, ["<answer>1</answer>", "<answer>2</answer>"])
     stops = Sampling(stop_token_ids=says.chat.stop_token_ids)
-    segments = complete(says, requests([1], [2], sampling=stops))
+    segments = generate_all(says, requests([1], [2], sampling=stops))
     assert [says.chat.decode(segment.tokens) for segment in segments] == ["<answer>1</answer>", "<answer>2</answer>"]
     assert [segment.finish_reason for segment in segments] == ["stop", "stop"]
     assert [segment.seed for segment in segments] == [0, 1]
     with pytest.raises(InvalidInputError, match="used up"):
-        complete(says, requests([1], sampling=stops))
+        generate_all(says, requests([1], sampling=stops))
 
 
 def test_a_function_sees_the_tokens(tokenizer):
@@ -30,7 +31,7 @@ def test_a_function_sees_the_tokens(tokenizer):
         tokenizer, lambda tokens: ScriptedReply([int(tokens[-1]), 9], logprobs=[-0.5, -1.5], entropies=[0.25, 2.0])
     )
     says.update_weights(None, version=4)
-    [segment] = complete(says, requests([3, 8]))
+    [segment] = generate_all(says, requests([3, 8]))
     assert segment.tokens.tolist() == [8, 9]
     assert segment.logprobs.tolist() == [-0.5, -1.5]
     assert segment.entropies.tolist() == [0.25, 2.0]
@@ -39,16 +40,16 @@ def test_a_function_sees_the_tokens(tokenizer):
 
 def test_replies_are_cut_as_a_real_engine_would(tokenizer):
     reply = ScriptedReply([5, 6, 7, 8], logprobs=[-1.0, -2.0, -3.0, -4.0])
-    [stopped] = complete(Scripted(tokenizer, [reply]), requests([1], sampling=Sampling(stop_token_ids=(6, 8))))
+    [stopped] = generate_all(Scripted(tokenizer, [reply]), requests([1], sampling=Sampling(stop_token_ids=(6, 8))))
     assert (stopped.tokens.tolist(), stopped.finish_reason) == ([5, 6], "stop")
     assert stopped.logprobs.tolist() == [-1.0, -2.0]
-    [limited] = complete(Scripted(tokenizer, [reply]), requests([1], sampling=Sampling(max_tokens=3)))
+    [limited] = generate_all(Scripted(tokenizer, [reply]), requests([1], sampling=Sampling(max_tokens=3)))
     assert (limited.tokens.tolist(), limited.finish_reason) == ([5, 6, 7], "length")
 
 
 def test_a_function_of_the_request_sees_all_of_it(tokenizer):
     says = Scripted(tokenizer, lambda request: ScriptedReply([request.seed + 1, request.sampling.max_tokens]))
-    segments = complete(says, requests([3, 8], [4], sampling=Sampling(max_tokens=5)))
+    segments = generate_all(says, requests([3, 8], [4], sampling=Sampling(max_tokens=5)))
     assert [segment.tokens.tolist() for segment in segments] == [[1, 5], [2, 5]]
 
 
@@ -92,7 +93,7 @@ def test_a_delayed_reply_is_ended_by_an_abort_new_weights_and_the_close(tokenize
     assert not says._delayed
     if how == "close":
         with pytest.raises(InvalidInputError, match="this Scripted engine is closed"):
-            complete(says, [first])
+            generate_all(says, [first])
 
 
 def test_a_waiter_that_is_cancelled_is_cancelled(tokenizer):
@@ -113,6 +114,6 @@ def test_wrong_scripts(tokenizer):
     with pytest.raises(InvalidInputError, match="give a list"):
         Scripted(tokenizer, "<answer>1</answer>")
     with pytest.raises(InvalidInputError, match="no tokens"):
-        complete(Scripted(tokenizer, [ScriptedReply([])]), requests([1]))
+        generate_all(Scripted(tokenizer, [ScriptedReply([])]), requests([1]))
     with pytest.raises(InvalidInputError, match="2 tokens has 1 logprobs"):
-        complete(Scripted(tokenizer, [ScriptedReply([1, 2], logprobs=[0.0])]), requests([1]))
+        generate_all(Scripted(tokenizer, [ScriptedReply([1, 2], logprobs=[0.0])]), requests([1]))

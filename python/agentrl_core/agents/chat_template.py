@@ -34,7 +34,7 @@ class _PlaceholderTurn:
 
 
 class TemplateSuffix:
-    """The tokens of the messages behind an answer, without those before it.
+    """The tokens of the messages after an answer, without those before it.
 
     A short chat of a question and an answer stands in place of the real one, so that the work is that of the new
     messages however long the chat is. That the template writes them the same behind the real chat is looked at once for

@@ -107,10 +107,10 @@ class BatchBuilder:
         if self._replay is not None:
             batch = self._replay.mix(batch, self._score)
         batch = with_old_logprobs(batch, inputs.recipe.old_logprob)
-        said = Selection.concat(self.selections) if self.selections else Selection.of(np.zeros(0, np.int64), group_size)
+        chosen = self.selections or [Selection.of(np.zeros(0, np.int64), group_size)]
         state = {
             **batch.state,
-            SELECTION: said.to_dict(),
+            SELECTION: Selection.concat(chosen).to_dict(),
             COLUMNS: pack_state(draw_columns(batch)),
             FAILURES: self._failures,
             TOKENS: vars(self.ledger),
@@ -187,8 +187,8 @@ def _with_tasks(inputs: IterationInputs, batch: Batch, places: Mapping[str, int]
 def select(inputs: IterationInputs, journal: Journal, wanted: SelectionRequest) -> Selection:
     """Return the selection, which is journalled before its rollouts start."""
     selector = inputs.now.select
-    asked = (selector.to_dict(), wanted.groups, wanted.group_size, len(inputs.pool), inputs.seed)
-    name, question = f"selection/{wanted.round}", digest(json.dumps(asked))
+    settings = (selector.to_dict(), wanted.groups, wanted.group_size, len(inputs.pool), inputs.seed)
+    name, question = f"selection/{wanted.round}", digest(json.dumps(settings))
     recorded = journal.find(name, question, read_value)
     if recorded is None:
         key = _core.rng.structural_seed(inputs.seed, inputs.iteration)

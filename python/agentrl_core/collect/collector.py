@@ -199,8 +199,8 @@ class Collector:
         self._tasks = self._head.tasks
         """Task statistics after the batch that was collected last."""
         recipe.check(facts=self._settings().facts(recipe))
-        self._ahead = (
-            IterationPrefetcher(staleness, recipe, store, self._journals, self._make_ahead) if staleness else None
+        self._prefetcher = (
+            IterationPrefetcher(staleness, recipe, store, self._journals, self._make_prefetched) if staleness else None
         )
         self._limiters = slot_limiters(concurrency, environments)
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": self.seed}
@@ -232,19 +232,19 @@ class Collector:
         """
         check_whole("collect", tasks=tasks, group_size=group_size)
         tasks, group_size = int(tasks), int(group_size)
-        run, begun = {**self._run, "group_size": group_size}, dict[str, Any]()
+        run, started = {**self._run, "group_size": group_size}, dict[str, Any]()
         if self.store is not None and "tasks" not in run:
             with self._asking:
                 run["tasks"] = task_digest(self._task_pool().worlds)
-            begun["tasks"] = tasks_begun_with(self.store.path, run["tasks"], replace=self._allow_changes)
-        self._check_run(run, begun)
+            started["tasks"] = tasks_begun_with(self.store.path, run["tasks"], replace=self._allow_changes)
+        self._check_run(run, started)
         self._run = run
         head = self._now()
         is_committed = self.store is not None and self.store.has_batch(head.iteration)
-        if not self._allow_changes and (self._ahead is not None or not is_committed):
+        if not self._allow_changes and (self._prefetcher is not None or not is_committed):
             head.check_weights(self.engines)
-        if self._ahead is not None:
-            self._ahead.begin(head, tasks, group_size)
+        if self._prefetcher is not None:
+            self._prefetcher.begin(head, tasks, group_size)
         if self.store is None:
             return with_committed_columns(self._collected(head, tasks, group_size))
         if is_committed:
@@ -315,8 +315,8 @@ class Collector:
             }
             self.store.close_iteration(batch, state, arrays)
             self._head = RunState.of(self.store, tasks=head.tasks)
-        if self._ahead is not None:
-            self._ahead.end(head.iteration)
+        if self._prefetcher is not None:
+            self._prefetcher.end(head.iteration)
         self._journals.drop(head.iteration)
         warn_missed_metrics(self._notices, self.recipe, components)
         for call in self._listeners:
@@ -401,8 +401,8 @@ class Collector:
             for name, each in of.items():
                 if len(each) < tasks:
                     raise InvalidInputError(
-                        f"evaluate: tasks={tasks}, and environment {name!r} has {len(each)} of split {split!r}; ask for "
-                        "fewer"
+                        f"evaluate: tasks={tasks}, and environment {name!r} has {len(each)} of split {split!r}; ask "
+                        "for fewer"
                     )
             chosen = [(name, task) for name, each in of.items() for task in each]
             check_chosen(chosen)
@@ -450,7 +450,7 @@ class Collector:
 
         Call it before each iteration whose numbers are new. They take the place of an environment's column of the same
         name. They are not stored: after a resume, give them again before the interrupted iteration is collected. With
-        `staleness`, iterations whose collection has begun keep the numbers by which their tasks were selected.
+        `staleness`, iterations whose collection has started keep the numbers by which their tasks were selected.
 
         Args:
             name: name of the column, such as the `prior` of V0.
@@ -474,8 +474,8 @@ class Collector:
 
     def close(self) -> None:
         """Stop running iterations, and the threads and processes of environments. Another call restarts them."""
-        if self._ahead is not None:
-            self._ahead.stop()
+        if self._prefetcher is not None:
+            self._prefetcher.stop()
 
         loop.run(lambda: _closed(self.worlds.values()))
 
@@ -488,21 +488,21 @@ class Collector:
             self._head = RunState.of(self.store).carried(self.recipe, self._run, self._notices)
         return self._head
 
-    def _check_run(self, run: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
-        """Refuse to resume a run that differs from the stored one, or from what was begun and not stored yet."""
+    def _check_run(self, run: Mapping[str, Any], started: Mapping[str, Any]) -> None:
+        """Refuse to resume a run that differs from the stored one, or from what was started and not stored yet."""
         if self.store is not None and not self._allow_changes:
             head = self._now()
-            replace(head, run={**begun, **head.run}).check_run(run, self.store.path)
+            replace(head, run={**started, **head.run}).check_run(run, self.store.path)
 
     def _collected(self, head: RunState, tasks: int, group_size: int) -> Batch:
         """Return the batch of the open iteration, collected now or prefetched, and the new task statistics."""
         journal = self._journals.of(head.iteration)
-        if self._ahead is None:
+        if self._prefetcher is None:
             journal.begin()
             made = self._make(head, head.iteration, journal, tasks, group_size, self._settings())
             batch = made.batch
         else:
-            made = self._ahead.take(head.iteration, self.progress)
+            made = self._prefetcher.take(head.iteration, self.progress)
             batch = attach_current_state(made.batch, self.recipe, head.components)
         titles = ", ".join(world.title for world in self.worlds.values())
         warn_without_draws(self._notices, self.recipe, titles, made, head.iteration)
@@ -528,20 +528,20 @@ class Collector:
         driver = RolloutDriver(settings, inputs.now, head, journal, inputs.score, iteration=iteration)
         return make_batch(inputs, driver, journal, tasks, group_size)
 
-    def _make_ahead(
+    def _make_prefetched(
         self,
         iteration: int,
         head: RunState,
         tasks: int,
         group_size: int,
         journal: Journal,
-        underway: IterationTask[BuiltBatch],
+        task: IterationTask[BuiltBatch],
     ) -> BuiltBatch:
         """Do the same concurrently with other iterations, in a separate thread."""
-        settings = replace(self._settings(), progress=underway.check_stopped, limiters=self._limiters, turn=underway)
+        settings = replace(self._settings(), progress=task.check_stopped, limiters=self._limiters, turn=task)
         if not self.batch_policy.is_synchronous:
             # Groups in flight come from the iteration before.
-            underway.wait_for_previous_batch()
+            task.wait_for_previous_batch()
             settings = replace(settings, turn=None)
         head = head.carried(self.recipe, self._run, self._notices)
         return self._make(head, iteration, journal, tasks, group_size, settings)

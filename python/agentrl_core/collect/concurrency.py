@@ -25,9 +25,9 @@ class Slots:
     def release_slots(self, count: int) -> None:
         """Reduce the number of needed slots, and release the excess."""
         self._needed = max(self._needed - count, 0)
-        freed = max(self.held - self._needed, 0)
-        self.held -= freed
-        self._limiter.give(freed)
+        excess = max(self.held - self._needed, 0)
+        self.held -= excess
+        self._limiter.give(excess)
 
 
 class SlotLimiter:

@@ -343,19 +343,19 @@ class RolloutDriver:
         engine = self._engine(agent)
         if self._use is not None:
             self._use.check(request.sampling, "generate: sampling", unrecorded=True)
-        asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
-        segment = self._recorded(name, asked)
+        key = question(request, agent if agent in self._engines else next(iter(self._engines)))
+        segment = self._recorded(name, key)
         if segment is None:
             check_request(request, engine.vocabulary_size)
             segment = await self._sample(name, engine, request)
             self.progress.tokens += len(segment.tokens)
-            self._journal.keep(name, asked, segment, write_segment)
+            self._journal.keep(name, key, segment, write_segment)
         self.token_counts[group_of(name)].add(segment, len(request.tokens))
         return segment
 
-    def _recorded(self, name: str, asked: bytes) -> Segment | None:
+    def _recorded(self, name: str, key: bytes) -> Segment | None:
         """Return the segment of a request in the journal."""
-        return self._journal.find(name, asked, read_segment)
+        return self._journal.find(name, key, read_segment)
 
     async def _sample(self, name: str, engine: Engine, request: Request) -> Segment:
         """Return the engine's response to a request, which `stop` can interrupt."""

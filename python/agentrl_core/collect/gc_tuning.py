@@ -50,7 +50,7 @@ class _RelaxedGc:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running = 0
-        self._before = self._told = gc.get_threshold()
+        self._before = self._set = gc.get_threshold()
 
     def begin(self) -> None:
         """Count one more running program."""
@@ -61,13 +61,13 @@ class _RelaxedGc:
                 first, *others = self._before
                 if first:  # otherwise it never collects
                     gc.set_threshold(max(first, _NEW_OBJECTS), *others)
-                self._told = gc.get_threshold()
+                self._set = gc.get_threshold()
 
     def end(self) -> None:
         """Count an ended program; after the last one restore the settings, unless they were changed meanwhile."""
         with self._lock:
             self._running -= 1
-            if not self._running and gc.get_threshold() == self._told:
+            if not self._running and gc.get_threshold() == self._set:
                 gc.set_threshold(*self._before)
 
     def forget(self) -> None:

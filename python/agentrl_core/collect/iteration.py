@@ -142,9 +142,9 @@ def counts(batch: Batch) -> dict[str, int]:
 
 def token_metrics(batch: Batch) -> dict[str, float]:
     """Return the accounting of generated tokens, and their staleness; empty for a batch without a collector."""
-    said = dict(batch.state.get(TOKENS, {}))
-    behind = said.pop("behind", None)
-    return said if behind is None else {**said, "staleness": behind / max(said["consumed"], 1)}
+    table = dict(batch.state.get(TOKENS, {}))
+    behind = table.pop("behind", None)
+    return table if behind is None else {**table, "staleness": behind / max(table["consumed"], 1)}
 
 
 def failure_counts(batch: Batch) -> dict[str, int]:
@@ -159,12 +159,12 @@ def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
     Raises:
         RecipeError: `Update.step` was never called.
     """
-    asked = [link.title() for link in recipe.chain("hooks") if isinstance(link, Hook) and link.acts_in_step]
-    if asked and metrics.get("updates") and not metrics.get("stepped"):
+    deciding = [link.title() for link in recipe.chain("hooks") if isinstance(link, Hook) and link.acts_in_step]
+    if deciding and metrics.get("updates") and not metrics.get("stepped"):
         raise RecipeError(
-            f"recipe {recipe.name!r}: {asked[0]} decides about optimizer steps, but Update.step was never called; use "
-            f"update.step(optimizer) instead of optimizer.step() and optimizer.zero_grad(), and pass Updates.metrics "
-            f"to Collector.end_iteration"
+            f"recipe {recipe.name!r}: {deciding[0]} decides about optimizer steps, but Update.step was never called; "
+            f"use update.step(optimizer) instead of optimizer.step() and optimizer.zero_grad(), and pass "
+            f"Updates.metrics to Collector.end_iteration"
         )
 
 
@@ -180,8 +180,8 @@ def iteration_record(
         pool: the tasks, with statistics at the end of the iteration.
         score: phase reward, with the states at the start of the iteration.
     """
-    said = batch.state.get(SELECTION)
-    selection = None if said is None else Selection.from_dict(said)
+    table = batch.state.get(SELECTION)
+    selection = None if table is None else Selection.from_dict(table)
     finished = _finished(batch, iteration, score)
     return IterationRecord.of(
         batch,

@@ -167,8 +167,8 @@ class Journal:
                 if name in later:
                     continue
                 if name in self._values:
-                    asked, value, write = self._values[name]
-                    later.keep(name, asked, value, write)
+                    key, value, write = self._values[name]
+                    later.keep(name, key, value, write)
                 else:
                     later.put(name, self._stored[name])
                 later._unasked[name] = None

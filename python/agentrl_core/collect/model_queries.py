@@ -51,7 +51,7 @@ class QueryBatcher:
     async def _call(self, column: str) -> None:
         await asyncio.sleep(0)  # waits for other queries in this iteration of the loop
         waiting = self._waiting.pop(column)
-        paths = [path for asked, _ in waiting for path in asked]
+        paths = [path for queried, _ in waiting for path in queried]
         try:
             numbers = _one_each(column, paths, await asyncio.to_thread(self._models[column], paths))
         except Exception as error:  # noqa: BLE001 -- whoever asked gets it
@@ -60,10 +60,10 @@ class QueryBatcher:
                     answer.set_exception(error)
             return
         first = 0
-        for asked, answer in waiting:
+        for queried, answer in waiting:
             if not answer.done():
-                answer.set_result(numbers[first : first + len(asked)])
-            first += len(asked)
+                answer.set_result(numbers[first : first + len(queried)])
+            first += len(queried)
 
 
 def _one_each(column: str, paths: Paths, numbers: Sequence[float] | NDArray[np.floating[Any]]) -> list[float]:

@@ -288,9 +288,9 @@ class PartialRolloutDriver(RolloutDriver):
         """Return the statistics of a task, as of the start of its group."""
         return self._began[task_id] if task_id in self._began else super().statistics(task_id)
 
-    def _recorded(self, name: str, asked: bytes) -> Segment | None:
+    def _recorded(self, name: str, key: bytes) -> Segment | None:
         """Return the segment of a request in the journal, and count tokens of this iteration."""
-        recorded = super()._recorded(name, asked)
+        recorded = super()._recorded(name, key)
         if recorded is not None and not self._journal.is_carried(name):
             self._sampled_tokens[name.rpartition("/")[0]] += len(recorded.tokens)
         return recorded

@@ -43,47 +43,47 @@ class IterationPrefetcher:
         self._store = store
         self._journals = journals
         self._work = work
-        self._underway: dict[int, IterationTask[BuiltBatch]] = {}
+        self._tasks: dict[int, IterationTask[BuiltBatch]] = {}
 
     def begin(self, head: RunState, tasks: int, group_size: int) -> None:
         """Start the open iteration and later ones, up to the limit."""
         for iteration in range(head.iteration, head.iteration + allowed(self._recipe, self._staleness, head) + 1):
             if self._store is not None and self._store.has_batch(iteration):
                 continue
-            known = self._underway.get(iteration)
+            known = self._tasks.get(iteration)
             if known is None or known.stopped:
                 if known is not None:
                     known.join()
-                self._underway[iteration] = known = self._iteration(iteration, head, tasks, group_size)
+                self._tasks[iteration] = known = self._iteration(iteration, head, tasks, group_size)
             known.start()
 
     def take(self, iteration: int, watch: Callable[[Progress], object] | None) -> BuiltBatch:
         """Wait for the result of an iteration. An error stops all of them; they can be restarted."""
         try:
-            return self._underway[iteration].wait(watch)
+            return self._tasks[iteration].wait(watch)
         except BaseException:
             self.stop()
             raise
 
     def end(self, iteration: int) -> None:
         """Drop a committed iteration and all before it."""
-        self._underway = {number: each for number, each in self._underway.items() if number > iteration}
+        self._tasks = {number: each for number, each in self._tasks.items() if number > iteration}
 
     def stop(self) -> None:
         """Stop all iterations, like a kill: their records stay in the journals."""
-        for underway in self._underway.values():
-            underway.stop()
-        for underway in self._underway.values():
-            underway.join()
+        for task in self._tasks.values():
+            task.stop()
+        for task in self._tasks.values():
+            task.join()
 
     def _iteration(self, iteration: int, head: RunState, tasks: int, group_size: int) -> IterationTask[BuiltBatch]:
         journal, work = self._journals.of(iteration), self._work
         journal.begin()
         inputs = self._inputs(journal, head, tasks, group_size)
         return IterationTask(
-            lambda underway: work(iteration, *inputs, journal, underway),
+            lambda task: work(iteration, *inputs, journal, task),
             f"agentrl-iteration-{iteration}",
-            self._underway.get(iteration - 1),
+            self._tasks.get(iteration - 1),
         )
 
     def _inputs(self, journal: Journal, head: RunState, tasks: int, group_size: int) -> tuple[RunState, int, int]:
@@ -105,10 +105,10 @@ class IterationPrefetcher:
             return json.dumps([*inputs[1:], snapshot]).encode()
 
         now = head, tasks, group_size
-        begun = journal.find(_BEGIN, digest(_BEGIN), read)
-        if begun is None:
+        recorded = journal.find(_BEGIN, digest(_BEGIN), read)
+        if recorded is None:
             journal.keep(_BEGIN, digest(_BEGIN), now, write)
-        return now if begun is None else begun
+        return now if recorded is None else recorded
 
 
 def allowed(recipe: Recipe, staleness: int, head: RunState) -> int:

@@ -151,11 +151,11 @@ class RecordedEpisode:
 
     async def reset(self, name: str) -> None:
         """Reset the episode; see `RunningEpisode`."""
-        asked = digest(self._task.task_id, str(self._seed), self._world.name)
-        self._begin = self._journal.find(name, asked, read_begin)
+        key = digest(self._task.task_id, str(self._seed), self._world.name)
+        self._begin = self._journal.find(name, key, read_begin)
         if self._begin is None:
             await self._whole(self._build)
-            self._journal.keep(name, asked, self._known, write_begin)
+            self._journal.keep(name, key, self._known, write_begin)
 
     async def ready(self) -> None:
         """Replay its actions if needed; see `RunningEpisode`."""
@@ -164,9 +164,9 @@ class RecordedEpisode:
 
     async def step(self, name: str, action: Any) -> Any:
         """Take the next action; see `RunningEpisode`."""
-        said = action if isinstance(action, str) else json.dumps(action, sort_keys=True)
-        asked = digest(said, str(len(self.moves)), str(self._seed), *_reasons(action))
-        recorded = self._journal.find(name, asked, read_answer)
+        text = action if isinstance(action, str) else json.dumps(action, sort_keys=True)
+        key = digest(text, str(len(self.moves)), str(self._seed), *_reasons(action))
+        recorded = self._journal.find(name, key, read_answer)
         if recorded is not None:
             self._drop()
             self._played(action, recorded, None)
@@ -189,7 +189,7 @@ class RecordedEpisode:
                 "trajectories without a known reward are left out of the update and counted in the metric "
                 "collect.unscored; pay a number, or None where nothing is paid",
             )
-        self._journal.keep(name, asked, answer, write_answer)
+        self._journal.keep(name, key, answer, write_answer)
         self._played(action, answer, snapshot)
         return answer
 
@@ -277,8 +277,8 @@ class RecordedEpisode:
         remedy = "give a text, or messages with role and content"
         observation = first.observation
         if isinstance(observation, JointStep):
-            said = {agent: checks.content(each, "observations", remedy) for agent, each in observation.of.items()}
-            observation = JointStep(said, observation.turn_of)
+            checked = {agent: checks.content(each, "observations", remedy) for agent, each in observation.of.items()}
+            observation = JointStep(checked, observation.turn_of)
         else:
             observation = checks.content(observation, "Episode.observation", remedy)
         contexts = checks.contexts(first.contexts, "RecordedEpisode.contexts") if first.contexts else ()

@@ -82,11 +82,11 @@ class RunState:
         for place, link in (each for phase in PHASES for each in now.components(phase)):
             if isinstance(link, Stateful) and place in states:
                 states[place] = compatible_state(link.initial_state(), states[place])
-        anew = [place for place, state in self.components.items() if not _within(state, states.get(place, {}))]
-        if anew:
+        reset = [place for place, state in self.components.items() if not _within(state, states.get(place, {}))]
+        if reset:
             notices.once(
                 "carried",
-                f"the recipe has changed: the stored state at {', '.join(anew)} does not fit it, at least in part, "
+                f"the recipe has changed: the stored state at {', '.join(reset)} does not fit it, at least in part, "
                 "and starts anew there",
             )
         return replace(self, components=states)

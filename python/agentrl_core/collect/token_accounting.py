@@ -67,9 +67,9 @@ class TokenLedger:
     context: int = 0
     cached: int = 0
 
-    def consume(self, said: Iterable[TokenCounts], iteration: int) -> None:
+    def consume(self, counts: Iterable[TokenCounts], iteration: int) -> None:
         """Count the tokens of groups that join the batch."""
-        for each in said:
+        for each in counts:
             self.consumed += each.tokens.total()
             self.behind += each.versions_behind(iteration)
             self.stale += each.older_than(iteration)

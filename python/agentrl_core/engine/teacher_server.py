@@ -68,8 +68,8 @@ class TeacherServer:
         seconds: float = 600.0,
         folder: str | PathLike[str] | None = None,
     ) -> None:
-        counts: dict[str, object] = {"top_k": 1 if top_k is None else top_k, "concurrency": concurrency}
-        for name, value in counts.items():
+        numbers: dict[str, object] = {"top_k": 1 if top_k is None else top_k, "concurrency": concurrency}
+        for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidInputError(f"{name} is {value!r}; give a whole number of at least 1")
         self.url, self.top_k = url.rstrip("/"), top_k

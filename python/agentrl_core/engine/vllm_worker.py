@@ -19,7 +19,7 @@ class VllmWorker:
             --worker-extension-cls agentrl_core.engine.vllm_worker.VllmWorker
 
     vLLM mixes it into its own worker; `VllmServer.update_weights` calls it there. vLLM's own `reload_weights` does the
-    work. What this adds is that a folder that the server does not see, or that holds other names or shapes than the
+    work. This adds a check: a folder that the server does not see, or that holds other names or shapes than the
     one it was started with, is refused before anything is touched, and that a head tied to the embedding is taken too:
     on a CPU vLLM computes with a packed copy of it, which `reload_weights` forgets (seen in vLLM 0.32:
     log-probabilities off by 0.9).

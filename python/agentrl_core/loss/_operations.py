@@ -1,4 +1,4 @@
-"""What `loss.fused` and `loss.linear_logprob` run, as operations of torch: their shapes, their gradients, their names.
+"""Operations of torch for `loss.fused` and `loss.linear_logprob`: their shapes, their gradients, their names.
 
 A compiler sees each as one node, and its gradient as another.
 """
@@ -237,7 +237,7 @@ fused_loss.register_autograd(_scaled, setup_context=_keep_gradients)
 
 
 def known_loss(policy: Loss, more: tuple[str, ...] = ()) -> tuple[str, tuple[str, ...]]:
-    """The name under which `fused_loss` finds a loss, which says everything that the loss is; its metrics' names.
+    """The name under which `fused_loss` finds a loss, which describes the loss completely; its metrics' names.
 
     Args:
         policy: the loss.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Unit = Literal["token", "step", "trajectory", "pair", "group", "update"]
-"""What a loss needs whole: in one update, and in one pack where packs are to add up."""
+"""The rows that a loss needs together: in one update, and in one pack if packs are to add up."""
 
 Denominator = Literal[
     "token_mean", "sequence_mean", "sequence_mean_sum", "turn_mean", "step_mean", "episode_mean", "constant"
@@ -48,7 +48,7 @@ Pack_contra = TypeVar("Pack_contra", contravariant=True)
 
 
 class Output(Protocol[Pack_contra]):
-    """What a model said about a pack, such as `PackOutput`: it knows how a loss of it is made."""
+    """Output of a model for a pack, such as `PackOutput`, from which a loss is computed."""
 
     def evaluated(self, loss: Loss, pack: Pack_contra, /) -> tuple[Tensor, dict[str, Tensor]]:
         """Value and metrics of a loss."""
@@ -67,7 +67,7 @@ class Part(Component):
     reads_outputs: ClassVar[tuple[str, ...]] = ()
     """The answers it asks of the model beside log-prob and entropy."""
     over: ClassVar[Unit] = "token"
-    """What must be whole for the term of a row: the `token` alone, or a statistic over something larger."""
+    """The rows that the term of a row needs together: the `token` alone, or a statistic over something larger."""
 
     def own_reads(self) -> Iterable[str | Column]:
         """As `reads`, where it depends on options."""
@@ -113,7 +113,7 @@ class Part(Component):
 
     @property
     def unit(self) -> Unit:
-        """What must lie whole in one pack, so that packs add up: the largest that any piece asks for.
+        """The rows that must lie in one pack, so that packs add up: the largest unit of any piece.
 
         `update`: a statistic is over all rows. `Update.gradient_cached` needs nothing whole in a pack.
         """
@@ -178,7 +178,7 @@ class Loss(Part, ABC):
         yield from super().own_needs()
 
     def own_by_advantage(self) -> bool:
-        """Not unless a loss says so: there may be terms that read something else."""
+        """False unless a loss overrides it: there may be terms that read something else."""
         return False
 
     @property
@@ -188,7 +188,7 @@ class Loss(Part, ABC):
 
     @property
     def denominator_constant(self) -> float | None:
-        """What the weights are divided by besides."""
+        """A further denominator of the weights."""
         return None
 
     @property
@@ -226,7 +226,7 @@ class Loss(Part, ABC):
         return self.evaluate(Tokens(logprob, entropy, streams, outputs))
 
     def __call__(self, output: Output[Pack_contra], pack: Pack_contra) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a pack and its metrics, from what the model said about it.
+        """The loss of a pack and its metrics, from the model's output.
 
         Args:
             output: what `pack.run(model)` gave, or `loss.fused` for this loss.
@@ -268,12 +268,12 @@ class WeightedLoss(Loss, ABC):
 
     @property
     def denominator_constant(self) -> float | None:
-        """What the weights are divided by besides: the option `constant`."""
+        """A further denominator of the weights: the option `constant`."""
         return self.constant
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """Not in general: a loss that has an entropy term says so."""
+        """False unless a loss overrides it: one with an entropy term does."""
         return False
 
 

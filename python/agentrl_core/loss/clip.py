@@ -57,7 +57,7 @@ OPEN = ClipBounds()
 
 @dataclass(frozen=True)
 class ClipRange(Part, ABC):
-    """Base of the clip ranges: what says how far the ratio of each token may move."""
+    """Base of the clip ranges, which bound the ratio of each token."""
 
     @abstractmethod
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:

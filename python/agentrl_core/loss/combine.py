@@ -27,7 +27,7 @@ class Imitation(WeightedLoss):
 
         L = - sum of w c v log p        (normalised: divided by the mean of c, sum of w c / sum of w)
 
-    c says which tokens are imitated: `all`; `expert`: the stream `expert` (DataMind, SFT on expert rows); `positive`:
+    c marks the imitated tokens: `all`; `expert`: the stream `expert` (DataMind, SFT on expert rows); `positive`:
     1 where A > 0 (A2PR, DigiRL's filtered cloning); `advantage`: max(A, 0); `imitation`: the stream `imitation`, which
     holds any gate and scale (AHPO: expert rows of groups that fail; classes of tokens).
 
@@ -58,7 +58,7 @@ class Imitation(WeightedLoss):
     normalised: bool = False
 
     def check_options(self) -> None:
-        """What is normalised is a stream."""
+        """The normalised column is a stream."""
         super().check_options()
         streamed = self.tokens in ("expert", "imitation")
         self.require(streamed or not self.normalised, "normalised", "use tokens='expert' or tokens='imitation'")
@@ -83,7 +83,7 @@ class Imitation(WeightedLoss):
         return self.tokens != "positive"
 
     def own_by_advantage(self) -> bool:
-        """Where the advantage says what is imitated."""
+        """Whether the advantage marks the imitated tokens."""
         return self.tokens in ("positive", "advantage")
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
@@ -288,7 +288,7 @@ class Function(WeightedLoss):
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """Yes: nobody says otherwise."""
+        """True, unless a loss overrides it."""
         return True
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FusedOutput(PackOutput):
-    """What `loss.fused` says about a pack: its loss, beside log-probs and entropies, which are detached here.
+    """Result of `loss.fused` for a pack: its loss, beside detached log-probs and entropies.
 
     `update.loss(output, pack)` takes it like the output of `pack.run`, and records its metrics.
 

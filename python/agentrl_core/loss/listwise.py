@@ -30,7 +30,7 @@ class GroupLoss(WeightedLoss):
 
 @dataclass(frozen=True)
 class ListMatch(GroupLoss):
-    """Makes the policy find each answer of a group as likely as its reward says: a softmax is fitted to a softmax.
+    """Fits the policy's probabilities of a group's answers to their rewards: a softmax to a softmax.
 
     With x = sum over an answer of log p - log q, P = softmax of beta x and Q = softmax of A / temperature over the
     group. A is the reward, or the reward less a baseline of the group (`GroupRelative(scale="none")`), which gives the
@@ -63,7 +63,7 @@ class ListMatch(GroupLoss):
     reduce: Literal["sum", "mean"] = "sum"
 
     def own_reads(self) -> Iterable[str | Column]:
-        """What every group reads, and the log-probs of q."""
+        """The streams of every group, and the log-probs of q."""
         return (*self.reads, REFERENCE if self.reference == "reference" else "old_logprob")
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
@@ -126,7 +126,7 @@ class OutcomeClassifier(GroupLoss):
     other: str = column_name("", level="token", optional=True)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """What every group reads, the labels, and the other policy's log-probs."""
+        """The streams of every group, the labels, and the other policy's log-probs."""
         yield from ("weight_kl", "sequence", "group")
         yield from (token(self.label),) if self.label else ADVANTAGES
         yield token(self.other) if self.other else "old_logprob"

@@ -49,7 +49,7 @@ class Policy(WeightedLoss):
     and `compared` is how many these are): `ratio`, `clip_fraction` (r is outside the bound
     that its advantage feels), `approximate_kl` (k3 of the old policy to the current one), `entropy`, with `kl` the
     penalty's `reference_kl`, with `drift` its `drift`, with a mask `mask` (the mean factor of f and g), and those of an
-    `EntropyTerm`. Where fresh and stored draws are trained together, each is also said of every source by itself:
+    `EntropyTerm`. Where fresh and stored draws are trained together, each is also reported for every source:
     `approximate_kl@fresh`, `ratio@replay`.
 
     Raises:

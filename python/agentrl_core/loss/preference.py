@@ -70,7 +70,7 @@ class Preference(PairLoss):
     smoothing: float = option(0.0, at_least=0, below=0.5)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """What every pair reads, and the log-probs that q mixes."""
+        """The streams of every pair, and the log-probs that q mixes."""
         yield from self.reads
         if self.reference_share > 0.0:
             yield REFERENCE

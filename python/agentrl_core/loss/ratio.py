@@ -73,7 +73,7 @@ class Ratio(ImportanceRatio):
             yield self.level
 
     def own_unit(self) -> Unit:
-        """What the ratio is of; an item lies in one sequence."""
+        """The unit of the ratio; an item lies in one sequence."""
         return "trajectory" if self.level in ("sequence", "item") else self.level  # type: ignore[return-value]
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, Tensor | None]:

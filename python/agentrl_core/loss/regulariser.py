@@ -36,7 +36,7 @@ class KL(Part):
     is `at_most=10`.
 
     Args:
-        coefficient: of the penalty, above 0. What it is multiplied by at a token belongs into the column `kl_weight`.
+        coefficient: of the penalty, above 0. Its factor at a token is the column `kl_weight`.
         kind: `k1`, `k2`, `k3`, `abs`, or `full`: the model's answer `full_kl`, see `model.answers`.
         straight_through: the value of the kind with the gradient of k2 (verl's "k3+").
         direction: `reverse` or `forward`.
@@ -108,5 +108,5 @@ class EntropyTerm(Part, ABC):
         """The term of the loss, a scalar."""
 
     def metrics(self, tokens: Tokens) -> dict[str, Tensor]:  # noqa: ARG002 - others read it
-        """What it says of each row, `[N]` by name, beside the metrics of the loss."""
+        """Metrics of each row, `[N]` by name, beside those of the loss."""
         return {}

@@ -28,7 +28,7 @@ class Surrogate(Part, ABC):
 
     @abstractmethod
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:
-        """What multiplies a positive advantage, and what a negative one: two `[N]` vectors to be maximised."""
+        """Return the factors of a positive and of a negative advantage: two `[N]` vectors to be maximised."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Reinforce(Surrogate):
     at_most: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """What bounds a ratio wants one."""
+        """`at_most` needs a ratio."""
         used = self.at_most is None or "ratio" in (self.positive, self.negative)
         self.require(used, "at_most", "use it with 'ratio', or give None")
 

@@ -1,4 +1,4 @@
-"""What a loss reads: the prediction pairs of a pack as `[N]` vectors, and sums over their segments."""
+"""Inputs of a loss: the prediction pairs of a pack as `[N]` vectors, and sums over their segments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHTED = ("advantage_positive", "advantage_negative", "weight_kl", "weight_ent
 _LOWEST_LOGPROB = -1e4  # stands for -inf: a token that sampling could not give has no gradient, and no NaN
 
 SegmentKind = Literal["all", "group", "pair", "sequence", "step"]
-"""What a segment is: all tokens given, or the rows with the same id in the stream of that name."""
+"""Kind of a segment: all tokens given, or the rows with the same id in the stream of that name."""
 
 
 class Tokens:
@@ -101,14 +101,14 @@ class Tokens:
 
     @property
     def compared(self) -> Tensor:
-        """Which trained rows have an old log-prob, so that a ratio says something about them."""
+        """Return which trained rows have an old log-prob, and so a ratio."""
         return self.trained & ~self.raw("old_logprob").isnan()
 
     def output(self, name: str) -> Tensor:
-        """What the model says under `name`: `[N]` or `[N, k]`, 0 where nothing is trained.
+        """Return the model's output `name`: `[N]` or `[N, k]`, 0 if nothing is trained.
 
         Raises:
-            UnsupportedError: it did not say that.
+            UnsupportedError: the model has no such output.
         """
         value = getattr(self._answers, name, None)
         if value is None:
@@ -186,7 +186,7 @@ class Tokens:
 
 
 class Segments:
-    """Rows by segment. What is per segment is a vector of length N too, so that nothing waits for the device.
+    """Rows by segment. A value per segment is a vector of length N too, so that nothing waits for the device.
 
     Args:
         ids: `int64[N]`, the segment of each row.

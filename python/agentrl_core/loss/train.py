@@ -23,8 +23,8 @@ class Train(Component):
         stage: `update`, what `recipe.updates(batch)` gives; or any other name, such as `warm_start` (before
             reinforcement learning) or `before_credit` (a critic or reward model whose answers the credit reads):
             `recipe.updates(batch, stage=...)` gives those, on any batch that has the columns the loss needs.
-        epochs: passes over a batch, at least 1; None: as many as the recipe says.
-        minibatches: optimizer steps of a pass, at least 1; None: as many as the recipe says.
+        epochs: passes over a batch, at least 1; None: those of the recipe.
+        minibatches: optimizer steps of a pass, at least 1; None: those of the recipe.
         deal: how draws come into minibatches: `mixed` at random; or `by_source`, each minibatch with as many of every
             source (fresh, replay, expert, ...) as the others, up to one.
         where: the draws that it trains; None: all. A stage may hold several losses of one model on different draws.

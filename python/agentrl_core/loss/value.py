@@ -26,7 +26,7 @@ class Value(WeightedLoss):
         `categorical`:   cross-entropy of softmax(`value_logits`, `[N, bins]`) and R spread over the bins as a Gaussian
                          of `sigma` bin widths (HL-Gauss, arXiv:2403.03950); see `expected_value`
 
-    V is what the option `of` says: the `head`'s answer; the `logit` of the token, a log p + `soft_value` with a the
+    V is given by the option `of`: the `head`'s answer; the `logit` of the token, a log p + `soft_value` with a the
     temperature that it was sampled at, so that the policy is softmax(Q / a) (ARSQ, arXiv:2502.00288); or `duelling`:
     scale (l - max l) + V, l the logits and V the head's answer (B-Coder, arXiv:2310.03173). The last two are a Q of the
     token that was said, and train the logits.

@@ -70,8 +70,8 @@ def comparisons_of(
             continue
         if name in found:
             raise InvalidInputError(
-                f"outputs: {name!r} is requested with two arguments, one of them {argument!r}; train the two losses in "
-                "two stages, or give both the same"
+                f"outputs: {name!r} is requested with two arguments, one of them {argument!r}; train the two losses "
+                "in two stages, or give both the same"
             )
         if name == "top_logprobs":
             ids = pack.streams[argument]

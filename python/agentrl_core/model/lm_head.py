@@ -1,7 +1,7 @@
 """The language-model head chunk by chunk: statistics of its logits and gradients through them, none of them kept.
 
-Logits are fp32 (fp64 for fp64 inputs), whatever the inputs are. The GEMMs are torch's and oneDNN's. What is done to
-rows of logits runs in the kernels of cuda/linear_logprob.cu on CUDA, in PyTorch elsewhere.
+Logits are fp32 (fp64 for fp64 inputs), whatever the inputs are. The GEMMs are torch's and oneDNN's. Operations on
+rows of logits run in the kernels of cuda/linear_logprob.cu on CUDA, in PyTorch elsewhere.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ class Pack:
     def as_sequences(self) -> Pack:
         """The same prediction pairs with every path from a root to a leaf as a sequence, for models without trees.
 
-        What paths share is there once for each path, so the pack has more tokens. A pair is at the first of its paths.
+        Shared tokens are there once for each path, so the pack has more tokens. A pair is at the first of its paths.
 
         Example:
             >>> from agentrl_core.model.pack import Pack

@@ -28,8 +28,8 @@ class Probe:
     is the end of the trajectory. In IGPO (arXiv:2510.14967) the tokens are a closing text and the right answer.
 
     Args:
-        tokens: a row of token ids for each draw: what leads to the answer, then the answer. What would come behind it
-            changes nothing, so leave it out.
+        tokens: a row of token ids for each draw: what leads to the answer, then the answer. Tokens after it
+            change nothing, so leave them out.
         start: how many tokens of a row lead to the answer; those behind them are scored. One number, or one for each
             draw.
         reduce: the `mean` over the scored tokens, or their `sum`.

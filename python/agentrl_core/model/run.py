@@ -1,8 +1,8 @@
 """Run a pack on a model: through the model's own forward, with its output layer on the rows of prediction pairs alone.
 
 The model's forward runs inside the call of its wrappers (`model.call`). During that call the forward of the output
-layer is replaced by one that takes only the rows that predict a token, so that no other logits are computed. What the
-model does to its logits after the output layer (scales, soft caps) stays as it is.
+layer is replaced by one that takes only the rows that predict a token, so that no other logits are computed. The
+model's own operations on logits after the output layer (scales, soft caps) stay as they are.
 """
 
 from __future__ import annotations

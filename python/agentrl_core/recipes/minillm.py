@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted, GroupRelative
@@ -62,10 +61,10 @@ class MeanReturn(BatchComponent):
         """Return `batch` with a new `advantage` on tokens."""
         rows = Rows(batch, "token")
         trained = rows.flags("trainable")
-        before: NDArray[np.int64] = np.cumsum(trained) - trained
+        through = np.cumsum(trained, dtype=np.int64)
         ends = np.zeros(batch.num_draws, np.int64)
-        np.maximum.at(ends, rows.draws, np.cumsum(trained))
-        left = np.maximum(ends[rows.draws] - before, 1)
+        np.maximum.at(ends, rows.draws, through)
+        left = np.maximum(ends[rows.draws] - through + trained, 1)
         return rows.write(advantage=rows.values("advantage") / left)
 
 

@@ -19,7 +19,7 @@ Equations:
 
     - N1, loss of a sampled token: `Divergence`, of sampled tokens.
     - N2, importance ratio: `Divergence(ratio_at_most=2.0)`.
-    - N3, loss: mean over tokens, and `Answered`.
+    - N3, loss: mean over tokens, and `AnsweredTokens`.
     - N4, teacher: `SyncModel`.
 """
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Answered(BatchComponent):
+class AnsweredTokens(BatchComponent):
     """Train only tokens with an answer: keep = 1 if the column is known, else 0.
 
     Args:
         column: token column, NaN where nothing was computed.
 
     Example:
-        >>> from agentrl_core.recipes.sdpo import Answered
-        >>> Answered().makes
+        >>> from agentrl_core.recipes.sdpo import AnsweredTokens
+        >>> AnsweredTokens().makes
         (token('keep'),)
     """
 
@@ -99,7 +99,7 @@ def successful_siblings(batch: Batch, *, above: float = 0.5) -> NDArray[np.int64
 SDPO = Recipe(
     name="sdpo",
     source="arXiv:2601.20802",
-    weight=Answered(),
+    weight=AnsweredTokens(),
     loss=Divergence(beta=1.0, support="sampled", ratio_at_most=2.0),
     hooks=SyncModel("policy", "teacher", mix=0.05, unit="steps"),
 )

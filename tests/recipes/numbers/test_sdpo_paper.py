@@ -53,7 +53,7 @@ def older(example: Example) -> Found:
 def follows(example: Example) -> Found:
     hook = recipes.SDPO.hooks
     assert isinstance(hook, SyncModel)
-    assert (hook.source, hook.target, hook.every, hook.unit) == ("policy", "teacher", 1, "steps")
+    assert (hook.source, hook.target, hook.unit) == ("policy", "teacher", "steps")
     models = {}
     for name in ("teacher", "policy"):
         models[name] = torch.nn.Linear(2, 1, bias=False).double()
