@@ -336,12 +336,13 @@ def test_the_interpreter_ends_while_an_engine_works(tmp_path):
         textwrap.dedent("""
             import asyncio, threading, numpy as np
             from agentrl_core import engine, env, warm_start
+            import agentrl_core.engine.base
 
             model, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"], held_out=8), seed=0)
             generate = engine.Transformers(model, tokenizer)
             sampling = engine.Sampling(max_tokens=100_000)
             request = engine.Request(np.array([1, 2], np.int32), seed=0, sampling=sampling)
-            threading.Thread(target=lambda: generate_all(generate, [request]), daemon=True).start()
+            threading.Thread(target=lambda: engine.base.generate_all(generate, [request]), daemon=True).start()
             while not generate._running:
                 pass
             print("over")
