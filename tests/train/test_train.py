@@ -15,6 +15,7 @@ import torch
 from agentrl_core import Store, engine, env, recipes, warm_start
 from agentrl_core.cli import main
 from agentrl_core.exceptions import AgentRLError
+from agentrl_core.train.demonstrations import imitate
 from agentrl_core.train.loop import train
 from agentrl_core.train.models import Models
 from agentrl_core.train.options import TrainOptions
@@ -69,7 +70,7 @@ def test_a_model_of_a_folder_may_begin_with_demonstrations(tmp_path, monkeypatch
     given = {"model": str(tmp_path / "model"), "iterations": 1, "rollouts": 8, "held_out": 8}
     families = {"families": ("chain_sum",), "max_turns": 2}
     train(TrainOptions(run=str(tmp_path / "run"), warm_start_steps=2, **families, **given), recipes.GRPO, Quiet())
-    warm_start.imitate(model, tokenizer, world, seed=0, steps=2)
+    imitate(model, tokenizer, world, seed=0, steps=2)
     shown = weights(tmp_path / "run")
     assert all(torch.equal(shown[name], value) for name, value in model.state_dict().items())
     other = TrainOptions(run=str(tmp_path / "none"), env="largest_number:world", turn_tokens=4, **given)

@@ -8,7 +8,8 @@ import torch
 
 from agentrl_core import engine, env
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.train.warm_start import _expression, _TraceWriter, build, warm_start
+from agentrl_core.train.demonstrations import TraceWriter, expression_of
+from agentrl_core.train.warm_start import build, warm_start
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def test_held_out_tasks_are_never_seen(gym):
 
 def test_expressions_are_read_off_the_questions(gym):
     for task in gym.tasks(60):
-        reply = env.Calculator()(_expression(task))
+        reply = env.Calculator()(expression_of(task))
         assert reply == env.ToolReply(task.payload.entry["answer"], error=False)
 
 
@@ -51,7 +52,7 @@ def test_expressions_are_read_off_the_questions(gym):
 def test_traces_are_what_their_name_says(kind, gym):
     _, tokenizer = build(gym, seed=0)
     chat = engine.Chat(tokenizer)
-    writer = _TraceWriter(gym, chat, random.Random(0))
+    writer = TraceWriter(gym, chat, random.Random(0))
     by_prompt = {chat.prompt(task.question).tobytes(): task for task in gym.tasks(4096)}
     solved = 0
     for _ in range(100):

@@ -33,11 +33,12 @@ from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 from agentrl_core.integrations import TensorBoard, WeightsAndBiases
 from agentrl_core.recipe import Recipe
 from agentrl_core.stats.intervals import bootstrap
+from agentrl_core.train.demonstrations import imitate
 from agentrl_core.train.models import Models, check_runs, other_stages
 from agentrl_core.train.options import TrainOptions
 from agentrl_core.train.run_files import begin, drop_checkpoints, load_checkpoint, save_checkpoint, save_folder
 from agentrl_core.train.torchrun import from_first_rank, is_first_rank, joined_ranks
-from agentrl_core.train.warm_start import imitate, warm_start
+from agentrl_core.train.warm_start import warm_start
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
