@@ -431,7 +431,7 @@ def test_bad_arguments_are_refused() -> None:
         env.Agents(3, TASKS)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="Agents: tasks has no training task"):
         env.Agents(tool_user, [])
-    with pytest.raises(InvalidInputError, match="two tasks have the same task_id"):
+    with pytest.raises(InvalidInputError, match="two tasks have the task_id"):
         env.Agents(tool_user, [TASKS[0], TASKS[0]])
 
 

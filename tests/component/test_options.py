@@ -169,7 +169,7 @@ def test_columns_are_values() -> None:
         (lambda: option(3, filled=True), r"option\(3, filled=True\): filled is for texts"),
         (lambda: option("", filled=True), "filled is for texts"),
         (lambda: option("x", filled=True, above=0), r"option\(filled=True, above=0\): a text has no range"),
-        (lambda: column_name("score", level="row"), r"level='row'\): give one of 'draw', 'step', 'token', 'level'"),
+        (lambda: column_name("score", level="row"), "level is 'row'; give one of 'draw', 'step', 'token', 'level'"),
         (lambda: column_name(3, level="draw"), r"column_name\(3\): the name of a column must be a text"),
         (
             lambda: column_name("", level="draw"),

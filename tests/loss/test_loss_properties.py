@@ -29,8 +29,13 @@ DETACHED = re.compile(
     "|Ratio.level='(step|sequence|item)'(, (reduce|log_at_most)=['\\w.]+)?\\)"
     "|PrefixMinimum|StratifiedRatio|straight_through=True|EntropyChange|CovarianceEntropy"
     "|PairwiseProximal|chi_squared|hellinger|LengthDecoupled|MixtureExpert..|SecondMoment|EntropyScaled|covariance"
-    "|next_value=1|EntropyAdvantage|interpolated"
+    "|next_value=1|support='sampled'|EntropyAdvantage|interpolated"
 )
+
+
+def named(policy: loss.Loss) -> list[str]:
+    """Names of a loss's outputs without their options, such as `divergence` of `divergence:0.5`."""
+    return [output.partition(":")[0] for output in policy.outputs]
 
 
 def labelled(name: str) -> bool:
@@ -107,7 +112,7 @@ def test_table_and_pickle(name: str) -> None:
 def test_it_reads_what_it_declares(name: str) -> None:
     policy, case = LOSSES[name], case_of(name)
     case.streams = {stream: case.streams[stream] for stream in policy.streams}
-    case.answers = SimpleNamespace(**{answer: getattr(case.answers, answer) for answer in policy.outputs})
+    case.answers = SimpleNamespace(**{answer: getattr(case.answers, answer) for answer in named(policy)})
     policy.evaluate(case.tokens())
     for stream in policy.streams:
         fewer = Case(case.logprob, case.entropy, case.advantage, case.weight, dict(case.streams), case.answers)
@@ -240,7 +245,7 @@ def test_what_is_not_foldable_does_not_fold(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, policy in LOSSES.items() if not DETACHED.search(repr(policy))])
 def test_gradients_are_those_of_the_value(name: str) -> None:
     policy, case = LOSSES[name], case_of(name)
-    answers = {answer: getattr(case.answers, answer).requires_grad_() for answer in policy.outputs}
+    answers = {answer: getattr(case.answers, answer).requires_grad_() for answer in named(policy)}
 
     def value(logprob: Tensor, entropy: Tensor, *given: Tensor) -> Tensor:
         return policy.evaluate(case.tokens(logprob, entropy, **dict(zip(answers, given, strict=True))))[0]

@@ -93,7 +93,10 @@ class Case:
             soft_value=normal(count),
             max_logprob=-uniform(count),
         )
-        return cls(logprob, 2.0 * uniform(count), advantage, weight, streams, answers)
+        entropy = 2.0 * uniform(count)
+        streams["teacher_logprob"] = (logprob + 0.5 * normal(count)).clamp(max=-0.01)
+        answers.divergence = uniform(count)
+        return cls(logprob, entropy, advantage, weight, streams, answers)
 
     def tokens(self, logprob: Tensor | None = None, entropy: Tensor | None = None, **answers: Tensor) -> Tokens:
         """The rows as a loss takes them, with other log-probs, entropies or answers if given."""

@@ -83,6 +83,7 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
     named["expert"] = rng.integers(0, 2, count)
     named["item"] = rng.integers(0, 4, count)
     named["stratum"] = rng.choice([3, 7, 12], count)
+    named["teacher_logprob"] = -np.random.default_rng(seed + 2).uniform(0.5, 4.0, count)
     named["gain"] = np.random.default_rng(seed + 1).normal(size=count)
     if per == "draw":
         sign = np.where(np.arange(draws) % 2, -1.0, 1.0)  # of a pair one is preferred
@@ -121,6 +122,7 @@ class Rollouts:
             "full_kl": noise().abs(),
             "soft_value": noise(),
             "max_logprob": -noise().abs(),
+            "divergence": noise().abs(),
         }
         return cls(batch, {name: leaf.requires_grad_() for name, leaf in leaves.items()})
 
@@ -147,7 +149,7 @@ class Rollouts:
             return left * first + right * second, [left * one + right * other for one, other in both]
         batch, rows = self.batch, []
         steps, tokens = batch.offsets("step"), batch.offsets("token")
-        valid = np.isfinite(batch.column("score", "draw"))
+        valid = np.isfinite(batch.column("score", "draw")) | (not policy.needs_score)
         if where is not None:
             valid = valid & where.holds(batch)
         pair = batch.column("pair", "draw")
