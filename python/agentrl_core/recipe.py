@@ -469,7 +469,8 @@ class Recipe:
         if not isinstance(table, Mapping):
             raise RecipeError(f"table={table!r:.200} is not a recipe; give a table made by to_dict")
         if is_deeper(table, _DEEPEST):
-            raise RecipeError(f"recipe: its tables are nested more than {_DEEPEST} deep; give the table of to_dict")
+            deep = [key for key, value in table.items() if is_deeper(value, _DEEPEST - 1)]
+            raise RecipeError(f"recipe: {deep} is nested more than {_DEEPEST} deep; give the table of to_dict")
         known = [option.name for option in dataclasses.fields(cls)]
         name, values = table.get("name"), dict[str, Any]()
         for key, value in renames.table().recipe(table).items():

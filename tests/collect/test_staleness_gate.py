@@ -144,7 +144,7 @@ def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) 
 
 def test_a_metric_that_nobody_measures_leaves_the_gate_where_it_begins() -> None:
     recipe = recipes.GRPO.replace(hooks=LimitStaleness(when=Above("unheard_of", 0.5)))
-    with pytest.warns(RuntimeWarning, match=r"Above at hooks\[0\]\.LimitStaleness\.when follows unheard_of"):
+    with pytest.warns(RuntimeWarning, match=r"Above at hooks\[0\]\.LimitStaleness\.when reads unheard_of"):
         assert begins(recipe, [0.9] * ITERATIONS, 1)[0] == [0, 0, 1, 2, 3, 4, 5]
 
 

@@ -26,7 +26,7 @@ from agentrl_core import engine, env, warm_start
 from agentrl_core.engine import checkpoint_folder
 from agentrl_core.engine.checkpoint_folder import write_checkpoint
 from agentrl_core.engine.policy_weights import PolicyWeights
-from agentrl_core.engine.weights import loading
+from agentrl_core.engine.weights import weights_to_load
 
 LARGE = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 48, "vocab_size": 64}
 
@@ -103,7 +103,7 @@ def measure(rank: int) -> dict[str, Any]:
         start = resident()
         if rank == 0:
             checkpoint_folder.FILE_BYTES = size // 16
-            write_checkpoint(Path(folder), weights.model, loading(weights, None), tokenizer)
+            write_checkpoint(Path(folder), weights.model, weights_to_load(weights, None), tokenizer)
         else:
             weights.follow()
     peak = resident() - start

@@ -100,7 +100,7 @@ def test_a_local_model_is_trained_instead(tmp_path, capsys, warm_policy):
     policy.save_pretrained(model)
     tokenizer.save_pretrained(model)
     run = tmp_path / "run"
-    assert main(["train", "--run", str(run), "--model", str(model), *SHORT]) == 0
+    assert main(["train", "--run", str(run), "--model", str(model), *SHORT, "--warm-start-steps", "0"]) == 0
     start = weights(run)
     assert all(torch.equal(start[name], value) for name, value in policy.state_dict().items())
     checkpoint = torch.load(next((run / "checkpoints").glob("*.pt")), weights_only=True)["models"]["policy"]
@@ -253,7 +253,7 @@ def test_what_runs_ahead_ends_with_the_loop(tmp_path, monkeypatch, error):
         underway.append(running())
         if len(underway) == 2:
             raise error
-        step(models, *rest, **options)
+        return step(models, *rest, **options)
 
     def closes(generate):
         closed.append(running())

@@ -317,6 +317,7 @@ def as_rank(rank: int, store: distributed.Store, name: str, layout: str) -> tupl
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 @SEVERAL
 @pytest.mark.filterwarnings("ignore:.*no wrapper of the model averages gradients")  # the test adds them up
+@pytest.mark.filterwarnings("ignore:You are using a Backend")  # ranks are threads here
 def test_ranks_make_one_loss(name: str, layout: str) -> None:
     """Two ranks, each a thread with its own end of a real connection."""
     wanted, metrics = in_one_pack(name)

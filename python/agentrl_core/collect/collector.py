@@ -399,7 +399,7 @@ class Collector:
         with self._asking:
             of = {name: checked_tasks(world.environment, tasks, split) for name, world in self.worlds.items()}
             for name, each in of.items():
-                if len(each) < tasks:
+                if len(each) < tasks and not self.worlds[name].is_world_model:
                     raise InvalidInputError(
                         f"evaluate: tasks={tasks}, and environment {name!r} has {len(each)} of split {split!r}; ask "
                         "for fewer"

@@ -107,7 +107,7 @@ def checked_tasks(environment: Environment, count: int, split: Split) -> Sequenc
     name = type(environment).__name__
     if isinstance(tasks, (str, Mapping)) or not (hasattr(tasks, "__len__") and hasattr(tasks, "__getitem__")):
         raise DataError(f"environment {name}: tasks({count}) returned {tasks!r:.80}; return a list or sequence of Task")
-    if not len(tasks):
+    if not len(tasks) and not getattr(environment, "imagined", False):  # a world model takes those of others
         raise DataError(f"environment {name}: tasks({count}, split={split!r}) returned no task; return at least one")
     problem = next(task_problems(tasks if isinstance(tasks, list) else tasks[:1]), None)
     if problem is not None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.model import flex_masks
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -294,10 +295,7 @@ class TreeAttention(Attention):
         seen = (block <= block[:, None]) & (per_block.amax(1) > begin[:, None])
         full = (block < block[:, None]) & (per_block.amin(1) >= behind[:, None])
 
-        def on_path(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return (key <= query) & (query < ends[key])
-
-        mask: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = on_path
+        mask = flex_masks.on_path(ends)
         if span != _ALL:
             window, chunk = (_FAR if limit is None else limit for limit in span)
             rows = torch.arange(len(ends), device=device).clamp(max=total - 1)
@@ -306,13 +304,7 @@ class TreeAttention(Attention):
             first, last = least // chunk, most // chunk
             seen &= (least - most.T < window) & (first <= last.T) & (last >= first.T)
             full &= (most - least.T < window) & (first == last.T) & (last == first.T) & (first == last)
-            behind_window, chunks = positions + window, positions // chunk
-
-            def in_span(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-                near = positions[query] < behind_window[key]
-                return on_path(batch, head, query, key) & near & (chunks[query] == chunks[key])
-
-            mask = in_span
+            mask = flex_masks.in_span(mask, positions, window, chunk)
 
         def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
             order = chosen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
@@ -333,7 +325,7 @@ class TreeAttention(Attention):
                 q,
                 k,
                 v,
-                score_mod=None if softcap is None else _cap(softcap, query.device),
+                score_mod=None if softcap is None else flex_masks.soft_cap(softcap, query.device),
                 block_mask=self.block_mask(*span),
                 scale=scaling,
                 enable_gqa=query.shape[1] != key.shape[1],
@@ -406,18 +398,6 @@ def _fits_flex(query: Tensor, value: Tensor, dropout: float) -> bool:
         and dropout == 0.0
         and query.shape[-1] == value.shape[-1] >= 16
     )
-
-
-@functools.cache
-def _cap(softcap: float, device: torch.device) -> Callable[..., Tensor]:
-    """For FlexAttention; the same function for the same cap, which is compiled once."""
-    # A plain number does not compile where shapes are dynamic.
-    cap = torch.tensor(softcap, dtype=torch.float32, device=device)
-
-    def capped(score: Tensor, *_place: Tensor) -> Tensor:
-        return cap * torch.tanh(score / cap)
-
-    return capped
 
 
 @functools.cache
