@@ -17,6 +17,7 @@ from updates import columns, grow
 
 from agentrl_core import loss, recipes
 from agentrl_core.model import attention as attention_module
+from agentrl_core.model import flex_masks
 from agentrl_core.model.attention import Span
 from agentrl_core.model.pack import Pack, Streams
 
@@ -311,7 +312,7 @@ def test_flex_attention_gives_the_same(seed: int, window: int | None, softcap: f
     mine = layout.attend(q, k, v, scaling=0.3, dropout=0.0, window=window, softcap=softcap)
     theirs = flex_attention(
         *(states.transpose(0, 1)[None] for states in (q, k, v)),
-        score_mod=None if softcap is None else attention_module._cap(softcap, q.device),
+        score_mod=None if softcap is None else flex_masks.soft_cap(softcap, q.device),
         block_mask=layout.block_mask(layout.cut(window)),
         scale=0.3,
         enable_gqa=True,
