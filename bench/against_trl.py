@@ -28,6 +28,7 @@ import threading
 import time
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -90,10 +91,10 @@ def prompts(work: str) -> list[tuple[list[dict[str, str]], str]]:
 
 
 def score(work: str, text: str, answer: str) -> float:
-    """Return the reward: whether an answer is right; elsewhere the share of vowels, which differs in every group."""
+    """Return the reward: whether an answer is right; elsewhere a number of the text, so that groups with different texts are trained."""
     if work == "curve":
         return float(text.strip() == answer)
-    return sum(text.count(vowel) for vowel in "aeiou") / max(len(text), 1)
+    return zlib.crc32(text.encode()) / 2**32
 
 
 @dataclass
