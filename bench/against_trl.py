@@ -91,7 +91,7 @@ def prompts(work: str) -> list[tuple[list[dict[str, str]], str]]:
 
 
 def score(work: str, text: str, answer: str) -> float:
-    """Return the reward: whether an answer is right; elsewhere a number of the text, so that groups with different texts are trained."""
+    """Return the reward: whether an answer is right; elsewhere a number of the text, so that groups differ."""
     if work == "curve":
         return float(text.strip() == answer)
     return zlib.crc32(text.encode()) / 2**32
