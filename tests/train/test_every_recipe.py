@@ -84,6 +84,7 @@ def test_a_user_s_file_runs(model: Path, tmp_path: Path) -> None:
 
 
 REFUSED = (
+    "compares the policy with a teacher",
     "reads facts",
     "queries model",
     "trains model",
