@@ -63,6 +63,7 @@ test-python: $(STAMPS)/test $(STAMPS)/wheel-dev browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not full" --numprocesses=$(WORKERS) --dist=worksteal --pyargs ./tests agentrl_core
 
 test-full: $(STAMPS)/test $(STAMPS)/wheel-dev browser ## Run every test, the widest too, and write bench/record/full.json.
+	$(INSTALL) --no-deps --requirement requirements/llm.txt
 	$(BIN)/python tools/full_record.py run --workers $(WORKERS)
 
 .PHONY: browser

@@ -58,7 +58,7 @@ RESULT = "The shelf holds twelve boxes of nails, four of screws and a ladder; lo
 
 
 class Work(NamedTuple):
-    """What a step does: `group` rollouts of each of `tasks` prompts, in turns of `answer` tokens."""
+    """Size of a step: `group` rollouts of each of `tasks` prompts, in turns of `answer` tokens."""
 
     tasks: int
     group: int
@@ -123,21 +123,21 @@ class Episode:
     """Turns that are answered by the same result."""
 
     def __init__(self, world: World, task: env.Task) -> None:
-        self.world, self.task, self.said = world, task, ""
+        self.world, self.task, self.text = world, task, ""
         self.observation, self.answer = world.known[int(str(task.payload))]
         self.turn = 0
 
     def step(self, action: str) -> env.StepResult:
         """Take a turn."""
-        self.turn, self.said = self.turn + 1, self.said + action
+        self.turn, self.text = self.turn + 1, self.text + action
         if self.turn < self.world.shape.turns:
             return env.StepResult(observation=RESULT)
-        reward = score(self.world.work, self.said, self.answer)
+        reward = score(self.world.work, self.text, self.answer)
         return env.StepResult(reward=reward, terminated=True, success=reward == 1.0)
 
     def state_key(self) -> bytes:
         """Return a name of the state."""
-        return f"{self.task.task_id} {self.said}".encode()
+        return f"{self.task.task_id} {self.text}".encode()
 
 
 class Unstopped(engine.Transformers):
@@ -260,16 +260,16 @@ def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]
 
     def rollouts(chats: Any, trainer: Any) -> dict[str, Any]:
         starts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
-        said: list[list[int]] = [[] for _ in chats]
+        completions: list[list[int]] = [[] for _ in chats]
         masks: list[list[int]] = [[] for _ in chats]
         for turn in range(shape.turns):
             if turn:
-                said, masks = [row + result for row in said], [row + [0] * len(result) for row in masks]
-            whole = [[*start, *row] for start, row in zip(starts, said, strict=True)]
+                completions, masks = [row + result for row in completions], [row + [0] * len(result) for row in masks]
+            whole = [[*start, *row] for start, row in zip(starts, completions, strict=True)]
             new, _ = trainer._generate_single_turn(whole, None, {}, shape.group)  # noqa: SLF001 - what TRL offers
-            said = [row + each for row, each in zip(said, new, strict=True)]
+            completions = [row + each for row, each in zip(completions, new, strict=True)]
             masks = [row + [1] * len(each) for row, each in zip(masks, new, strict=True)]
-        return {"prompt_ids": starts, "completion_ids": said, "logprobs": None, "env_mask": masks}
+        return {"prompt_ids": starts, "completion_ids": completions, "logprobs": None, "env_mask": masks}
 
     def reward(completions: Any, answer: list[str], **_: Any) -> list[float]:
         rewards = [

@@ -25,6 +25,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 sys.path.append(str(Path(__file__).parent / "support"))
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tiny products take longer on several threads."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def world():
     from agentrl_core import env

@@ -17,14 +17,7 @@ from agentrl_core.model.layout_check import check_layouts
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 import causal_types
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny products take longer on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

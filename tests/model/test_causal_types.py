@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,7 @@ FEW = ["llama", "gpt_oss", "llama4_text", "deepseek_v3", "afmoe", "qwen3_5_text"
 THIRD = zlib.crc32(TEXT) % 3
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny products take longer on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(

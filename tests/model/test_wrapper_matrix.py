@@ -33,13 +33,13 @@ ROUNDED = {"bf16": 0.05, "autocast": 0.05}
 """Largest difference of a gradient in units of the largest one; in fp32 1e-5."""
 
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny products take longer on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def fresh_compiler() -> Iterator[None]:
+    """What is compiled for a wrapper is not left to other tests."""
     yield
-    torch.set_num_threads(threads)
     torch.compiler.reset()
 
 

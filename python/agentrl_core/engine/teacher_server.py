@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.files import new_file
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
@@ -46,8 +46,9 @@ class TeacherServer:
             refused. None: no comparison.
         concurrency: requests at once.
         seconds: an answer may take.
-        folder: where answers are kept, a file for each sequence. A run that was stopped reads them and requests the
-            rest. None: nothing is kept.
+        folder: where answers are kept, a file for each sequence, by the name of the served model. A run that was
+            stopped reads them and requests the rest. Use another folder after the weights behind that name changed:
+            they are not compared. None: nothing is kept.
 
     Raises:
         InvalidInputError: an option is out of range.
@@ -109,12 +110,12 @@ class TeacherServer:
 
     def _open(self, client: httpx.Client) -> None:
         """Read the model's name, and compare the tokenizers."""
-        model = str(self._said(client, "GET", "/v1/models", None)["data"][0]["id"])
+        model = str(self._requested(client, "GET", "/v1/models", None)["data"][0]["id"])
         if self._tokenizer is not None:
             text = self._tokenizer.decode(np.linspace(0, len(self._tokenizer) - 1, _PROBED, dtype=np.int64).tolist())
             own = self._tokenizer(text, add_special_tokens=False)["input_ids"]
             body = {"model": model, "prompt": text, "add_special_tokens": False}
-            theirs = self._said(client, "POST", "/tokenize", body)["tokens"]
+            theirs = self._requested(client, "POST", "/tokenize", body)["tokens"]
             if list(own) != list(theirs):
                 raise InvalidInputError(
                     f"tokenizer: the server at {self.url} splits a text into other tokens than the policy's tokenizer; "
@@ -125,11 +126,11 @@ class TeacherServer:
     def _answer(
         self, client: httpx.Client, tokens: NDArray[np.int64], places: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """A row for each place of a sequence: log-prob, ids and log-probs of the likeliest tokens."""
+        """Return a row for each place of a sequence: log-prob, ids and log-probs of the likeliest tokens."""
         kept = None
         if self._folder is not None:
-            said = f"{self._model} {self.top_k} ".encode() + tokens.tobytes() + b" " + places.tobytes()
-            kept = self._folder / f"{hashlib.sha256(said).hexdigest()}.npy"
+            question = f"{self._model} {self.top_k} ".encode() + tokens.tobytes() + b" " + places.tobytes()
+            kept = self._folder / f"{hashlib.sha256(question).hexdigest()}.npy"
             if kept.is_file():
                 found: NDArray[np.float64] = np.load(kept)
                 return found
@@ -140,7 +141,7 @@ class TeacherServer:
             "temperature": 1.0,
             "prompt_logprobs": self.top_k or 0,
         }
-        answer = self._said(client, "POST", "/v1/completions", body)
+        answer = self._requested(client, "POST", "/v1/completions", body)
         try:
             entries = itemgetter(*places.tolist(), 0)(answer["choices"][0]["prompt_logprobs"])[:-1]
             table = _table(entries, tokens[places], self.top_k or 0)
@@ -150,14 +151,12 @@ class TeacherServer:
             ) from error
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            part = kept.with_suffix(f".{os.getpid()}.part")
-            with part.open("wb") as file:
+            with new_file(kept) as file:
                 np.save(file, table)
-            part.replace(kept)
         return table
 
-    def _said(self, client: httpx.Client, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        """The server's answer; a server that is away or fails is asked again."""
+    def _requested(self, client: httpx.Client, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        """Return the server's answer; a request that fails on the way, or in the server, is repeated."""
         import httpx
 
         reason = ""
@@ -178,7 +177,7 @@ class TeacherServer:
 
 
 def _requests(pack: Pack) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-    """Sequences to score, which pairs each answers, and the places of their tokens in it.
+    """Return the sequences to score, the pairs that each of them answers, and the places of their tokens in it.
 
     A pair whose token follows its row in a sequence is answered by that sequence. The last token of a sequence is no
     input, so it is appended. Another token on the same row, sampled by a branch, gets a sequence of its own.
@@ -210,14 +209,14 @@ def _requests(pack: Pack) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int6
 def _table(
     entries: Sequence[dict[str, dict[str, float]]], tokens: NDArray[np.int64], count: int
 ) -> NDArray[np.float64]:
-    """Rows of log-prob, ids and log-probs from what vLLM says of each token: by id its `logprob` and `rank`."""
+    """Return rows of log-prob, ids and log-probs. vLLM gives for each token a `logprob` and `rank` by token id."""
     lengths = np.fromiter(map(len, entries), np.int64, len(entries))
     row = np.repeat(np.arange(len(entries)), lengths)
-    said = list(chain.from_iterable(map(dict.values, entries)))
+    each = list(chain.from_iterable(map(dict.values, entries)))
     ids = np.fromiter(map(int, chain.from_iterable(entries)), np.int64, len(row))
-    logprobs = np.fromiter(map(itemgetter("logprob"), said), np.float64, len(row))
+    logprobs = np.fromiter(map(itemgetter("logprob"), each), np.float64, len(row))
     logprobs = np.where(logprobs <= _LEAST, -np.inf, logprobs)
-    ranks = np.fromiter(map(itemgetter("rank"), said), np.int64, len(row))
+    ranks = np.fromiter(map(itemgetter("rank"), each), np.int64, len(row))
     table: NDArray[np.float64] = np.concatenate(
         [
             np.full((len(entries), 1), np.nan),

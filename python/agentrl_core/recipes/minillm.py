@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from agentrl_core import Recipe
+from agentrl_core import Recipe, returns
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, token
 from agentrl_core.loss import Divergence, Policy, Sum
@@ -61,11 +61,8 @@ class MeanReturn(BatchComponent):
         """Return `batch` with a new `advantage` on tokens."""
         rows = Rows(batch, "token")
         trained = rows.flags("trainable")
-        through = np.cumsum(trained, dtype=np.int64)
-        ends = np.zeros(batch.num_draws, np.int64)
-        np.maximum.at(ends, rows.draws, through)
-        left = np.maximum(ends[rows.draws] - through + trained, 1)
-        return rows.write(advantage=rows.values("advantage") / left)
+        left = returns.discounted(trained.astype(np.float64), rows.draws, gamma=1.0)
+        return rows.write(advantage=rows.values("advantage") / np.maximum(left, 1.0))
 
 
 MINILLM = Recipe(

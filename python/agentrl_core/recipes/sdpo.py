@@ -33,6 +33,7 @@ import numpy as np
 from agentrl_core import Recipe
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, token
 from agentrl_core.loss import Divergence
+from agentrl_core.operators.group.reduce import arg_extreme
 from agentrl_core.schedule import SyncModel
 
 if TYPE_CHECKING:
@@ -86,14 +87,12 @@ def successful_siblings(batch: Batch, *, above: float = 0.5) -> NDArray[np.int64
         >>> successful_siblings(batch).tolist()
         [1, 2, 1]
     """
-    groups = batch.keys("group_id", "draw").astype(np.int64)
-    succeeded = np.flatnonzero(batch.column("score", "draw") > above)
-    own, none = np.arange(len(groups)), np.full(int(groups.max(initial=-1)) + 1, -1)
-    first, second = none, none.copy()
-    first[groups[succeeded[::-1]]] = succeeded[::-1]
-    later = succeeded[first[groups[succeeded]] != succeeded]
-    second[groups[later[::-1]]] = later[::-1]
-    return np.where(first[groups] == own, second[groups], first[groups])
+    groups = batch.keys("group_id", "draw")
+    succeeded = batch.column("score", "draw") > above
+    first = arg_extreme(succeeded, groups, valid=succeeded)[groups]
+    own = np.arange(len(groups))
+    second = arg_extreme(succeeded, groups, valid=succeeded & (first != own))[groups]
+    return np.where(first == own, second, first)
 
 
 SDPO = Recipe(
