@@ -11,6 +11,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from hand_made import tiny_model
+from updates import columns, grow
 
 from agentrl_core import Store, engine, env, recipes, warm_start
 from agentrl_core.cli import main
@@ -59,6 +61,22 @@ def test_a_run_leaves_what_it_promises(tmp_path, capsys, recipe):
     assert "success" in capsys.readouterr().out
     assert main(["train", "--run", str(run), *SHORT]) == 1
     assert "--resume" in capsys.readouterr().err
+
+
+def test_the_norm_of_gradients_is_that_before_clipping():
+    policy = tiny_model("llama", torch.float32)
+    batch = columns(grow(0), 0, per="token")
+    expected = []
+    for update in recipes.GRPO.updates(batch):
+        policy.zero_grad()
+        for pack in update.pack(max_tokens=4096):
+            update.loss(pack.run(policy), pack).backward()
+        expected.append(torch.cat([each.grad.flatten() for each in policy.parameters()]).norm().item())
+    policy.zero_grad()
+    models = Models(recipes.GRPO, policy, policy, learning_rate=0.0, seed=0)
+    found = models.step(recipes.GRPO.updates(batch), rate=0.0, gradient_clip=1e-6, max_tokens=4096)
+    assert found["gradient_norm"] == pytest.approx(sum(expected) / len(expected), rel=1e-4)
+    assert found["gradient_norm"] > 1e-3
 
 
 def test_a_model_of_a_folder_may_begin_with_demonstrations(tmp_path, monkeypatch):

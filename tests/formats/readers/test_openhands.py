@@ -245,7 +245,7 @@ def test_events_of_tokens_belong_to_their_chat(tmp_path):
     assert batch.num_draws == 2
 
 
-@pytest.mark.parametrize("forgotten", [[4, 5], range(4, 6)])
+@pytest.mark.parametrize("forgotten", [[4, 5], range(4, 6), range(4, 10**12)])
 def test_a_condensation_before_the_sdk(forgotten, tmp_path):
     """The summary is behind two messages; the state after them is no message, and does not count before it."""
     events = old_events()
@@ -265,6 +265,8 @@ def test_a_condensation_before_the_sdk(forgotten, tmp_path):
         ([action(1, "run", tool_call_metadata=meta({"id": "r"}))], InvalidInputError, "model_response has no message"),
         ([SYSTEM, sdk("Condensation", summary="S")], UnsupportedError, "does not name the events that it removed"),
         ([SYSTEM, condensed([], "S", None)], UnsupportedError, "the place of its summary is not in the file"),
+        ([SYSTEM, condensed([], "S", -1)], UnsupportedError, "the place of its summary is not in the file"),
+        ([SYSTEM, condensed([], "S", True)], UnsupportedError, "the place of its summary is not in the file"),
         ([SYSTEM, condensed(["x9"], "S")], UnsupportedError, "removes the event 'x9', which is not in the file"),
         ([SYSTEM, condensed([], "S", 2)], UnsupportedError, "summary_offset is 2 of 1 messages"),
         ([SYSTEM, sdk("CondensationSummaryEvent", summary="S")], UnsupportedError, "without the condensation"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from agentrl_core.integrations.trajectories.readers.files import refuse
@@ -25,7 +26,7 @@ class Condensation:
         of_sdk: whether its event is of the SDK.
     """
 
-    forgotten: frozenset[object]
+    forgotten: Collection[object]
     summary: str | None
     offset: int
     of_sdk: bool
@@ -47,13 +48,15 @@ def condensation_of(event: Mapping[str, Any], where: str) -> Condensation | None
     forgotten = fields.get("forgotten_event_ids")
     begin, end = fields.get("forgotten_events_start_id"), fields.get("forgotten_events_end_id")
     if forgotten is None and isinstance(begin, int) and isinstance(end, int):
-        forgotten = list(range(begin, end + 1))
-    if not isinstance(forgotten, list):
+        forgotten = range(begin, end + 1)
+    if not isinstance(forgotten, (list, range)):
         refuse(where, "the history was condensed, and the event does not name the events that it removed", _KEEP_BEFORE)
     summary, offset = fields.get("summary"), fields.get("summary_offset")
-    if (summary is None) != (offset is None) or not isinstance(offset or 0, int):
+    is_place = offset is None or (type(offset) is int and offset >= 0)
+    if (summary is None) != (offset is None) or not is_place:
         refuse(where, "the history was condensed, and the place of its summary is not in the file", _KEEP_BEFORE)
-    return Condensation(frozenset(forgotten), summary, offset or 0, of_sdk)
+    ids: Collection[object] = forgotten if isinstance(forgotten, range) else frozenset(forgotten)
+    return Condensation(ids, summary, offset or 0, of_sdk)
 
 
 class Condensed:
@@ -79,19 +82,20 @@ class Condensed:
         Raises:
             UnsupportedError: versions of the program differ in what the model reads then.
         """
+        unknown = list(islice((each for each in found.forgotten if each not in self._ids), 1))
         if self._is_condensed and found.of_sdk:
             # The summary has an id that no event of the file has.
-            if found.summary is None or found.forgotten <= self._ids:
+            if found.summary is None or not unknown:
                 refuse(
                     where,
                     "the history was condensed again without the summary of the first time, which some versions of "
                     "the program then show the model and others do not",
                     _KEEP_BEFORE,
                 )
-        elif found.of_sdk and (unknown := found.forgotten - self._ids):
-            refuse(where, f"it removes the event {min(map(str, unknown))!r}, which is not in the file", _KEEP_BEFORE)
+        elif found.of_sdk and unknown:
+            refuse(where, f"it removes the event {unknown[0]!r}, which is not in the file", _KEEP_BEFORE)
         self._is_condensed = True
-        self._forgotten |= found.forgotten
+        self._forgotten |= {each for each in self._ids if each in found.forgotten}
         kept = [(event, is_message) for event, is_message in self._read if event[0].get("id") not in self._forgotten]
         events = [event for event, _ in kept]
         read = {
