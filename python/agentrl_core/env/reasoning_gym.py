@@ -77,7 +77,7 @@ class ReasoningGym:
     neither form is answered with `<result>no call or answer</result>` and flagged `StepFlag.FORMAT_ERROR`. The action
     number `max_turns` that does not answer truncates the episode with reward 0.0. With several tools a call begins with
     the tool's name: `<call>calculator 1+2</call>`. The text of a form begins after its last opening tag, and may hold <
-    and >. Its reasoning before it (`Action.reasoning`) does not count.
+    and >. Reasoning before the form (`Action.reasoning`) does not count.
 
     A model that was not trained on these forms has to learn them from the prompt: `instructions=True` describes them,
     with an example of each, in a system message.
