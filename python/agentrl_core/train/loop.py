@@ -31,6 +31,7 @@ from agentrl_core.data.store import Store
 from agentrl_core.env.base import Environment
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 from agentrl_core.integrations import TensorBoard, WeightsAndBiases
+from agentrl_core.model.teacher import check_tokenizers
 from agentrl_core.recipe import Recipe
 from agentrl_core.stats.intervals import bootstrap
 from agentrl_core.train.demonstrations import imitate
@@ -71,7 +72,9 @@ def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> 
         KeyboardInterrupt: the run was interrupted; `resume` continues it.
     """
     world = options.environment()
-    check_runs(recipe, world, options.group_size, adapter=options.lora > 0)
+    check_runs(recipe, world, options.group_size, adapter=options.lora > 0, teacher=bool(options.teacher))
+    if options.teacher:
+        check_tokenizers((_tokenizer(options.model), _tokenizer(options.teacher)))
     with joined_ranks(options.device) as device:
         options = replace(options, device=device)
         if is_first_rank():
@@ -251,7 +254,7 @@ def _follow(options: TrainOptions, recipe: Recipe) -> None:
 
 def _prepare_start(options: TrainOptions, run: Path, world: Environment, progress: TrainingProgress) -> None:
     """Write the folder of the model that the run starts from: a local model, or a small new one."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has its own
@@ -261,7 +264,7 @@ def _prepare_start(options: TrainOptions, run: Path, world: Environment, progres
     if not start.is_dir():
         if options.model:
             policy = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, local_files_only=True)
-            tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
+            tokenizer = _tokenizer(options.model)
             if options.supervised_steps:
                 progress.phase("warm start", options.supervised_steps)
                 steps = {"seed": options.seed, "steps": options.supervised_steps}
@@ -288,17 +291,24 @@ def _prepare_start(options: TrainOptions, run: Path, world: Environment, progres
 
 def _policy(options: TrainOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the model that the run starts from, in the adapter that is trained, and its tokenizer."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     start = Path(options.run) / "start"
     policy: Any
     policy = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, local_files_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(start, local_files_only=True)
+    tokenizer = _tokenizer(start)
     if options.lora:
         policy = _with_adapter(policy, options)
     if options.recompute:
         policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return policy.to(options.device), tokenizer
+
+
+def _tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer in a folder."""
+    from transformers import AutoTokenizer
+
+    return cast("PreTrainedTokenizerBase", AutoTokenizer.from_pretrained(folder, local_files_only=True))
 
 
 def _models(options: TrainOptions, recipe: Recipe, policy: PreTrainedModel, checkpoint: str | None) -> Models:
@@ -311,10 +321,21 @@ def _models(options: TrainOptions, recipe: Recipe, policy: PreTrainedModel, chec
         options.seed,
         autocast=options.precision == "bf16",
         recompute=options.recompute,
+        teacher=_teacher(options, policy),
     )
     if checkpoint:
         models.load_state_dict(load_checkpoint(Path(options.run), checkpoint))
     return models
+
+
+def _teacher(options: TrainOptions, policy: PreTrainedModel) -> PreTrainedModel | None:
+    """Return the teacher, frozen."""
+    from transformers import AutoModelForCausalLM
+
+    if not options.teacher:
+        return None
+    teacher: Any = AutoModelForCausalLM.from_pretrained(options.teacher, dtype=torch.float32, local_files_only=True)
+    return cast("PreTrainedModel", teacher.to(policy.device).requires_grad_(requires_grad=False).eval())
 
 
 def _start(run: Path, policy: PreTrainedModel) -> PreTrainedModel:

@@ -38,12 +38,23 @@ _FROZEN = ("reference", "reward_reference")
 """Models that stay equal to the policy before reinforcement learning."""
 _TRAINED = ("critic", "reward_model")
 """Models that start as a copy of the policy."""
+_TEACHER_COLUMN = "teacher_logprob"
+"""What a teacher, which is never trained, says of sampled tokens."""
 _LOOKED_AT = 64
 """Number of tasks on which a selector is tried."""
 
 
-def check_runs(recipe: Recipe, world: Environment, group_size: int, *, adapter: bool = False) -> None:
+def check_runs(
+    recipe: Recipe, world: Environment, group_size: int, *, adapter: bool = False, teacher: bool = False
+) -> None:
     """Refuse a recipe that the reference loop cannot run with an environment, before anything is created.
+
+    Args:
+        recipe: the recipe.
+        world: the environment.
+        group_size: trajectories per task.
+        adapter: whether the policy is a LoRA adapter.
+        teacher: whether there is a teacher.
 
     Raises:
         InvalidInputError: the environment lacks facts, or the loop does not provide a model.
@@ -112,15 +123,14 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int, *, adapter: 
                 f"{name} needs a value head on the policy, which agentrl train does not add; copy its loop and set "
                 f"policy.value_head"
             )
-        if any(output.startswith("divergence:") for output in training.loss.outputs):
-            raise InvalidInputError(
-                f"{name} compares the policy with a teacher, which agentrl train does not have; copy its loop and call "
-                f"pack.run(policy, teacher=teacher)"
-            )
         if "pair" in training.loss.streams and recipe.rollout.at(0).final_group_size(group_size) != 2:
             raise InvalidInputError(f"{name} compares two rollouts of a task; use --group-size 2")
+    if _learns_from_teacher(recipe) and not teacher:
+        raise InvalidInputError(f"{name} learns from a teacher; give --teacher, the directory of a model")
+    if teacher and not _learns_from_teacher(recipe):
+        raise InvalidInputError(f"teacher: {name} does not learn from one; leave --teacher out")
     for column in recipe.model_columns:
-        known = column.model in (*_OF_POLICY, *_FROZEN, *_TRAINED)
+        known = column.model in (*_OF_POLICY, *_FROZEN, *_TRAINED) or column.name == _TEACHER_COLUMN
         if not known or (column.level != "token" and (column.level, column.name) != ("step", "value")):
             raise InvalidInputError(
                 f"{name} needs column {column.name!r} of each {column.level} from model {column.model!r}, which "
@@ -154,6 +164,14 @@ def _moved(recipe: Recipe) -> set[str]:
     return {getattr(action, at, "") for action in actions for at in ("source", "target", "one", "other")} - {"", BEGIN}
 
 
+def _learns_from_teacher(recipe: Recipe) -> bool:
+    """Whether a column or a loss asks for a teacher that hooks do not modify."""
+    asked = {column.name for column in recipe.model_columns} | {
+        output.partition(":")[0] for training in _trainings(recipe) for output in training.loss.outputs
+    }
+    return bool(asked & {_TEACHER_COLUMN, "divergence"})
+
+
 def _trainings(recipe: Recipe) -> list[Train]:
     links: tuple[Any, ...] = recipe.chain("loss")
     return [link if isinstance(link, Train) else Train(link) for link in links]
@@ -167,11 +185,12 @@ class Models:
         recipe: the recipe.
         policy: the model that generates.
         start: the policy before reinforcement learning.
-        learning_rate: learning rate of every optimizer.
+        learning_rate: highest learning rate, with which optimizers are made.
         seed: seed of new heads.
         autocast: whether forward passes run in bf16.
         recompute: whether models are in training mode during updates, in which they compute layers again in the
             backward pass, as `gradient_checkpointing_enable` prepared them.
+        teacher: the model that a distillation learns from; None where the recipe has none.
     """
 
     recipe: Recipe
@@ -182,6 +201,7 @@ class Models:
     _: KW_ONLY
     autocast: bool = False
     recompute: bool = False
+    teacher: PreTrainedModel | None = None
     named: dict[str, Any] = field(default_factory=dict)
     wrapped: dict[str, torch.nn.Module] = field(default_factory=dict)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
@@ -210,7 +230,8 @@ class Models:
         for column in self.recipe.model_columns:
             if not batch.has(column.name, column.level):
                 own = str(column.model)
-                model = self.named[own if own in self.named or own not in _OF_POLICY else "policy"]
+                model = self.teacher if column.name == _TEACHER_COLUMN else None
+                model = model or self.named[own if own in self.named or own not in _OF_POLICY else "policy"]
                 level: Any = "step" if column.level == "step" else "node_token"
                 with self._precision():
                     group = group_of_ranks()
@@ -228,7 +249,7 @@ class Models:
             model.train(self.recompute)
             for pack in update.pack(max_tokens=max_tokens, model=model):
                 with self._precision():
-                    update.loss(pack.run(model), pack).backward()
+                    update.loss(pack.run(model, teacher=self.teacher), pack).backward()
             model.eval()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), gradient_clip)
             if update.model == "policy":
@@ -241,9 +262,10 @@ class Models:
         return torch.autocast(self.policy.device.type, torch.bfloat16) if self.autocast else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the weights of trained or modified models, and the optimizers."""
+        """Return the weights of trained or modified models, and the optimizers; others equal the start."""
+        changed = self.optimizers.keys() | _moved(self.recipe)
         return {
-            "models": {name: model.state_dict() for name, model in self.named.items()},
+            "models": {name: model.state_dict() for name, model in self.named.items() if name in changed},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
         }
 

@@ -40,6 +40,9 @@ class TrainOptions:
     seed: int = _option(0, "seed of everything")
     engine: str = _option("transformers", "what generates: transformers or vllm")
     model: str = _option("", "directory of a local Hugging Face model; empty: a small one is built and warmed up")
+    teacher: str = _option(
+        "", "directory of a local Hugging Face model with the same tokenizer, which recipes of distillation learn from"
+    )
     device: str = _option("cpu", "where the policy is trained: cpu or cuda")
     env: str = _option(
         "reasoning_gym",
@@ -94,8 +97,14 @@ class TrainOptions:
             )
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise InvalidInputError(f"device={self.device!r}, but torch sees no GPU here; use cpu")
-        if self.model and not (Path(self.model) / "config.json").is_file():
-            raise InvalidInputError(f"model={self.model!r} has no config.json; give the directory of a saved model")
+        for name in ("model", "teacher"):
+            folder = getattr(self, name)
+            if folder and not (Path(folder) / "config.json").is_file():
+                raise InvalidInputError(f"{name}={folder!r} has no config.json; give the directory of a saved model")
+        if self.teacher and not self.model:
+            raise InvalidInputError(
+                f"teacher={self.teacher!r} needs a policy with the same tokenizer; give --model, its directory"
+            )
         for name in (
             "iterations",
             "rollouts",
