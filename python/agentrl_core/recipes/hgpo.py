@@ -3,7 +3,25 @@
 GiGPO compares the steps of a group that were taken from the same state. Two steps that met the same state on different
 ways are not the same, so HGPO compares at several depths of history, and trusts the deeper ones more. The paper's K = 2
 are three levels here: the state alone, and with one and two states before it. The advantage of the whole trajectory, an
-option of the paper, is another link: `GroupRelative(level="step", singleton="raw", add=True)`.
+option of the public code, is another link: `GroupRelative(level="step", singleton="raw", add=True)`.
+
+Equations:
+    Read: the abstract, notes on the paper, and a copy of the authors' code; the paper's text was not read.
+
+    - 3, context: `operators.keys.history`.
+    - 4, group of level k: `HistoryRelative`; a step with fewer states before it has no group of that level.
+    - 6, advantage of level k: `HistoryRelative(normalisation=Normalisation(ddof=0))`, after `Discounted(gamma=0.95)`.
+    - 7, aggregate: as C1; the notes on the paper have weights 1, 2, 3.
+    - C1, aggregate of the code: `HistoryRelative(absent="zero")`, weights 2, 3, 4.
+    - 8, objective: `Policy(kl=KL(0.01))`.
+
+Differs:
+    - Weights of the levels: 1, 2, 3 over all levels in the notes, also over those without company; here those of the
+      code.
+    - Optimizer steps a batch: mini-batches of 256 steps in the source, so that their number depends on how long the
+      episodes are; 1 here. `HGPO.replace(minibatches=8)` makes 8.
+
+Needs: the model reference.
 """
 
 from __future__ import annotations
@@ -16,7 +34,7 @@ import numpy as np
 from agentrl_core import Recipe, group
 from agentrl_core.advantage import Discounted, Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, step
-from agentrl_core.loss import Clip, Policy
+from agentrl_core.loss import KL, Policy
 from agentrl_core.operators.keys import history
 
 if TYPE_CHECKING:
@@ -39,7 +57,7 @@ class HistoryRelative(BatchComponent):
         levels: how many of the last states may have to agree, at least 1.
         level_power: how much more a level counts that agrees in more states.
         absent: at which levels a step has no company: where it is alone (`mask`), or where its advantage is 0 (`zero`,
-            the public code).
+            as notes and public code).
         normalisation: how values are compared.
 
     Raises:
@@ -80,6 +98,6 @@ class HistoryRelative(BatchComponent):
 HGPO = Recipe(
     name="hgpo",
     source="arXiv:2602.22817",
-    advantage=(Discounted(gamma=0.95), HistoryRelative()),
-    loss=Policy(clip=Clip(0.2, 0.2), aggregate="token_mean"),
+    advantage=(Discounted(gamma=0.95), HistoryRelative(absent="zero")),
+    loss=Policy(kl=KL(0.01)),
 )

@@ -1,0 +1,90 @@
+"""Worked examples of the paper of hgpo, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import given_advantages
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("hgpo")
+
+
+def trajectory(states: str, rewards: Sequence[float], **more: Any) -> dict[str, Any]:
+    """A trajectory with a step for each state, of one token."""
+    steps = [{"state": state, "reward": reward} for state, reward in zip(states, rewards, strict=True)]
+    return {"path": "1 | 3" + " ~ 9 | 3" * (len(states) - 1), "steps": steps, "reward": float(sum(rewards)), **more}
+
+
+def step_advantages(*members: dict[str, Any]) -> list[Value]:
+    """The advantages of the steps of each trajectory."""
+    tokens = {"reference_logprob": [-1.0] * sum(len(member["steps"]) for member in members)}
+    found = computed(recipes.HGPO, ["step.advantage"], members=members, columns={"token": tokens})
+    return np.split(found["step.advantage"], np.cumsum([len(member["steps"]) for member in members])[:-1])
+
+
+@EXAMPLES.by("four trajectories of states a, b, c, d, e")
+def four(example: Example) -> Found:
+    given = example.values
+    found = step_advantages(
+        trajectory("abc", given["r1"].tolist()),
+        trajectory("abd", [0.0, 0.0, 0.0]),
+        trajectory("adb", given["r3"].tolist()),
+        trajectory("ab", given["r4"].tolist()),
+    )
+    return {f"trajectory{place + 1}": each for place, each in enumerate(found)}
+
+
+@EXAMPLES.by("a real zero counts as absent in the code")
+def zero(example: Example) -> Found:
+    first, second, other = example.values["b"].tolist()
+    found = step_advantages(
+        trajectory("ab", [0.0, first]), trajectory("ab", [0.0, second]), trajectory("cb", [0.0, other])
+    )
+    return {"advantage_code": found[0][1:]}
+
+
+@EXAMPLES.by("one rollout of four has no score (convention)")
+def unscored(example: Example) -> Found:
+    members = [trajectory("a", [reward]) for reward in example.values["R"].tolist()]
+    unknown = trajectory("a", [5.0])
+    del unknown["reward"]
+    found = np.concatenate(step_advantages(*members, unknown))
+    assert found[-1] == 0
+    return {"advantage_of_level_0": np.append(found[:-1], np.nan)}
+
+
+@EXAMPLES.by("objective with KL, two optimizer steps")
+def objective(example: Example) -> Found:
+    given = example.values
+    plain = replace(given_advantages(recipes.HGPO).loss, kl=None)
+
+    def found(now: Value, **loss: Any) -> Found:
+        return dict(
+            computed(
+                given_advantages(recipes.HGPO).replace(**loss),
+                ["loss", "gradient.logprob"],
+                members=answers([2, 1], given["A"][[0, 2]].tolist()),
+                columns={"token": {"reference_logprob": given["ref"].tolist()}},
+                policy={"logprob": now.tolist()},
+            )
+        )
+
+    return {
+        "first_loss": found(given["first"])["loss"],
+        "second_loss": found(given["second"])["loss"],
+        "second_has_gradient_of_objective": found(given["second"], loss=plain)["gradient.logprob"] != 0,
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
