@@ -123,7 +123,7 @@ class CommonExamples:
         return {"advantage": advantages(self._recipe, [*example.values["R"], np.nan])[0]}
 
     def _alone(self, example: Example) -> Found:
-        return {"advantage": advantages(self._recipe, [float(example.values["R"])])[0]}
+        return {"advantage": advantages(self._recipe, np.ravel(example.values["R"]).tolist())[0]}
 
     def tool_tokens(self, example: Example, losses: Recipe | None = None) -> Found:
         """Loss and weights of two rollouts with tokens of tools, by another recipe's loss if one is given."""
