@@ -16,9 +16,9 @@ from agentrl_core.recipes.dcpo import CumulativeStandardised, ProbabilityClip
 
 def test_cumulative_statistics() -> None:
     found = visits(CumulativeStandardised(), [0.0, 0.0, 1.0, 1.0], [1.0] * 4, [0.0, 1.0, 1.0, 1.0])
-    close(found[0], [-0.866025, -0.866025, 0.866025, 0.866025], 1e-6)
-    close(found[1], [0.261116] * 4, 1e-6)
-    close(found[2], [-1.514496, 0.504832, 0.504832, 0.504832], 1e-6)
+    close(found[0], [-1.0, -1.0, 1.0, 1.0], 1e-6)
+    close(found[1], [0.288675] * 4, 1e-6)
+    close(found[2], [-1.732051, 0.57735, 0.57735, 0.57735], 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,27 @@ def single_tokens(recipe: Recipe, old: Value, new: Value, given: Value) -> Mappi
     )
 
 
+def one_rollout(recipe: Recipe, old: Value, new: Value, given: Value, own: Value | None = None) -> Mapping[str, Value]:
+    """Loss, and gradient by log-prob, of one rollout whose tokens have advantages of their own.
+
+    Args:
+        recipe: of `given_advantages`; its advantages are replaced.
+        old: log-probs when the tokens were sampled.
+        new: log-probs now.
+        given: advantages.
+        own: 0 for tokens of tools, of which the other numbers are not used; None: all are the policy's.
+    """
+    own = np.ones(len(given)) if own is None else own
+    old, new, given = (each[own > 0] for each in (old, new, given))
+    return computed(
+        recipe.replace(advantage=GroupRelative(column="given", level="token", center="none", scale="none")),
+        ["loss", "gradient.logprob"],
+        members=[{"path": path_of(own), "reward": 1, "logprobs": old.tolist()}],
+        columns={"token": {"given": given.tolist(), "reference_logprob": new.tolist()}},
+        policy={"logprob": new.tolist()},
+    )
+
+
 class CommonExamples:
     """Registers the examples of a paper file that many files have.
 
@@ -123,7 +144,7 @@ class CommonExamples:
         return {"advantage": advantages(self._recipe, [*example.values["R"], np.nan])[0]}
 
     def _alone(self, example: Example) -> Found:
-        return {"advantage": advantages(self._recipe, [float(example.values["R"])])[0]}
+        return {"advantage": advantages(self._recipe, np.ravel(example.values["R"]).tolist())[0]}
 
     def tool_tokens(self, example: Example, losses: Recipe | None = None) -> Found:
         """Loss and weights of two rollouts with tokens of tools, by another recipe's loss if one is given."""

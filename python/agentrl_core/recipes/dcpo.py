@@ -2,6 +2,25 @@
 
 A clip range around the ratio leaves an unlikely token hardly any probability to gain. Here the range follows from |(r -
 1) r p_old| <= epsilon. The loss is the sum over responses of their mean token losses, not the mean over responses.
+
+Equations:
+    Read: the paper's sections 2 and 3.1 with appendix A.3 to A.9, and the code.
+
+    - 3, constraint: its solutions are the bounds of 4.
+    - 4, dynamic bounds: `ProbabilityClip(low=0.16, high=0.2, at_most=10.0)`.
+    - 5, cumulative advantage: `CumulativeStandardised`, 0 if the deviation is 0.
+    - 6, smoothing: `CumulativeStandardised`; a visit is all draws of a task in a batch.
+    - 7, choice: `CumulativeStandardised`; of equal sizes the cumulative one.
+    - 8, only token mean loss: `aggregate="sequence_mean_sum"`.
+    - 11, advantage of the step: `CumulativeStandardised`, std of n.
+    - 15, reward: left out: 1, 0 or -1 is what the environment pays.
+    - 29 and 30, cumulative mean and variance: `running_moments`, each visit with the same weight.
+    - C1, dual clip: `ProbabilityClip(dual=10.0)`.
+
+Differs:
+    - Std: of n in the paper and here; of n - 1 in the code: `CumulativeStandardised(ddof=1)`.
+    - Aggregate of the code: one mean over all tokens of a micro-batch; here equation 8.
+    - Upper bound in the script: 0.28; here 0.2, as in equation 4.
 """
 
 from __future__ import annotations
@@ -34,7 +53,7 @@ class CumulativeStandardised(StatefulComponent):
 
         S_new = ((i - 1) * A_new + A_all) / i,  S_all = (A_new + (i - 1) * A_all) / i
 
-    The advantage is S_new where |S_new| <= |S_all|, else S_all. Draws without a score neither vote nor get a value.
+    The advantage is S_new where |S_new| < |S_all|, else S_all. Draws without a score neither vote nor get a value.
 
     Args:
         key: a draw column that means the same in every batch, such as `task_id`: a visit is all draws of a batch that
@@ -55,7 +74,7 @@ class CumulativeStandardised(StatefulComponent):
     makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
 
     key: str = column_name("task_id", level="draw")
-    ddof: Literal[0, 1] = 1
+    ddof: Literal[0, 1] = 0
 
     def initial_state(self) -> dict[str, Any]:
         """No visits."""
@@ -72,7 +91,7 @@ class CumulativeStandardised(StatefulComponent):
         before = np.maximum(visits - 1.0, 0.0)
         new = (before * own + cumulative) / np.maximum(visits, 1.0)
         total = (own + before * cumulative) / np.maximum(visits, 1.0)
-        return rows.write(advantage=np.where(np.abs(new) <= np.abs(total), new, total))
+        return rows.write(advantage=np.where(np.abs(new) < np.abs(total), new, total))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """The moments with those of another visit."""
@@ -131,4 +150,5 @@ DCPO = Recipe(
     source="arXiv:2509.02333",
     advantage=CumulativeStandardised(),
     loss=Policy(clip=ProbabilityClip(), aggregate="sequence_mean_sum"),
+    minibatches=16,
 )

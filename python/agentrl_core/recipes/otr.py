@@ -8,6 +8,14 @@ temperature 1.3, and training is at temperature 1; there is no baseline. Equal c
 often as it was sampled. If none of them is right all are pushed down, which nothing bounds. K, temperature and -0.1
 are not certain.
 
+Equations:
+    Read: the abstract, and notes and a review of others.
+
+    - N1, reward of a candidate: `OutcomeScore(success=1.0, failure=-0.1)`.
+    - N2, loss of a token: `Policy(surrogate=Reinforce())`, each candidate as often as it was sampled.
+    - N3, sampling of candidates: `OneToken(temperature=1.3)`; `UnitTemperature` in the loss, without a ratio.
+    - N4, loss of a batch: one mean over the candidates, of which each token of a demonstration has K.
+
 Source: One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient (arXiv:2509.26313). Needs: tasks
 with a demonstration (`Task.solution`).
 """

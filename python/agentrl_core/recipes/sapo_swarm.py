@@ -6,6 +6,21 @@ makes tokens of the texts, the local environment pays for them, and the local po
 it had sampled them. Groups whose rewards are all equal are passed over; of the others as many as are wanted are taken
 by chance. If there are too few, the node rolls out its own tasks instead. Then GRPO without KL, clip 0.2 and 0.28.
 
+Equations:
+    Read: the abstract, the code of gensyn-ai/genrl, and a public summary of sections 3.2 to 5.
+
+    - N1, training set: `SharedExperience(external=0.5)`; others' groups are chosen uniformly among those whose rewards
+      differ.
+    - C1, advantage: `GroupRelative`; a group of others is a group of its own, paid by the local environment.
+    - C2, ratio: `old_logprob="recomputed"`: of the local policy for all text; who wrote it sends no log-probs.
+    - C3, loss: `Policy`, one token mean over local and external tokens.
+    - C4, choice of external trees in the code: left out: the paper's choice is N1; the code takes those with the
+      highest total score, with or without difference.
+
+Differs:
+    - Added to the std: 1e-8 in the code, 1e-6 here.
+    - External groups that are missing: the code trains on fewer; here the node rolls out its own tasks in their place.
+
 Source: arXiv:2509.08721; code gensyn-ai/rl-swarm. Half is the paper's best share (4 of 8), three quarters are worse.
 It is not the SAPO of soft gates (recipe `sapo`). A node's name and the folder are `rollout=SharedExperience(folder=...,
 node=...)`; without a folder everything is local. Needs: tasks whose payload is plain JSON, the same environment at
