@@ -143,7 +143,11 @@ class CommonExamples:
         weights = [-one / given["A"][0], -other / given["A"][1]]
         for weight in weights:
             np.testing.assert_allclose(weight, weight[0], rtol=1e-6)
-        return {"loss": found["loss"], "token_weight_a": weights[0][:1], "token_weight_b": weights[1][:1]}
+        firsts = {"token_weight_a": weights[0][:1], "token_weight_b": weights[1][:1]}
+        if "token_weight" in example.expect:  # one for all tokens
+            np.testing.assert_allclose(*firsts.values(), rtol=1e-6)
+            firsts = {"token_weight": weights[0][:1]}
+        return {"loss": found["loss"], **firsts}
 
     def off_policy(self, example: Example, losses: Recipe | None = None) -> Found:
         """Loss of tokens of other log-probs, and the objective of each, by another recipe's loss if one is given."""
