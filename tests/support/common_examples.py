@@ -164,7 +164,11 @@ class CommonExamples:
         weights = [-one / given["A"][0], -other / given["A"][1]]
         for weight in weights:
             np.testing.assert_allclose(weight, weight[0], rtol=1e-6)
-        return {"loss": found["loss"], "token_weight_a": weights[0][:1], "token_weight_b": weights[1][:1]}
+        firsts = {"token_weight_a": weights[0][:1], "token_weight_b": weights[1][:1]}
+        if "token_weight" in example.expect:  # one for all tokens
+            np.testing.assert_allclose(*firsts.values(), rtol=1e-6)
+            firsts = {"token_weight": weights[0][:1]}
+        return {"loss": found["loss"], **firsts}
 
     def off_policy(self, example: Example, losses: Recipe | None = None) -> Found:
         """Loss of tokens of other log-probs, and the objective of each, by another recipe's loss if one is given."""
@@ -174,12 +178,18 @@ class CommonExamples:
         objective = -np.concatenate([found["loss"] for found in alone])
         return {"loss": single_tokens(losses, *given)["loss"], "objective": objective}
 
-    def second_step(self, example: Example) -> Found:
-        """Losses of two optimizer steps of a batch, and which tokens have a gradient at the second."""
-        old, first, second, given = (example.values[name] for name in ("old", "first", "second", "A"))
-        moved = single_tokens(self._losses, old, second, given)
-        return {
-            "first_loss": single_tokens(self._losses, old, first, given)["loss"],
-            "second_loss": moved["loss"],
-            "second_has_gradient": moved["gradient.logprob"] != 0,
-        }
+    def second_step(self, example: Example, losses: Recipe | None = None) -> Found:
+        """Losses of two optimizer steps of a batch, and which tokens have a gradient at the second.
+
+        Steps are log-probs beside those of `old`, or log-ratios. Another recipe computes the loss if one is given.
+        """
+        losses, given = losses or self._losses, example.values
+        old = given["old"] if "old" in given else np.full(len(given["A"]), -1.0)
+        base = 0.0 if "old" in given else old
+        first = base + (given["first"] if "first" in given else np.zeros(len(old)))
+        moved = single_tokens(losses, old, base + given["second"], given["A"])
+        losses_of = {"first": single_tokens(losses, old, first, given["A"])["loss"], "second": moved["loss"]}
+        found = {f"{name}{end}": loss for name, loss in losses_of.items() for end in ("", "_loss")}
+        moves = moved["gradient.logprob"] != 0
+        found |= {"second_has_gradient": moves, "has_gradient": moves}
+        return {name: value for name, value in found.items() if name in example.expect}

@@ -1,8 +1,27 @@
 """ASPO: good tokens count by the inverse of their ratio, so that unlikely ones learn most (arXiv:2510.06062).
 
 Under PPO a good token that is likely already gets the largest weight, the ratio, and the unlikely ones, which have most
-to learn, the smallest. The ratio of positive advantages is flipped, and bounded softly. Uncertain tokens, those above
-the 0.8-quantile of entropy in their response, have a wider clip range, as in Archer.
+to learn, the smallest. The ratio of positive advantages is flipped, and bounded softly. The public code gives uncertain
+tokens, those above the 0.8-quantile of entropy in their response, a wider clip range, as Archer does: `EntropyClip`.
+
+Equations:
+    Read: the paper's sections 4 to 7 and its appendix B, and the public code.
+
+    - S1, token masking: `Flipped`, by the bounds of `Clip(0.2, 0.2)`.
+    - 3, weight flipping: `Flipped`.
+    - 12, gradient of a positive token: that of `Flipped`.
+    - S3, soft dual clip: `Flipped(positive_at_most=3.0, negative_at_most=3.0)`.
+    - C1, entropy bands: an option, `Policy(clip=EntropyClip())`.
+    - C2, loss: `Policy`, mean over tokens, `KL(0.001)`.
+    - B1, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+
+Differs:
+    - Value of the loss: tokens that the clip masks count 0 here, and tokens at the soft bound count the bound, where
+      the code has the clipped ratio and the bound times the log-prob. The gradients are equal.
+    - Aggregation: equation 1 averages each response over its tokens; the paper's appendix and the code weigh all tokens
+      the same, as here.
+    - Soft bound: the paper gives no number; 3 in the code and here.
+    - Epochs: 3 in the code, which the paper does not mention; 1 here.
 """
 
 from __future__ import annotations
@@ -102,5 +121,6 @@ ASPO = Recipe(
     name="aspo",
     source="arXiv:2510.06062",
     advantage=GroupRelative(),
-    loss=Policy(clip=EntropyClip(), surrogate=Flipped(), kl=KL(0.001)),
+    loss=Policy(clip=Clip(0.2, 0.2), surrogate=Flipped(), kl=KL(0.001)),
+    minibatches=4,
 )

@@ -1,0 +1,70 @@
+"""Worked examples of the paper of aspo, computed by the recipe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import CommonExamples, given_advantages, single_tokens
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+from agentrl_core.recipes.aspo import EntropyClip
+
+EXAMPLES = PaperExamples("aspo")
+CommonExamples(EXAMPLES, recipes.ASPO)
+LOSSES = given_advantages(recipes.ASPO)
+
+
+def slopes(log_ratios: Value, logprobs: Value, given: Value) -> Value:
+    """Gradients by the log-prob of each token, before averaging."""
+    found = single_tokens(LOSSES, logprobs - log_ratios, logprobs, given)
+    return found["gradient.logprob"] * len(given)
+
+
+@EXAMPLES.by("weights of positive and negative tokens")
+def weights(example: Example) -> Found:
+    given = example.values
+    signs = zip(("pos", "neg"), given["A"], strict=True)
+    found = [slopes(given[f"d_{name}"], given[f"lp_{name}"], np.full(4, advantage)) for name, advantage in signs]
+    return {"gradient_wrt_logp_positive": found[0], "gradient_wrt_logp_negative": found[1]}
+
+
+@EXAMPLES.by("entropy bands of one response")
+def bands(example: Example) -> Found:
+    """The ranges of the authors' code, as an option."""
+    given = example.values
+    logprobs = (given["d"] - 1.0).tolist()
+    found = computed(
+        given_advantages(recipes.ASPO, clip=EntropyClip()),
+        ["gradient.logprob"],
+        members=answers([5], [float(given["A"])]),
+        columns={"token": {"reference_logprob": logprobs}},
+        policy={"logprob": logprobs, "entropy": given["H"].tolist()},
+    )
+    return {"weight": -5 * found["gradient.logprob"] / given["A"]}
+
+
+@EXAMPLES.by("the KL of three tokens")
+def divergence(example: Example) -> Found:
+    new, reference = example.values["new"], example.values["ref"]
+    found = computed(
+        LOSSES,
+        ["loss"],
+        members=[{**answers([3], [0.0])[0], "logprobs": new.tolist()}],
+        columns={"token": {"reference_logprob": reference.tolist()}},
+    )
+    return {"loss_term": found["loss"]}
+
+
+@EXAMPLES.by("the second optimizer step of a batch")
+def later_step(example: Example) -> Found:
+    second, given = example.values["second"], example.values["A"]
+    found = [slopes(step, step - 1.0, given) for step in (np.zeros(4), second)]
+    return {"weight_first": -found[0] / given, "weight_second": -found[1] / given}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
