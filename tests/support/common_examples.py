@@ -100,6 +100,7 @@ class CommonExamples:
         self._losses = given_advantages(recipe) if losses is None else losses
         adapters: dict[str, Callable[[Example], Found]] = {
             "groups of five and of three": self._groups,
+            "groups of five and of three without std": self._groups,
             "one rollout of four has no score (convention)": self._unscored,
             "a group of one": self._alone,
             "two rollouts of two turns with tool tokens": self.tool_tokens,
@@ -123,7 +124,7 @@ class CommonExamples:
         return {"advantage": advantages(self._recipe, [*example.values["R"], np.nan])[0]}
 
     def _alone(self, example: Example) -> Found:
-        return {"advantage": advantages(self._recipe, [float(example.values["R"])])[0]}
+        return {"advantage": advantages(self._recipe, np.atleast_1d(example.values["R"]))[0]}
 
     def tool_tokens(self, example: Example, losses: Recipe | None = None) -> Found:
         """Loss and weights of two rollouts with tokens of tools, by another recipe's loss if one is given."""
