@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from arithmetic import Value
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.loss import Policy, Train
+from agentrl_core.loss import Policy, Tokens, Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
 
@@ -81,6 +82,17 @@ def single_tokens(recipe: Recipe, old: Value, new: Value, given: Value) -> Mappi
         columns={"token": {"reference_logprob": new.tolist()}},
         policy={"logprob": new.tolist()},
     )
+
+
+def weighted_tokens(logprobs: Value, given: Value) -> Tokens:
+    """Tokens of the current policy with these log-probs and advantages, all of weight 1."""
+    streams = {
+        "weight_kl": np.ones(len(given)),
+        "advantage_positive": np.maximum(given, 0.0),
+        "advantage_negative": np.minimum(given, 0.0),
+    }
+    tensors = {name: torch.from_numpy(each) for name, each in streams.items()}
+    return Tokens(torch.from_numpy(np.asarray(logprobs)), None, tensors)
 
 
 class CommonExamples:
