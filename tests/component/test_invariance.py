@@ -87,6 +87,7 @@ LINKS = [
     gui_libra.NegativeBySuccess(),
     ace.NegativeByConfidence(),
     SignalRescale(),
+    SignalRescale(kind="members"),
     SignalRescale(kind="rows", group_by="group_id"),
     ExpertMask(),
     SelectTokens(),

@@ -12,7 +12,8 @@ from agentrl_core.recipes.istar import TrajectoryPairs
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_all_pairs_of_a_group(seed: int) -> None:
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_all_pairs_of_a_group(reduce: str, seed: int) -> None:
     case = Case.random(seed, per="sequence")
 
     def expected(logprob: Tensor, *_: object) -> Tensor:
@@ -22,7 +23,8 @@ def test_all_pairs_of_a_group(seed: int) -> None:
             for part in parts:
                 away = (logprob - case.reward_reference_logprob)[part]
                 steps = case.step[part]
-                scores.append(torch.stack([0.3 * away[steps == step].sum() for step in steps.unique()]).mean())
+                scores.append(torch.stack([0.3 * away[steps == step].sum() for step in steps.unique()]))
+                scores[-1] = getattr(scores[-1], reduce)()
             labels = [case.score[part[0]] for part in parts]
             pairs = [
                 -functional.logsigmoid(better - worse)
@@ -35,4 +37,4 @@ def test_all_pairs_of_a_group(seed: int) -> None:
         assert len(costs) == 2  # the third group has one trajectory
         return torch.stack(costs).sum()
 
-    agree(TrajectoryPairs(beta=0.3), case, expected)
+    agree(TrajectoryPairs(beta=0.3, reduce=reduce), case, expected)

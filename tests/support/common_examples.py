@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from arithmetic import Value
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.loss import Policy, Train
+from agentrl_core.loss import Policy, Tokens, Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
 
@@ -104,6 +105,17 @@ def one_rollout(recipe: Recipe, old: Value, new: Value, given: Value, own: Value
     )
 
 
+def weighted_tokens(logprobs: Value, given: Value) -> Tokens:
+    """Tokens of the current policy with these log-probs and advantages, all of weight 1."""
+    streams = {
+        "weight_kl": np.ones(len(given)),
+        "advantage_positive": np.maximum(given, 0.0),
+        "advantage_negative": np.minimum(given, 0.0),
+    }
+    tensors = {name: torch.from_numpy(each) for name, each in streams.items()}
+    return Tokens(torch.from_numpy(np.asarray(logprobs)), None, tensors)
+
+
 class CommonExamples:
     """Registers the examples of a paper file that many files have.
 
@@ -121,6 +133,7 @@ class CommonExamples:
         self._losses = given_advantages(recipe) if losses is None else losses
         adapters: dict[str, Callable[[Example], Found]] = {
             "groups of five and of three": self._groups,
+            "groups of five and of three without std": self._groups,
             "one rollout of four has no score (convention)": self._unscored,
             "a group of one": self._alone,
             "two rollouts of two turns with tool tokens": self.tool_tokens,

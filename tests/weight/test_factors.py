@@ -101,12 +101,14 @@ def test_dead_groups_do_not_shrink_the_step() -> None:
     assert column(SignalRescale()(dead), "weight", "draw") == [1.0] * 5
 
 
-def test_gpg_counts_draws_without_gradient() -> None:
-    """Groups 1, 0 and 1, 1: half of the draws have a gradient; verl counts the scores that are not 0, three of four."""
-    batch = small([(0, [1]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 0.0, 1.0, 1.0])
-    batch = GroupRelative(scale="none")(batch)
-    assert column(SignalRescale(kind="rows", column="advantage")(batch), "weight", "draw") == [2.0] * 4
-    close(column(SignalRescale(kind="rows")(batch), "weight", "draw"), [4 / 3] * 4)
+def test_gpg_counts_draws_of_groups_without_gradient() -> None:
+    """Groups 1, 0.5, 0 and 1, 1: three of five draws, though one has advantage 0; verl counts scores that are not 0."""
+    draws = [(0, [1]), (0, [1]), (0, [1]), (1, [1]), (1, [1])]
+    batch = GroupRelative(scale="none")(small(draws, draw_score=[1.0, 0.5, 0.0, 1.0, 1.0]))
+    close(column(SignalRescale(kind="members")(batch), "weight", "draw"), [5 / 3] * 5)
+    close(column(SignalRescale(kind="rows", column="advantage")(batch), "weight", "draw"), [5 / 2] * 5)
+    close(column(SignalRescale(kind="rows")(batch), "weight", "draw"), [5 / 4] * 5)
+    assert column(SignalRescale()(batch), "weight", "draw") == [2.0] * 5
 
 
 # Columns
@@ -262,6 +264,7 @@ def test_trust_regions() -> None:
     ("make", "message"),
     [
         (lambda: SignalRescale(group_by="group_id"), "option group_by='group_id'"),
+        (lambda: SignalRescale(kind="members", group_by="group_id"), "option group_by='group_id'"),
         (lambda: SignalRescale(at_most=0.5), "option at_most=0.5"),
         (lambda: ColumnScaled(at_least=20.0, at_most=10.0), "option at_most=10.0"),
         (lambda: ColumnScaled(kind="exponential"), "option at_most=None is not possible; give the largest factor"),

@@ -1,7 +1,28 @@
-"""DPPO: how far a probability has moved decides who speaks, not its ratio (arXiv:2602.04879).
+"""DPPO: mask a token by how far its probability has moved, not by its ratio (arXiv:2602.04879).
+
+    L = - mean over tokens of M_t sg(min(r_t, 5)) A_t log p_t,   A = R - mean(R)
+    M_t = 0 if A_t > 0 and p_t - p_old > 0.2, or A_t < 0 and p_old - p_t > 0.2, else 1
 
 The ratio of an unlikely token leaves a clip range after a tiny change, that of a likely one after a large change only.
-A divergence of the two probabilities treats both alike. It is verl's `dppo_tv`; `dppo_kl` is `DivergenceMask("kl")`.
+A divergence of the two probabilities treats both alike. This is the paper's binary total variation; its binary KL is
+`DivergenceMask("kl", 0.05, 0.05)`. The top-K divergences are left out. p_old is the policy that sampled. verl's
+`dppo_tv` bounds the ratio at 20: `Reinforce("ratio", "ratio", at_most=20)`.
+
+Equations:
+    Read: the paper's sections 4.3 to 5.3 with appendices C, E and F.3, and the authors' code.
+
+    - 12, objective: `Policy` with `DivergenceMask`; the gradient of equation 12 is that of `Reinforce` without
+      `at_most`.
+    - 13, binary TV: `DivergenceMask("tv")`.
+    - 14, binary KL: `DivergenceMask("kl")`.
+    - 15 and 16, top-K TV and KL: left out: masks read the probability of the sampled token only, not those of the
+      sampler's likeliest tokens.
+    - 23, gradient: `Reinforce("ratio", "ratio", at_most=5.0)`; the advantage is `GroupRelative(scale="none")`.
+
+Differs:
+    - Optimizer steps: 8, as in the scaling runs, whose bound C = 5 and threshold 0.2 are those here too; the stability
+      test makes 4, with a threshold of 0.15 and no bound.
+    - Binary KL: 1e-8 is added to both complements, as in the code.
 """
 
 from __future__ import annotations
@@ -20,11 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DivergenceMask(Mask):
-    """Silences tokens whose probability has moved too far, in place of a ratio's bounds.
+    """Mask tokens whose probability has moved too far, in place of a ratio's bounds.
 
     `tv`: a positive advantage needs p - p_old <= high, a negative one p - p_old >= -low. `kl`: the divergence of the
     two-valued distributions, p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)), is at most `high` or
-    `low`, or p has moved against the advantage. Use it with `Reinforce("ratio", "ratio", at_most=20)` and `clip=None`.
+    `low`, or p has moved against the advantage. Use it with `Reinforce("ratio", "ratio", at_most=5)` and `clip=None`.
 
     Args:
         kind: `tv` or `kl`.
@@ -65,6 +86,7 @@ class DivergenceMask(Mask):
 DPPO = Recipe(
     name="dppo",
     source="arXiv:2602.04879",
-    advantage=GroupRelative(),
-    loss=Policy(clip=None, surrogate=Reinforce("ratio", "ratio", at_most=20.0), mask=DivergenceMask()),
+    advantage=GroupRelative(scale="none"),
+    loss=Policy(clip=None, surrogate=Reinforce("ratio", "ratio", at_most=5.0), mask=DivergenceMask()),
+    minibatches=8,
 )

@@ -1,21 +1,46 @@
 """iStar (OPRL): step rewards of an implicit reward model, which learns from preferences between trajectories.
 
-Nobody labels steps: the reward model is trained so that its mean step reward is higher for the better of two
-trajectories of a task, and the log-ratio to its reference, a snapshot of the policy, is the reward of a step. Its
-groups' mean over pairs weighs as the group's tokens do; the paper states only a mean over all pairs. Only the
-first step of a draw votes in the public code's statistics: `advantage.compat("istar/step")`. Source: arXiv:2509.19199.
+No step is labelled. The reward model phi is trained so that the sum of its step rewards is higher for the better of two
+trajectories of a task; the log-ratio to its reference, a snapshot of the policy, is the reward of a step:
+
+    r_k = 0.05 sum over the tokens of step k of (log phi - log p_snapshot)
+    A_k = (R - mean(R)) / std(R) + (r_k - mean(r)) / std(r),   r over all steps of the group
+    L = - mean over steps of min(rho_k A_k, clip(rho_k, 0.8, 1.2) A_k),   rho_k = p / p_old of the whole step
+
+Source: arXiv:2509.19199. Needs: `arl.annotate(batch, "reward_model_logprob", reward_model)` and
+`"reward_reference_logprob"` of the policy at the start of the iteration.
+
+Equations:
+    Read: the authors' code, and notes that copy equations 1, 2 and 4 to 6; the paper's text was not read.
+
+    - 1, step reward: `ImplicitProcess(level="step")`.
+    - 2, loss of the reward model: `TrajectoryPairs`.
+    - 4, episode advantage: `GroupRelative`.
+    - 5, step advantage and sum: `GroupRelative(column="process_reward", level="step")`, then the other with `add=True`.
+    - 6, policy objective: `Policy`, `Ratio("step", "sum", "segment")`, `aggregate="step_mean"`.
+    - C1, loss of the reward model in the code: `TrajectoryPairs(reduce="mean")`.
+    - C2, advantages of the code: `GroupRelative(center="leave_one_out", scale="none")` at both levels. The code takes
+      the statistics of the step rewards from the first step of each trajectory only: `advantage.compat("istar/step")`.
+
+Differs:
+    - Mean over pairs: over all pairs of the batch in the source. Here each group's mean over its pairs weighs as its
+      tokens do, so that packs of whole groups add up.
+    - Ratio and denominator of the code: those of tokens: `Policy()`.
+    - Group of one: the outcome itself, as in the code; the paper has none.
+    - Order: the notes score steps with the updated reward model; the authors' scripts and this recipe update it after.
+    - Penalty of 0.1 for an invalid action: to be paid by the environment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, column_name, option, token
-from agentrl_core.loss import GroupLoss, Policy, Tokens, Train, metric_sums, torch
+from agentrl_core.loss import GroupLoss, Policy, Ratio, Tokens, Train, metric_sums, torch
 from agentrl_core.reward import ImplicitProcess, OutcomeScore
 
 if TYPE_CHECKING:
@@ -24,9 +49,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrajectoryPairs(GroupLoss):
-    """Trains an implicit reward model to prefer, of any two trajectories of a task, the better one.
+    """Train an implicit reward model to prefer, of any two trajectories of a task, the better one.
 
-    With S the mean over the steps of a trajectory of beta * sum of log p - log p_other over the step's tokens, a group
+    With S the sum over the steps of a trajectory of beta * sum of log p - log p_other over the step's tokens, a group
     costs the mean of - log sigmoid(S_i - S_j) over its pairs with y_i > y_j. A group without such a pair costs nothing
     but still counts in the denominator.
 
@@ -36,6 +61,7 @@ class TrajectoryPairs(GroupLoss):
         beta: above 0.
         label: the column of y, one value a draw.
         other: the token column of log p_other.
+        reduce: `sum` over the steps of a trajectory, or `mean`, as in the public code.
 
     Example:
         >>> import torch
@@ -52,6 +78,7 @@ class TrajectoryPairs(GroupLoss):
     beta: float = option(0.05, above=0)
     label: str = column_name("score", level="token")
     other: str = column_name("reward_reference_logprob", level="token", model="reward_reference")
+    reduce: Literal["sum", "mean"] = "sum"
 
     def own_reads(self) -> Iterable[str | Column]:
         """Weights, ids, labels, and the other model's log-probs."""
@@ -59,10 +86,13 @@ class TrajectoryPairs(GroupLoss):
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """How badly the model orders the pairs of trajectories of each task, and metrics."""
-        steps, sequences, members = tokens.segments("step"), tokens.segments("sequence"), tokens.members("group")
-        of_step = torch.zeros_like(steps.ids).scatter(0, steps.ids, sequences.ids)
-        count = torch.zeros_like(steps.count).index_add(0, of_step, steps.exists.double()).clamp(min=1.0)
-        score = self.beta * sequences.sum(tokens.log_ratio_to(self.other)) / count.to(tokens.logprob.dtype)
+        sequences, members = tokens.segments("sequence"), tokens.members("group")
+        score = self.beta * sequences.sum(tokens.log_ratio_to(self.other))
+        if self.reduce == "mean":
+            steps = tokens.segments("step")
+            of_step = torch.zeros_like(steps.ids).scatter(0, steps.ids, sequences.ids)
+            count = torch.zeros_like(steps.count).index_add(0, of_step, steps.exists.double()).clamp(min=1.0)
+            score = score / count.to(tokens.logprob.dtype)
         label = sequences.mean(tokens.stream(self.label))
         drawn = (
             int(sequences.ids.max()) + 1 if len(sequences.ids) else 0
@@ -83,8 +113,11 @@ ISTAR = Recipe(
     source="arXiv:2509.19199",
     reward=(OutcomeScore(), ImplicitProcess(level="step")),
     advantage=(
-        GroupRelative(column="process_reward", level="step", scale="none"),
-        GroupRelative(scale="none", singleton="raw", add=True),
+        GroupRelative(column="process_reward", level="step", eps=0.0),
+        GroupRelative(eps=0.0, singleton="raw", add=True),
     ),
-    loss=(Train(TrajectoryPairs(), model="reward_model"), Policy()),
+    loss=(
+        Train(TrajectoryPairs(), model="reward_model"),
+        Policy(ratio=Ratio("step", "sum", "segment"), aggregate="step_mean"),
+    ),
 )

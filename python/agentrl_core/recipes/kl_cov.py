@@ -1,9 +1,22 @@
-"""KL-Cov: the entropy is kept by holding the few tokens that would reduce it most (arXiv:2505.22617).
+"""KL-Cov: keep the entropy by a penalty on the few tokens that would reduce it most (arXiv:2505.22617).
 
     cov_t = (A_t - mean A)(log p_t - mean log p) over the update's tokens
     L = mean over tokens of [ - r A + 1[t among the max(0.002 n, 1) of largest cov] |log p - log p_old| ]
 
 No clip. 0.002 is for 7B models, 0.0002 for 32B and in verl. Its sibling is `clip_cov`.
+
+Equations:
+    Read: the authors' code and the abstract.
+
+    - 10, covariance of a token: `TopTokens("covariance")`, over the tokens of the update.
+    - 13, choice: `TopTokens("covariance", 0.002, kind="floor")`, at least one token.
+    - 14, loss: `Policy(clip=None)`, with the penalty `KL(1.0, "abs", only=...)`.
+    - C1, aggregation: mean over tokens.
+
+Differs:
+    - Means and count: of a micro-batch in the code, of the update here, as in the paper.
+    - Groups without difference: filtered in the authors' runs; here they count with advantage 0.
+      `admit=select.DynamicSampling()` filters them.
 """
 
 from agentrl_core import Recipe
@@ -15,4 +28,5 @@ KL_COV = Recipe(
     source="arXiv:2505.22617",
     advantage=GroupRelative(),
     loss=Policy(clip=None, drift=KL(1.0, "abs", only=TopTokens("covariance", 0.002, kind="floor"))),
+    minibatches=8,
 )

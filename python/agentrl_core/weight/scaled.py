@@ -172,13 +172,12 @@ class SignalRescale(BatchComponent):
     """Scale up weights if many rows carry no signal, so that such groups do not shrink the step.
 
     weight *= count / count with a signal, by `kind`. `groups`: groups, and groups whose values differ (RAPO,
-    arXiv:2509.24107; CPGD, arXiv:2505.12504: `at_most=3.0`). `rows`: draws, and draws whose value is not 0 (GPG,
-    arXiv:2504.02546, with `column="advantage"`: draws without a gradient; verl's GPG counts scores; MC-GRPO,
-    arXiv:2601.22582, within groups: the pivot counts among the draws and has advantage 0). Without any signal the
-    factor is 1.
+    arXiv:2509.24107; CPGD, arXiv:2505.12504: `at_most=3.0`). `members`: draws, and draws of such groups (GPG,
+    arXiv:2504.02546). `rows`: draws, and draws whose value is not 0 (verl's GPG; MC-GRPO, arXiv:2601.22582, within
+    groups: the pivot counts among the draws and has advantage 0). Without any signal the factor is 1.
 
     Args:
-        kind: counted units: `groups` or `rows`.
+        kind: counted units: `groups`, `members` or `rows`.
         column: draw column of the signal.
         group_by: key columns of the groups in which `rows` are counted; `batch`: all together.
         at_most: the largest factor; None: none.
@@ -196,13 +195,13 @@ class SignalRescale(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (draw("weight"),)
     needs: ClassVar[tuple[Column, ...]] = (draw("group_id"),)
 
-    kind: Literal["groups", "rows"] = "groups"
+    kind: Literal["groups", "members", "rows"] = "groups"
     column: str = column_name("score", level="draw")
     group_by: str = column_name("batch", level="draw")
     at_most: float | None = option(None, at_least=1.0)
 
     def check_options(self) -> None:
-        """Require `group_by="batch"` for groups."""
+        """Require `group_by="batch"` unless rows are counted."""
         self.require(self.kind == "rows" or self.group_by == "batch", "group_by", 'choose kind="rows", or "batch"')
 
     def __call__(self, batch: Batch) -> Batch:
@@ -211,12 +210,12 @@ class SignalRescale(BatchComponent):
         values = rows.values(self.column)
         counted = rows.valid & np.isfinite(values)
         keys = rows.keys(self.group_by)
-        if self.kind == "groups":
-            ends = group.statistics(values, rows.keys("group_id"), valid=counted)
-            live, there = ends.most > ends.least, ends.count > 0
-            shares = np.array([live[there].mean() if there.any() else 0.0])
-        else:
+        if self.kind == "rows":
             shares = group.statistics((values != 0.0).astype(np.float64), keys, valid=counted).mean
+        else:
+            ends = group.statistics(values, rows.keys("group_id"), valid=counted)
+            units = ends.count if self.kind == "members" else ends.count > 0
+            shares = np.array([units[ends.most > ends.least].sum() / max(units.sum(), 1)])
         shares = np.nan_to_num(shares, nan=0.0)
         factors = np.divide(1.0, shares, out=np.ones_like(shares), where=shares > 0.0)
         return rows.scale(np.minimum(factors, np.inf if self.at_most is None else self.at_most)[keys])

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from arithmetic import Value
-from common_examples import CommonExamples, advantages, given_advantages, single_tokens
+from common_examples import CommonExamples, advantages, given_advantages, single_tokens, weighted_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
 
 from agentrl_core import recipes
-from agentrl_core.loss import ClipBounds, Tokens
+from agentrl_core.loss import ClipBounds
 from agentrl_core.loss.mask import score_of
 
 EXAMPLES = PaperExamples("clip_cov")
@@ -21,20 +21,8 @@ CommonExamples(EXAMPLES, recipes.CLIP_COV)
 MASK = recipes.CLIP_COV.loss.mask
 
 
-def tokens(logprobs: Value, given: Value) -> Tokens:
-    """Tokens of the current policy with these log-probs and advantages."""
-    streams = {
-        "weight_kl": np.ones(len(given)),
-        "advantage_positive": np.maximum(given, 0.0),
-        "advantage_negative": np.minimum(given, 0.0),
-    }
-    return Tokens(
-        torch.from_numpy(np.asarray(logprobs)), None, {key: torch.from_numpy(each) for key, each in streams.items()}
-    )
-
-
 def covariance(logprobs: Value, given: Value) -> Value:
-    return score_of(tokens(logprobs, given), "covariance").numpy()
+    return score_of(weighted_tokens(logprobs, given), "covariance").numpy()
 
 
 @EXAMPLES.by("covariances of four tokens")
@@ -67,7 +55,7 @@ def kl_cov(example: Example) -> Found:
 def count(example: Example) -> Found:
     def left_out(number: int) -> int:
         half = np.repeat([1.0, -1.0], number // 2)
-        kept = MASK(tokens(2.0 * half - 3.0, half), torch.zeros(number), ClipBounds())[0]
+        kept = MASK(weighted_tokens(2.0 * half - 3.0, half), torch.zeros(number), ClipBounds())[0]
         return int((kept == 0).sum())
 
     return {"clip_cov": np.array([left_out(int(number)) for number in example.values["N"]], float)}

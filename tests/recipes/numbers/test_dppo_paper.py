@@ -1,0 +1,73 @@
+"""Worked examples of the paper of dppo, computed by the recipe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import CommonExamples, given_advantages, path_of, single_tokens
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+
+from agentrl_core import recipes
+from agentrl_core.loss import Reinforce
+from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.dppo import DivergenceMask
+
+EXAMPLES = PaperExamples("dppo")
+CommonExamples(EXAMPLES, recipes.DPPO)
+BOUNDED = given_advantages(recipes.DPPO)
+FREE = given_advantages(recipes.DPPO, surrogate=Reinforce("ratio", "ratio"))
+"""Without the bound of the ratio: the gradient of equation 12."""
+BY_KL = given_advantages(recipes.DPPO, surrogate=Reinforce("ratio", "ratio"), mask=DivergenceMask("kl", 0.05, 0.05))
+
+
+def _objective(recipe: Recipe, mu: Value, new: Value, given: Value) -> Value:
+    """M r A of each token: its gradient by the log-prob."""
+    gradient = single_tokens(recipe, np.log(mu), np.log(new), given)["gradient.logprob"]
+    return -gradient * len(given)
+
+
+@EXAMPLES.by("binary TV: rare tokens stay, likely ones are masked")
+def total_variation(example: Example) -> Found:
+    objective = _objective(FREE, *(example.values[name] for name in ("mu", "new", "A")))
+    return {"objective": objective, "mask": objective != 0}
+
+
+@EXAMPLES.by("binary KL")
+def binary_kl(example: Example) -> Found:
+    return {"mask": _objective(BY_KL, *(example.values[name] for name in ("mu", "new", "A"))) != 0}
+
+
+@EXAMPLES.by("gradient weights, tool tokens out")
+def weights(example: Example) -> Found:
+    given = example.values
+    own = given["m"] > 0
+
+    def found(recipe: Recipe) -> Value:
+        members = [
+            {"path": path_of(given["m"]), "reward": float(given["A"]), "logprobs": np.log(given["mu"][own]).tolist()}
+        ]
+        policy = {"logprob": np.log(given["new"][own]).tolist()}
+        gradient = computed(recipe, ["loss", "gradient.logprob"], members=members, policy=policy)["gradient.logprob"]
+        weight = np.zeros(len(own))
+        weight[own] = -gradient * own.sum()
+        return weight
+
+    return {"weight_of_grad_log_pi": found(BOUNDED), "weight_if_C_is_infinite": found(FREE)}
+
+
+@EXAMPLES.by("the second optimizer step of a batch")
+def later_step(example: Example) -> Found:
+    mu, first, second, given = (example.values[name] for name in ("mu", "first", "second", "A"))
+    moved = _objective(FREE, mu, second, given)
+    return {
+        "first_objective": _objective(FREE, mu, first, given).sum(),
+        "second_mask": moved != 0,
+        "second_objective": moved.sum(),
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
