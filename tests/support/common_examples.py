@@ -69,8 +69,8 @@ def path_of(mask: Value) -> str:
     return " ".join(words)
 
 
-def single_tokens(recipe: Recipe, old: Value, new: Value, given: Value) -> Mapping[str, Value]:
-    """Loss, and gradient by log-prob, of rollouts of one token each with these advantages."""
+def single_tokens(recipe: Recipe, old: Value, new: Value, given: Value, **columns: Value) -> Mapping[str, Value]:
+    """Loss, and gradient by log-prob, of rollouts of one token each with these advantages and token columns."""
     members = [
         {**member, "logprobs": [float(logprob)]}
         for member, logprob in zip(answers([1] * len(old), given.tolist()), old, strict=True)
@@ -79,7 +79,7 @@ def single_tokens(recipe: Recipe, old: Value, new: Value, given: Value) -> Mappi
         recipe,
         ["loss", "gradient.logprob"],
         members=members,
-        columns={"token": {"reference_logprob": new.tolist()}},
+        columns={"token": {"reference_logprob": new, **columns}},
         policy={"logprob": new.tolist()},
     )
 

@@ -5,7 +5,23 @@
     tokens with w > 5 have no term and still count; groups of equal rewards are replaced
 
 The loss is AReaL's with a wider range. The score is the task's times the flag of the format, which the environment
-pays. How far generation may run ahead is the collection's.
+pays. Generation runs at most 4 iterations ahead: `Collector(..., staleness=4)`.
+
+Equations:
+    Read: the public code, and notes on the paper; its text was not read.
+
+    - C1, score: left out: the environment pays it.
+    - C2, centring and dynamic filter: `GroupRelative(scale="none")` and `DynamicSampling(Band())`.
+    - C3, sequences of a trajectory: not computed: `Forest.ingest` finds the calls that go on from an earlier one,
+      whatever the recipe.
+    - C4, advantage: the second `GroupRelative`, over the trained tokens of the batch, std over n.
+    - C5, loss: `ImportanceWeight` and `Clip(0.4, 0.4, center="proximal")`.
+    - C6, admission: `LimitStaleness(4)`, counted in batches; not computed: how many rollouts run at once is
+      `Collector(..., concurrency=...)`.
+
+Differs:
+    - Bias, scale and bound of the score: -0.5, 10 and 20 in the code. The first two cancel in the normalisation, and
+      scores of at most 1 do not reach the bound.
 
 Needs: `proximal_logprob`, from `arl.annotate` before the first update.
 """
@@ -13,17 +29,19 @@ Needs: `proximal_logprob`, from `arl.annotate` before the first update.
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.select import DynamicSampling
+from agentrl_core.schedule import LimitStaleness
+from agentrl_core.select import Band, DynamicSampling
 from agentrl_core.weight import ImportanceWeight
 
 ASEARCHER = Recipe(
     name="asearcher",
     source="arXiv:2508.07976",
-    admit=DynamicSampling(),
+    admit=DynamicSampling(Band()),
     advantage=(
         GroupRelative(scale="none"),
-        GroupRelative(column="advantage", group_by="batch", voter="token"),
+        GroupRelative(column="advantage", group_by="batch", voter="token", ddof=0),
     ),
     weight=ImportanceWeight(logprob="proximal_logprob", kind="filter", at_most=5.0),
     loss=Policy(clip=Clip(0.4, 0.4, center="proximal")),
+    hooks=LimitStaleness(4),
 )

@@ -6,6 +6,21 @@ which stay whatever comes of them. A task without a solution keeps its first gro
 trained, and what is trained is what was sampled behind them. Groups are compared with (R - mean) / (std + 1e-4),
 without a KL penalty. The paper pays 0.5 for a right format beside 1 for a right answer, which is the environment's to
 do: its facts.
+
+Equations:
+    Read: the authors' code, the abstract, and notes on the paper; its text was not read.
+
+    - C1, difficulty detection: `HintLadder(column="success")`: no member of the group succeeded.
+    - C2, hint: `HintLadder`, shares 0.25, 0.5 and 0.75 of the characters.
+    - C3, reward: left out: the environment pays 1 for a right answer and 0.5 for a right format.
+    - C4, advantage: `GroupRelative(eps=1e-4)`.
+    - C5, loss: `Policy`, mean over the tokens of the batch; the hint is prompt.
+
+Differs:
+    - Length of a hint: rounded half to even in the code, rounded down here.
+    - Instruction before the hint: worded otherwise.
+    - Groups solved on a rung: the code gives them their plain prompt back if another group climbs further; here they
+      keep the hint, as the paper says.
 """
 
 from __future__ import annotations

@@ -8,6 +8,25 @@
 Its public code adds the penalty as a plain number, which has no gradient; here its slope is the coefficient of one. Its
 asymmetric variant and its bound on steps of large divergence are not here.
 
+Equations:
+    Read: the paper file's sources, the public code first; the paper's text was not read.
+
+    - C1, soft-min of two critics: `Value(heads="soft_minimum", temperature=0.3)`.
+    - C2, advantage: `Gae(level="step")` and `GroupRelative(group_by="batch", eps=1e-8)`.
+    - C3, critic loss: `Value(kind="huber", delta=0.5, clip=0.2, combine="mean")`.
+    - C4, PID on the velocity of the reward: `PredictivePenalty.move`.
+    - C5, phase: `PredictivePenalty`, from the last 100 rewards.
+    - C6, threshold: `PredictivePenalty`, between 0.1 and 0.6.
+    - C7, entropy-gated penalty: as N1, since its value has no gradient.
+    - C8, loss: `Policy(entropy=0.01)`; the critic's loss is a step of its own optimizer.
+    - N1, coefficient of a differentiable KL: `KL(PredictivePenalty())`.
+
+Differs:
+    - KL: the penalty's value has no gradient in the code; here the coefficient is its slope.
+    - Controller: moved in each of the two epochs in the code, with the same reward; here once an iteration.
+    - Rewards: divided by a running normaliser in the code; here as the environment pays them.
+    - Target critic: moved by 0.05 in the code, which reads it nowhere; there is none here.
+
 Source: SAFE: Stable Alignment Finetuning with Entropy-Aware Predictive Control for RLHF (arXiv:2602.04651). Needs: the
 critic as step columns `value` and `old_value`, answering `value` as `[N, 2]`; the model reference; the loop's metric
 `reward`.
@@ -34,9 +53,9 @@ class PredictivePenalty(Controller):
     threshold = clip((0.3 + 0.3 e + 0.01 I + 0.05 (e - e of before)) phase, 0.1, 0.6)
     number = 0.2 (kl - threshold) max(0.5, entropy_floor / (H + 0.1)) where kl is above it, else `at_least`
 
-    The phase is 1.5 before `window` rewards are known; then 1.2 if the mean of their newer half is above that of the
-    older by more than 0.01; else 1 if they are within a spread of 0.02 above 0.7; else 0.8. How the public code
-    compares means is not certain.
+    kl and the e of before begin at 0. The phase is 1.5 before `window` rewards are known; then 1.2 if the mean of the
+    last `window` is above that of the `window` before by more than 0.01; else 1 if they are within a spread of 0.02
+    above 0.7; else 0.8.
 
     Args:
         entropy_floor: entropy below which the price rises, above 0.
@@ -46,8 +65,8 @@ class PredictivePenalty(Controller):
     Example:
         >>> from agentrl_core.recipes.safe import PredictivePenalty
         >>> price = PredictivePenalty()
-        >>> state = price.moved(price.initial_state(), {"reference_kl": 0.9, "entropy": 1.9, "reward": 0.5})
-        >>> round(price.value(state), 6)  # 0.2 (0.9 - 0.3 * 1.5) * 2 / 2
+        >>> state = price.moved(price.initial_state(), {"reference_kl": 9.0, "entropy": 1.9, "reward": 0.5})
+        >>> round(price.value(state), 6)  # 0.2 (0.1 * 9 - 0.3 * 1.5) * 2 / 2
         0.09
     """
 
@@ -62,20 +81,19 @@ class PredictivePenalty(Controller):
 
     def begin(self) -> State:
         """Nothing measured."""
-        return {"value": self.at_least, "kl": None, "average": None, "error": None, "integral": 0.0, "rewards": []}
+        return {"value": self.at_least, "kl": 0.0, "average": None, "error": 0.0, "integral": 0.0, "rewards": []}
 
     def move(self, state: State, *metrics: float) -> State:
         """One measurement."""
         divergence, entropy, reward = metrics
-        smooth = divergence if state["kl"] is None else 0.9 * state["kl"] + 0.1 * divergence
-        average, error, integral, moved = reward, None, 0.0, 0.0
+        smooth = 0.9 * state["kl"] + 0.1 * divergence
+        average, error, integral, moved = reward, 0.0, 0.0, 0.0
         if state["average"] is not None:
             average = 0.95 * state["average"] + 0.05 * reward
             error = average - state["average"] - 0.001
             integral = min(max(state["integral"] + error, -1.0), 1.0)
-            change = 0.0 if state["error"] is None else error - state["error"]
-            moved = 0.3 * error + 0.01 * integral + 0.05 * change
-        rewards = [*state["rewards"], reward][-self.window :]
+            moved = 0.3 * error + 0.01 * integral + 0.05 * (error - state["error"])
+        rewards = [*state["rewards"], reward][-2 * self.window :]
         threshold = min(max((0.3 + moved) * self._phase(rewards), 0.1), 0.6)
         gate = max(0.5, self.entropy_floor / (entropy + 0.1))
         price = max(0.2 * (smooth - threshold) * gate, self.at_least)
@@ -85,10 +103,10 @@ class PredictivePenalty(Controller):
     def _phase(self, rewards: list[float]) -> float:
         if len(rewards) < self.window:
             return 1.5
-        older, newer = rewards[: self.window // 2], rewards[self.window // 2 :]
-        if np.mean(newer) - np.mean(older) > 0.01:
+        newer, older = rewards[-self.window :], rewards[: self.window]
+        if len(rewards) == 2 * self.window and np.mean(newer) - np.mean(older) > 0.01:
             return 1.2
-        return 1.0 if np.std(rewards) < 0.02 and np.mean(rewards) > 0.7 else 0.8
+        return 1.0 if np.std(newer) < 0.02 and np.mean(newer) > 0.7 else 0.8
 
     def value(self, state: State) -> float:
         """The price."""
@@ -98,7 +116,7 @@ class PredictivePenalty(Controller):
 SAFE = Recipe(
     name="safe",
     source="arXiv:2602.04651",
-    advantage=(Gae(level="step"), GroupRelative(column="advantage", level="step", group_by="batch")),
+    advantage=(Gae(level="step"), GroupRelative(column="advantage", level="step", group_by="batch", eps=1e-8)),
     loss=(
         Train(
             Value(kind="huber", delta=0.5, clip=0.2, combine="mean", heads="soft_minimum", temperature=0.3),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from arithmetic import Value
-from common_examples import given_advantages
+from common_examples import given_advantages, single_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
@@ -17,25 +17,10 @@ from agentrl_core import _core, recipes
 from agentrl_core.collect.prefetch import allowed
 from agentrl_core.collect.run_state import RunState
 from agentrl_core.loss import Tokens
-from agentrl_core.recipe import Recipe
 
 EXAMPLES = PaperExamples("areal")
 LOSSES = given_advantages(recipes.AREAL)
 CLIP = recipes.AREAL.loss.clip
-
-
-def stale(recipe: Recipe, behave: Value, prox: Value, theta: Value, given: Value) -> Found:
-    """Loss and gradient of one-token rollouts of another policy."""
-    members = answers([1] * len(given), given.tolist())
-    return dict(
-        computed(
-            recipe,
-            ["loss", "gradient.logprob"],
-            members=[{**member, "logprobs": [old]} for member, old in zip(members, behave.tolist(), strict=True)],
-            columns={"token": {"proximal_logprob": prox.tolist()}},
-            policy={"logprob": theta.tolist()},
-        )
-    )
 
 
 @EXAMPLES.by("admission at version 3")
@@ -64,7 +49,7 @@ def three_policies(example: Example) -> Found:
 
     def found(**clip: Any) -> Found:
         changed = given_advantages(recipes.AREAL, clip=replace(CLIP, **clip))
-        return stale(changed, behave, prox, theta, values)
+        return dict(single_tokens(changed, behave, theta, values, proximal_logprob=prox))
 
     unclipped = found(center_at_most=5.0, low=1.0, high=99.0)
     return {
@@ -79,9 +64,9 @@ def three_policies(example: Example) -> Found:
 def second_step(example: Example) -> Found:
     assert recipes.AREAL.minibatches == 4
     behave, prox, first, second, given = (example.values[name] for name in ("behave", "prox", "first", "second", "A"))
-    moved = stale(LOSSES, behave, prox, second, given)
+    moved = single_tokens(LOSSES, behave, second, given, proximal_logprob=prox)
     return {
-        "first_loss": stale(LOSSES, behave, prox, first, given)["loss"],
+        "first_loss": single_tokens(LOSSES, behave, first, given, proximal_logprob=prox)["loss"],
         "second_loss": moved["loss"],
         "second_has_gradient": moved["gradient.logprob"] != 0,
     }
