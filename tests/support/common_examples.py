@@ -138,6 +138,7 @@ class CommonExamples:
             "a group of one": self._alone,
             "two rollouts of two turns with tool tokens": self.tool_tokens,
             "tokens that another policy sampled": self.off_policy,
+            "tokens that another policy sampled, with the KL": self.off_policy,
             "the second optimizer step of a batch clips": self.second_step,
         }
         for name in but:
@@ -184,12 +185,16 @@ class CommonExamples:
         return {"loss": found["loss"], **firsts}
 
     def off_policy(self, example: Example, losses: Recipe | None = None) -> Found:
-        """Loss of tokens of other log-probs, and the objective of each, by another recipe's loss if one is given."""
+        """Loss of tokens of other log-probs, and the objective of each, by another recipe's loss if one is given.
+
+        The loss has the divergence from `ref` if the example gives it; the objectives do not.
+        """
         losses = losses or self._losses
         given = [example.values[name] for name in ("old", "new", "A")]
         alone = [single_tokens(losses, *(each[[at]] for each in given)) for at in range(len(given[0]))]
         objective = -np.concatenate([found["loss"] for found in alone])
-        return {"loss": single_tokens(losses, *given)["loss"], "objective": objective}
+        found = {"loss": single_tokens(losses, *given, example.values.get("ref"))["loss"], "objective": objective}
+        return {name: value for name, value in found.items() if name in example.expect}
 
     def second_step(self, example: Example, losses: Recipe | None = None) -> Found:
         """Losses of two optimizer steps of a batch, and which tokens have a gradient at the second.
@@ -203,6 +208,6 @@ class CommonExamples:
         moved = single_tokens(losses, old, base + given["second"], given["A"])
         losses_of = {"first": single_tokens(losses, old, first, given["A"])["loss"], "second": moved["loss"]}
         found = {f"{name}{end}": loss for name, loss in losses_of.items() for end in ("", "_loss")}
-        moves = moved["gradient.logprob"] != 0
+        moves = np.abs(moved["gradient.logprob"]) > 1e-7  # the reference is stored in 32 bits
         found |= {"second_has_gradient": moves, "has_gradient": moves}
         return {name: value for name, value in found.items() if name in example.expect}

@@ -6,8 +6,21 @@
 
 A round thinks, writes the report so far and acts; the next one sees the question, that round and what it was answered,
 and nothing else, so that the report is all that it remembers. The last round is shown with its thoughts here. Every
-round of an update counts the same, those of long trajectories too. gamma and the bounds are not given in the paper;
-those here are ours, the bounds GSPO's. A number of rows that ranks divide evenly: `weight.SelectDraws(multiple=8)`.
+round of an update counts the same, those of long trajectories too.
+
+Equations:
+    Read: notes of others and the abstract; the paper's text was not read.
+
+    - N1, state: `ObservationWindow(turns=1)`; results of tools are input and have no loss.
+    - N2, discounted reward: `Discounted(outcome="score", gamma=0.995)`.
+    - N3, advantage: `GroupRelative(level="step")`, std of n - 1 and 1e-6 added to it.
+    - N4, objective: `Policy`, `Ratio("step")`, `aggregate="step_mean"`.
+    - N5, adaptive downsampling: an option, `weight.SelectDraws(column="score", multiple=8)`, which drops whole
+      trajectories instead of rounds. Packs of tokens share out evenly over ranks without it.
+
+Differs:
+    - Clip range: not stated; those of GSPO here.
+    - Discount: 0.995 by one of the notes, as here.
 """
 
 from agentrl_core import Recipe

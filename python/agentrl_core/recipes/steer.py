@@ -3,6 +3,20 @@
 The change of a token's entropy by a step on it is estimated to first order, and large changes of either sign are
 damped, so that the entropy neither collapses nor explodes. The weights follow the current policy: they are part of the
 loss.
+
+Equations:
+    Read: the public code and its README; the paper's text was not read.
+
+    - C1, estimated change of entropy: `EntropyChange`, no gradient through it.
+    - C2, linear map: `EntropyChange(kind="linear", low=0.8, high=1.2)`.
+    - C3, exponential map: an option, `EntropyChange(kind="exponential", low=0.8)`.
+    - C4, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10; all tokens count in the mean, whatever their weight.
+    - C5, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+
+Differs:
+    - Entropies: those stored with the batch in the code; those of the current policy here, as its probabilities.
+    - Smallest and largest change: of a micro-batch of 8 sequences in the code; of all tokens of the update here, so
+      that weights do not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -81,4 +95,5 @@ STEER = Recipe(
     source="arXiv:2510.10150",
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.28, dual=10.0), mask=EntropyChange()),
+    minibatches=16,
 )

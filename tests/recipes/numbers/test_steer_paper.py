@@ -1,0 +1,108 @@
+"""Worked examples of the paper of steer, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from arithmetic import Value
+from common_examples import CommonExamples, given_advantages
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+from agentrl_core.loss import ClipBounds, Mask, Tokens
+
+EXAMPLES = PaperExamples("steer")
+CommonExamples(EXAMPLES, recipes.STEER)
+LINEAR = recipes.STEER.loss.mask
+EXPONENTIAL = replace(LINEAR, kind="exponential")
+
+
+def weights(mask: Mask, old: Value, new: Value, entropies: Value, given: Value, trained: Any = 1.0) -> Value:
+    """Weights of tokens with these probabilities, entropies and advantages."""
+    streams = {
+        "weight_kl": np.ones(len(new)) * trained,
+        "old_logprob": np.log(old),
+        "advantage_positive": np.maximum(given, 0.0) * trained,
+        "advantage_negative": np.minimum(given, 0.0) * trained,
+    }
+    logprobs, log_ratios = torch.from_numpy(np.log(new)), torch.from_numpy(np.log(new / old))
+    tokens = Tokens(
+        logprobs,
+        torch.from_numpy(np.asarray(entropies)),
+        {name: torch.from_numpy(each) for name, each in streams.items()},
+    )
+    positive, negative = mask(tokens, log_ratios, ClipBounds())
+    assert torch.equal(positive, negative)
+    return positive.numpy()
+
+
+def trained(mask: Mask, old: Value, new: Value, entropies: Value, given: Value) -> Found:
+    """Loss, and gradient by log-prob, of single tokens with these probabilities, entropies and advantages."""
+    members = [
+        {**member, "logprobs": [float(logprob)]}
+        for member, logprob in zip(answers([1] * len(old), given.tolist()), np.log(old), strict=True)
+    ]
+    return dict(
+        computed(
+            given_advantages(recipes.STEER, mask=mask),
+            ["loss", "gradient.logprob"],
+            members=members,
+            policy={"logprob": np.log(new).tolist(), "entropy": entropies.tolist()},
+        )
+    )
+
+
+@EXAMPLES.by("weights of five tokens, one from a tool")
+def five(example: Example) -> Found:
+    given = [example.values[name] for name in ("old", "pi", "H", "A", "mask")]
+    return {
+        "weight_linear": weights(LINEAR, *given)[:4],
+        "weight_exponential": weights(EXPONENTIAL, *given)[:4],
+    }
+
+
+@EXAMPLES.by("tiny changes: the floor of 0.02")
+def tiny(example: Example) -> Found:
+    old, new, entropies = (example.values[name] for name in ("old", "pi", "H"))
+    return {"weight": weights(EXPONENTIAL, old, new, entropies, np.full(2, example.values["A"]))}
+
+
+@EXAMPLES.by("all changes equal")
+def equal(example: Example) -> Found:
+    """Entropies at which the changes are those of the example, at probabilities of 1/2."""
+    half = np.full(3, 0.5)
+    entropies = example.values["omega"] / half - np.log(half)
+    return {"weight": weights(LINEAR, half, half, entropies, np.ones(3))}
+
+
+@EXAMPLES.by("the loss of two responses of unequal length")
+def unequal(example: Example) -> Found:
+    """Entropies at which the changes of entropy give the weights of the example."""
+    ratios, given, wanted = (example.values[name] for name in ("ratio", "A", "w"))
+    new = np.full(5, 0.4)
+    changes = (LINEAR.high - wanted) / (LINEAR.high - LINEAR.low)
+    entropies = changes / (np.abs(given) * ratios * (1 - new)) - np.log(new)
+    np.testing.assert_allclose(weights(LINEAR, new / ratios, new, entropies, given), wanted, rtol=1e-6)
+    found = trained(LINEAR, new / ratios, new, entropies, given)
+    return {"loss": found["loss"], "gradient_wrt_logp_times_tokens": 5 * found["gradient.logprob"]}
+
+
+@EXAMPLES.by("the second optimizer step of a batch: weights are computed again")
+def later_step(example: Example) -> Found:
+    old, second, entropies, given = (example.values[name] for name in ("old", "second", "H", "A"))
+    assert recipes.STEER.minibatches == 16
+    return {
+        "weight_first": weights(EXPONENTIAL, old, old, entropies, given),
+        "weight_second": weights(EXPONENTIAL, old, second, entropies, given),
+        "loss_second": trained(EXPONENTIAL, old, second, entropies, given)["loss"],
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
