@@ -1,8 +1,28 @@
 """CPGD: the log-ratio in place of the ratio, and a drift term of bounded gradient (arXiv:2505.12504).
 
 A ratio that explodes on a negative advantage is what makes PPO's objective collapse. Inside the bounds the gradient is
-A grad log p whatever the ratio is. Bounds from tight to loose along a response are those of `loss.clip.TokenClip`.
-Weights by the spread of a group's scores: `GroupRelative()`.
+A grad log p whatever the ratio is. The paper has three weights of a group: its spread, as here; none; or more the fewer
+groups have a spread, `advantage=GroupRelative(scale="none"), weight=SignalRescale(at_most=3.0)`.
+
+Equations:
+    Read: public code of the authors' laboratory and of others, a README of the authors and reviews; the paper's text
+    was not read.
+
+    - C1, clipped policy gradient: `LogClipped`, by the bounds of `Clip(0.2, 0.2)`.
+    - C2, policy drift: `BoundedDrift(0.01, slope_at_most=0.2)`.
+    - C3, loss: `Policy`, no divergence from a reference.
+    - N1, objective in log-ratios: `LogClipped`, `aggregate="sequence_mean"`.
+    - C4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a group of one is 0 here, and its reward in the
+      code (`singleton="raw"`).
+    - C5, clip-filter-like weight: an option, as above.
+    - N2, tight to loose: left out: an option; the bounds of each token would be columns for `loss.clip.TokenClip`.
+    - N3, several epochs: left out: an option for more than one pass over a batch, of which there is one.
+
+Differs:
+    - Value of the loss: of log-ratios, as N1; the code leaves out the old log-prob. The gradients are equal.
+    - Drift: at most 0.2 and weight 0.01 by the authors, as here; 2 and 0.001 in the code of their laboratory.
+    - Filter of groups: the authors' README keeps groups of an accuracy from 0.1 to 0.9:
+      `admit=DynamicSampling(Band(at_least=0.1, at_most=0.9))`; none here.
 """
 
 from __future__ import annotations
@@ -15,7 +35,6 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import KL, ClipBounds, Policy, Surrogate, Tokens
 from agentrl_core.recipes.gmpo import log_clipped
-from agentrl_core.weight import SignalRescale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +101,6 @@ class BoundedDrift(KL):
 CPGD = Recipe(
     name="cpgd",
     source="arXiv:2505.12504",
-    advantage=GroupRelative(scale="none"),
-    weight=SignalRescale(at_most=3.0),
+    advantage=GroupRelative(),
     loss=Policy(surrogate=LogClipped(), drift=BoundedDrift(0.01), aggregate="sequence_mean"),
 )
