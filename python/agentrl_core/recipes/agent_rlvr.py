@@ -1,10 +1,21 @@
-"""Agent-RLVR: tasks that fail are tried again with guidance, which training does not see (arXiv:2506.11425).
+"""Agent-RLVR: retry failed tasks with guidance that training does not see, and prefer successes (arXiv:2506.11425).
 
-If nobody of a group succeeds, the agent `teacher` is asked for guidance about the first attempt, and as many again
+If no rollout of a group succeeds, the agent `teacher` is asked for guidance about the first attempt, and as many again
 are made with it in their prompt. They are trained as if they had been asked the task alone (`Branch.with_prompt`),
 against the failures: DPO with beta = 0.1 on pairs of a success and a failure of the same task. Pairs, at most four for
-a task, are each success with the failure whose length is nearest to its own, each draw in one pair at most. What the
-paper does not say is taken so: pairs, beta, and that guidance is taken out.
+a task, are each success with the failure whose length is nearest to its own, each draw in one pair at most. The paper
+does not state how pairs are made, beta, or that guidance is taken out; these are chosen here.
+
+Equations:
+    Read: the abstract, and summaries of others; the paper's text was not read.
+
+    - N1, loop: `Guided`, a second round of a group that nobody solved.
+    - N2, pairs: `NearestPairs`, at most four of a task and a draw in one pair; the notes join every success with every
+      failure.
+    - N3, DPO: `Preference(beta=0.1)`, of sums over trained tokens.
+
+Differs:
+    - Pairs: see N2.
 """
 
 from __future__ import annotations
@@ -66,7 +77,7 @@ class AgentHint(HintSource):
 
 @dataclass(frozen=True)
 class Guided(Rounds):
-    """Tries a task that nobody solved again, with the advice of a teacher that training does not see.
+    """Try a task that no rollout solved again, with the advice of a teacher that training does not see.
 
     The draw column `guided` is 1 for what was made so.
 
@@ -95,7 +106,7 @@ class Guided(Rounds):
 
 @dataclass(frozen=True)
 class NearestPairs(BatchComponent):
-    """Pairs each success with the failure of its group whose length is nearest: draw column `pair`, advantage 1 and -1.
+    """Pair each success with the failure of its group whose length is nearest: draw column `pair`, advantage 1 and -1.
 
     Successes are served in order; of failures as near the first one is taken. A draw is in one pair at most; the others
     have pair -1 and advantage 0.

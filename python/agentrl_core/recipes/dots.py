@@ -1,4 +1,4 @@
-"""DOTS: tasks of middling difficulty, predicted from a few that are looked at; and groups of the past beside the fresh.
+"""DOTS: choose tasks of middling difficulty, predicted from a few surveyed ones, and replay groups of the past.
 
 Every other iteration 256 tasks are rolled out, without training on them. Their success rates predict all other tasks by
 the likeness of their vectors z, and the tasks that are probably solved half the time are chosen:
@@ -10,13 +10,26 @@ c = p_k / p_sampled, where p_k is the policy when the step begins,
 
     L = - mean min(r A, clip(r, 0.8 c, 1.2 c) A),    A = (R - mean) / std of its own group
 
-Source: arXiv:2506.05316; code ASTRAL-Group/data-efficient-llm-rl, which appends each fresh batch to its memory twice;
-that is not done here. The projection of z and its calibration are trained there: give the projected vectors. The first
-iteration is all fresh there and of twice the size: ask for more tasks in it. Groups of equal rewards are remembered, as
-in the code.
+Source: arXiv:2506.05316. The projection of z and its calibration were trained before: give the projected vectors. The
+first iteration is all fresh there and of twice the size: ask for more tasks in it.
 
 Needs: the pool's column `embedding`, a vector for each task; `proximal_logprob` from
 `arl.annotate(batch, "proximal_logprob", policy)`.
+
+Equations:
+    Read: the authors' code, and a public port.
+
+    - 2, difficulty: the success rates of `PredictedSuccess` are 1 - d.
+    - C1, prediction: `PredictedSuccess`.
+    - C2, calibration: left out: its two parameters come from a network that was trained before the RL and is not part
+      of the recipe.
+    - C3, choice: `NearTarget` and `ProportionalSampler`.
+    - C4, batch and buffer: `Mix(Memory(capacity=512, per_task=1, unit="group"))`; not computed: in the recipe's cases.
+    - C5, loss: `Clip(center="proximal")`, mean over tokens; the advantage is `GroupRelative`.
+
+Differs:
+    - Surveyed tasks: keep the success rate that was measured; the code predicts those too.
+    - Memory: the code appends each fresh batch twice; here once.
 """
 
 from agentrl_core import Recipe
@@ -34,7 +47,8 @@ DOTS = Recipe(
         sample=ProportionalSampler(temperature=1e-3),
         survey=Survey(tasks=256, every=2),
     ),
-    replay=Mix(Memory(capacity=512, unit="group"), share=0.5),
+    replay=Mix(Memory(capacity=512, per_task=1, unit="group"), share=0.5),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(center="proximal")),
+    minibatches=8,
 )

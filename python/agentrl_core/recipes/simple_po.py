@@ -4,7 +4,26 @@ Beyond a clip there is no gradient, so a ratio that has left the range is not br
 
     r A - |A| (r - 1)^2 / (2 epsilon)
 
-whose best ratio is the bound itself.
+whose best ratio is the bound itself. The rest is PPO: A by GAE with a critic, gamma 0.99 and lambda 0.95, and ten
+epochs of four minibatches. The paper's actions are those of continuous control and of Atari; here an action is a token.
+
+Equations:
+    Read: the paper's sections 4 and 5.1 with algorithm 1, and the authors' code.
+
+    - 15, constrained problem: what equation 16 solves; not computed: `Quadratic` is its solution.
+    - 16, objective: `Quadratic`, epsilon the width of `Clip`.
+    - 19, slope: that of `Quadratic`.
+    - A1, total loss: `Gae(gamma=0.99, lam=0.95)`, `Policy`, and `Value` of the model `critic`.
+    - C1, value loss and advantages of the code: options, `Value("token_mean", clip=0.2)` and
+      `GroupRelative(column="advantage", level="token", group_by="batch", eps=1e-8)` after `Gae`, over the batch.
+
+Differs:
+    - Clip: the paper has none; its range here is epsilon.
+    - Weight of the value loss: 0.5 beside the policy's loss in the paper; the critic is a model with its own optimizer
+      here.
+    - Normalisation: in each minibatch in the code; neither in the paper nor here.
+
+Needs: the model critic; the token column `value` of it, from before the first step.
 """
 
 from __future__ import annotations
@@ -13,8 +32,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentrl_core import Recipe
-from agentrl_core.advantage import GroupRelative
-from agentrl_core.loss import ClipBounds, Policy, Surrogate, Tokens
+from agentrl_core.advantage import Gae
+from agentrl_core.loss import ClipBounds, Policy, Surrogate, Tokens, Train, Value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quadratic(Surrogate):
-    """Pulls a ratio back once it has passed its bound.
+    """Pull a ratio back once it has passed its bound.
 
         r A - |A| (r - 1)^2 / (2 epsilon)
 
@@ -48,5 +67,10 @@ class Quadratic(Surrogate):
 
 
 SIMPLE_PO = Recipe(
-    name="simple_po", source="arXiv:2401.16025", advantage=GroupRelative(), loss=Policy(surrogate=Quadratic())
+    name="simple_po",
+    source="arXiv:2401.16025",
+    advantage=Gae(gamma=0.99, lam=0.95),
+    loss=(Train(Value("token_mean"), model="critic"), Policy(surrogate=Quadratic())),
+    epochs=10,
+    minibatches=4,
 )

@@ -1,8 +1,23 @@
-"""SIREN: the entropy of likely tokens at uncertain places is held at its first value (arXiv:2509.25133).
+"""SIREN: hold the entropy of likely tokens at uncertain places at its first value (arXiv:2509.25133).
 
 A plain entropy bonus spreads probability over tokens that make no sense. SIREN looks only at the most likely tokens of
 a place, and only at the most uncertain places of a response, and anchors their mean entropy at that of the first
 policy: the metric `peak_entropy` of the first update. Run the recipe once with any anchor to read it.
+
+Equations:
+    Read: the authors' code, and a digest; the paper's text was not read.
+
+    - C1 and C2, top-p mask and entropy in it: the model's answer `top_p_entropy`, which keeps the token that reaches p;
+      `model.top_p_entropy(include_crossing=False)` drops it, as the code does.
+    - C3, peak mask: `EntropyAnchor`, quantile 0.8 of the response.
+    - C4, aggregate: `EntropyAnchor`; a response without a peak does not count, as in the digest; the code counts it as
+      0.
+    - C5, anchored loss: `EntropyAnchor(0.005)`. The anchor is an option: the recipe does not measure it.
+    - C6, policy loss: `Policy`, `aggregate="constant"`; advantages without std, a group of one keeps its score.
+
+Differs:
+    - Square: of the mean of each micro-batch in the code, of the update here.
+    - Denominator: the padded length of the batch in the code, 8192 here.
 """
 
 from __future__ import annotations
@@ -21,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntropyAnchor(EntropyTerm):
-    """Holds the entropy of likely tokens at uncertain places at an anchor.
+    """Hold the entropy of likely tokens at uncertain places at an anchor.
 
         L = coefficient * (mean over responses of the mean over peaks of H - anchor)^2
 
@@ -77,6 +92,7 @@ class EntropyAnchor(EntropyTerm):
 SIREN = Recipe(
     name="siren",
     source="arXiv:2509.25133",
-    advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.2, 0.28), entropy=EntropyAnchor(0.005), aggregate="constant", constant=8192.0),
+    advantage=GroupRelative(scale="none", singleton="raw"),
+    loss=Policy(clip=Clip(0.28, 0.28, dual=3.0), entropy=EntropyAnchor(0.005), aggregate="constant", constant=8192.0),
+    minibatches=16,
 )

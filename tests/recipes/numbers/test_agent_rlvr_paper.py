@@ -1,0 +1,82 @@
+"""Worked examples of the paper of agent_rlvr, computed by the recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("agent_rlvr")
+RLVR = recipes.AGENT_RLVR
+
+
+def attempts(task: int, won: list[int], lengths: list[int] | None = None) -> list[dict[str, Any]]:
+    """Rollouts of a task."""
+    paid = answers(lengths or [1] * len(won), [float(each) for each in won], group=f"{task}")
+    return [{**member, "success": bool(each)} for member, each in zip(paid, won, strict=True)]
+
+
+def dpo(success: tuple[Value, Value], failure: tuple[Value, Value]) -> tuple[Value, Value]:
+    """Loss and gradient of a pair, each given by its log-probs and those of the reference."""
+    found = computed(
+        RLVR,
+        ["loss", "gradient.logprob"],
+        members=attempts(0, [1, 0], [len(success[0]), len(failure[0])]),
+        columns={"token": {"reference_logprob": [*success[1].tolist(), *failure[1].tolist()]}},
+        policy={"logprob": [*success[0].tolist(), *failure[0].tolist()]},
+    )
+    return found["loss"], found["gradient.logprob"]
+
+
+@EXAMPLES.by("three tasks: solved at once, solved with guidance, never solved")
+def tasks(example: Example) -> Found:
+    first, second = (example.values[name].astype(int).tolist() for name in ("first", "second"))
+    members = [
+        member
+        for task, (one, other) in enumerate(zip(first, second, strict=True))
+        for member in attempts(task, [one] if one else [one, other])
+    ]
+    pairs = computed(RLVR, ["draw.pair"], members=members)["draw.pair"]
+    owners = np.array([int(member["group"]) for member in members])
+    return {"pairs": np.array([len(np.unique(pairs[(owners == task) & (pairs >= 0)])) for task in range(3)])}
+
+
+@EXAMPLES.by("one pair, observations out")
+def pair(example: Example) -> Found:
+    given = example.values
+    loss, gradient = dpo((given["pos"], given["pos_ref"]), (given["neg"], given["neg_ref"]))
+    return {"loss": loss, "slope_in_log_pi_of_success": gradient[:1]}
+
+
+@EXAMPLES.by("log-probabilities without the guidance differ from those of the sampler")
+def without_guidance(example: Example) -> Found:
+    given = example.values
+    failure = (np.atleast_1d(given["v"]) - 1.0, np.array([-1.0]))
+    return {
+        "loss": dpo((given["bare"], given["ref"]), failure)[0],
+        "loss_if_the_guidance_stayed": dpo((given["guided"], given["ref"]), failure)[0],
+    }
+
+
+@EXAMPLES.by("two optimizer steps on the same pair")
+def steps(example: Example) -> Found:
+    reference = np.array([-2.0])
+    found = [
+        dpo((reference + u, reference), (reference + v, reference))
+        for u, v in zip(example.values["u"], example.values["v"], strict=True)
+    ]
+    return {
+        "loss": np.concatenate([loss for loss, _ in found]),
+        "slope_in_log_pi_of_success": np.array([gradient[0] for _, gradient in found]),
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
