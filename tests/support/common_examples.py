@@ -193,7 +193,8 @@ class CommonExamples:
         given = [example.values[name] for name in ("old", "new", "A")]
         alone = [single_tokens(losses, *(each[[at]] for each in given)) for at in range(len(given[0]))]
         objective = -np.concatenate([found["loss"] for found in alone])
-        found = {"loss": single_tokens(losses, *given, example.values.get("ref"))["loss"], "objective": objective}
+        reference = {"reference_logprob": example.values["ref"]} if "ref" in example.values else {}
+        found = {"loss": single_tokens(losses, *given, **reference)["loss"], "objective": objective}
         return {name: value for name, value in found.items() if name in example.expect}
 
     def second_step(self, example: Example, losses: Recipe | None = None) -> Found:
