@@ -26,7 +26,6 @@ UNUSED = {
     ("ImportanceWeight", "2505.24298"): "AReaL: the recipe has no filter, as the paper; its page names the option",
     ("ImportanceWeight", "2601.22718"): "MinPRO: the recipe has the ratio inside the loss",
     ("LogStep", "2510.08457"): "ARES: the recipe has a coefficient for each kind of task, in its own component",
-    ("MonteCarlo", "2501.11425"): "Agent-R: the recipe revises members of a group; it has no search",
     ("ObservationWindow", "2509.11543"): "UI-S1: the context of a step is made by the recipe's program",
     ("Pairs", "2305.18290"): "DPO: the loss reads groups of two itself",
     ("Prefix", "2509.09284"): "Tree-OPO: the recipe's program starts branches at stored turns itself",

@@ -380,7 +380,7 @@ CASES = {
     "fission": Case(calls, 4),
     "cleaner": Case(calls, 4),
     "coot": Case(by_chance(0.5), 4),
-    "agent_r": Case(attempts(0.5), 5),
+    "agent_r": Case(attempts(0.5), 8),
     "ad_hint": Case(by_chance(0.3), 8, Riddles(("0123456789",))),
 }
 

@@ -1,16 +1,32 @@
-"""Agent-R: cut a failed trajectory at its first error, and continue it as a successful one.
+"""Agent-R: cut a failed trajectory at its first error, and continue it as a successful one (arXiv:2501.11425).
 
-Of the members of a group the best and the worst make a pair if V(good) - V(bad) > 0.2 and V(good) > 0.7. The actor
-judges the steps of the bad one as good, uncertain or bad; up to and with the first bad turn it is context, not trained;
-then comes one of ten revision thoughts, then the good one's turns from where the two part, both trained. The good
-trajectory is trained as it is, the other members are not: supervised, in rounds of collecting and training. Pairs whose
-bad member has no bad turn, or that part nowhere, are left out. Here pairs are those of independent members; the
-published search grows them by MCTS. Both thresholds are proposals. Source: arXiv:2501.11425.
+Members good and bad of a group make a pair if V(good) - V(bad) > 0.2 and V(good) > 0.7. The actor judges the steps of
+the bad one as good, uncertain or bad; up to and with the first bad turn it is context, not trained; then comes one of
+ten revision thoughts, then the good one's turns after those that it shares with that beginning, both trained. Members
+with V > 0.7 are trained as they are, the others are not: supervised, in rounds of collecting and training. Here pairs
+are those of independent members; the published search grows them by MCTS.
+
+Equations:
+    Read: the public code and the abstract; the paper's text was not read.
+
+    - C1, tree search: left out: members are independent, so a pair need not share more than its task; the program
+      `MonteCarlo` is a search.
+    - C2, pairs: `Revise.pairs`.
+    - C3, first error: `JudgeLocator`: good or uncertain goes on, bad ends the prefix.
+    - C4, revision trajectory: `Revise`, by `Branch.splice`.
+    - C5, loss: `Imitation(aggregate="token_mean")`.
+
+Differs:
+    - Thresholds: no number in the sources; 0.7 and 0.2 are proposals.
+    - Bad members without a bad turn, or whose first bad turn ends the episode: all of it is the prefix in the code;
+      here the pair is left out, since an episode that is over cannot go on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +34,10 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Imitation
-from agentrl_core.rollout import Branch, Group, JudgeLocator, Prefix, RolloutSpec, RoundResult, Rounds
+from agentrl_core.rollout import Branch, ErrorLocation, Group, JudgeLocator, Prefix, RolloutSpec, RoundResult, Rounds
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _THOUGHTS = (
     "Wait, that was not right. I try something else.",
@@ -36,7 +55,7 @@ _THOUGHTS = (
 
 @dataclass(frozen=True)
 class Revise(Rounds):
-    """Makes a revision out of the best and the worst member; it and the best are trained, the others only vote.
+    """Makes a revision out of each pair of a good and a bad member; it and the good ones are trained.
 
     Args:
         judge: how the actor judges steps.
@@ -60,31 +79,35 @@ class Revise(Rounds):
         if not rounds:
             return self.members
         branches, values = rounds[0]
-        highest, lowest = np.nan_to_num(values, nan=-np.inf), np.nan_to_num(values, nan=np.inf)
-        good, bad = branches[int(highest.argmax())], branches[int(lowest.argmin())]
-        best, worst = highest.max(), lowest.min()
-        if best > self.good_above and best - worst > self.gap:
-            await self._revise(group, good, bad)
-        for branch in branches:
-            if branch is not good or best <= self.good_above:
+        pairs = self.pairs(values)
+        faults = {bad: await self.judge.locate(group, branches[bad]) for bad in sorted({bad for _, bad in pairs})}
+        for number, (good, bad) in enumerate(pairs):
+            await self._revise(group, branches[good], branches[bad], faults[bad], number)
+        for branch, value in zip(branches, values, strict=True):
+            if not value > self.good_above:
                 branch.mask("not imitated")
         return None
 
-    async def _revise(self, group: Group, good: Branch, bad: Branch) -> None:
+    def pairs(self, values: NDArray[np.float64]) -> list[tuple[int, int]]:
+        """Return the good and the bad member of each pair, by their values; one without a value is in none."""
+        gaps = values[:, None] - values[None, :]
+        found = np.argwhere((values[:, None] > self.good_above) & (gaps > self.gap))
+        return [(int(good), int(bad)) for good, bad in found]
+
+    async def _revise(self, group: Group, good: Branch, bad: Branch, fault: ErrorLocation | None, number: int) -> None:
         """The bad beginning, a thought, and the good end."""
-        fault = await self.judge.locate(group, bad)
-        texts = [[turn.text for turn in branch.turns] for branch in (good, bad)]
-        common = next((place for place, (one, other) in enumerate(zip(*texts, strict=False)) if one != other), None)
-        if fault is None or common is None:
+        if fault is None:
             return
         turn = bad.turns[fault.step.turn]
-        if turn.over:
+        shared = zip(good.turns, bad.turns[: turn.index + 1], strict=False)
+        common = sum(1 for _ in takewhile(lambda both: both[0].text == both[1].text, shared))
+        if turn.over or common == len(good.turns):
             return
         revised = group.start(prefix=Prefix.of(bad, turn.index + 1))
         await revised.generate(max_tokens=0)
         if revised.over:
             return
-        revised.write(_THOUGHTS[int(group.uniform("thought") * len(_THOUGHTS))])
+        revised.write(_THOUGHTS[int(group.uniform("thought", number) * len(_THOUGHTS))])
         revised.inject(self.reply)
         revised.splice(good, good.turns[common].begin)
         group.drop([revised], "revised")

@@ -6,6 +6,24 @@ right answer's tokens behind the question and a teacher's trace (a model of the 
 chance chooses; the other traces are dropped. A trace has a score of at least 1. Advantages are not scaled; tokens of
 traces have the factor p / (p + 0.1) in the place of a ratio, the others PPO's clip with a dual clip of 10, and the sum
 is divided by the longest response. Of equal traces that of the earlier teacher is taken.
+
+Equations:
+    Read: the authors' code, the repository's README, and notes on the paper; its text was not read.
+
+    - 3, trigger: `Taught(solved_above=0.6)`.
+    - 4, number of replacements: `Taught(at_most=2)`.
+    - 5, comprehension: left out: as C1; a model of the collector measures it, which may take the geometric mean.
+    - C1, comprehension of the code: `Group.query("comprehension")`.
+    - 6, advantage: `AtLeastOne`, then `GroupRelative(scale="none")`.
+    - C2, split advantage: left out: an option of the code that its script does not set.
+    - C3, off-policy token loss: `Expert(0.1)`, the policy's own probability.
+    - C4, mixed loss: `Policy(aggregate="constant", constant=8192)`, with 0.001 of entropy.
+    - 7, mixed objective of the paper: as C4; the notes on the paper weigh teacher rows alike, whatever their length.
+
+Differs:
+    - Sum over rows: not divided by their number in the code; here the mean over draws.
+    - Entropy: its mean over tokens in the code; here divided like the rest of the loss.
+    - Equal traces: the shorter one in the notes; here that of the earlier teacher.
 """
 
 from __future__ import annotations
@@ -121,6 +139,7 @@ AMPO = Recipe(
     reward=(OutcomeScore(), AtLeastOne()),
     advantage=GroupRelative(scale="none"),
     weight=ExpertMask(),
-    loss=Policy(clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1), aggregate="constant", constant=8192.0),
+    loss=Policy(clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1), aggregate="constant", constant=8192.0, entropy=0.001),
+    minibatches=2,
     old_logprob="recomputed",
 )

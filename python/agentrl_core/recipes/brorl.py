@@ -3,8 +3,26 @@
 With N rollouts the unsampled part of a policy step, whose sign is open, falls with N; so a task gets 512 instead of
 16. They run in pieces of 64, and all of them vote in the group's mean and standard deviation, which are exact over the
 whole group. `trained=M`: chance chooses M of them for the gradient, the others only vote. The paper scales learning
-rate and batch with N; how is not published. Source: BroRL: Scaling Reinforcement Learning via Broadened Exploration
-(arXiv:2510.01180).
+rate and batch with N; how is not published. Advantages and loss are those of ProRL v2, which the paper goes on from:
+
+    A = R - mean of the group, then (A - mean) / max(std, 1e-4) over all tokens of the batch
+    L = mean over tokens of - w min(u A, clip(u, 0.8, 1.27) A) + 1e-4 k2(p, p_ref),   u = p / p_old
+    w = p_old / p_sampled, 0 outside [0.5, 5]
+
+Equations:
+    Read: the abstract, a review of the paper, and OpenRLHF's script of ProRL v2; the paper's text was not read.
+
+    - N1 and N2, mass balance and net reward: not computed: an analysis of one step on a softmax, no part of the
+      training.
+    - N3, large N: `Pieces(count=512)`; not computed: a limit of N1.
+    - C1, advantage of the recipe: two links of `GroupRelative`, and `DynamicSampling(Band())`.
+    - C2, loss of the recipe: `Policy`, and `ImportanceWeight(kind="mask")` for w.
+
+Differs:
+    - Optimizer steps a batch: 8 in the script, with groups of 16, and here; the paper's number is not known.
+    - Reference: renewed now and then in ProRL; here it stays.
+
+Source: BroRL: Scaling Reinforcement Learning via Broadened Exploration (arXiv:2510.01180). Needs: the model reference.
 """
 
 from __future__ import annotations
@@ -14,8 +32,10 @@ from dataclasses import dataclass
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.loss import Policy
+from agentrl_core.loss import KL, Clip, Policy
 from agentrl_core.rollout import Branch, Group, Rollout
+from agentrl_core.select import Band, DynamicSampling
+from agentrl_core.weight import ImportanceWeight
 
 
 @dataclass(frozen=True)
@@ -65,6 +85,13 @@ BRORL = Recipe(
     name="brorl",
     source="arXiv:2510.01180",
     rollout=Pieces(),
-    advantage=GroupRelative(),
-    loss=Policy(),
+    admit=DynamicSampling(Band()),
+    advantage=(
+        GroupRelative(scale="none"),
+        GroupRelative(column="advantage", level="token", group_by="batch", ddof=0, eps=0.0, scale_at_least=1e-4),
+    ),
+    weight=ImportanceWeight(kind="mask", at_least=0.5, at_most=5.0),
+    loss=Policy(clip=Clip(high=0.27), kl=KL(1e-4, "k2")),
+    minibatches=8,
+    old_logprob="recomputed",
 )

@@ -7,7 +7,23 @@ rollout, and gets so many more that its total reaches that of a medium task:
     `equal`: ceil((M - N S) / S)         `hard`: ceil((2 (1 - a) M - N S) / S)         between 0 and N_max - N
 
 Tasks with a of at least 1/2 get none. Advantages are those of the merged group, without a scale; groups in which all or
-none succeed leave the loss. N = 8; N_max = 32 (`equal`) or 64 (`hard`). The paper updates once on whole batches, twice.
+none succeed leave the loss. N = 8; N_max = 32 (`equal`) or 64 (`hard`). The paper makes two epochs of whole batches.
+
+Equations:
+    Read: the public code and the abstract; the paper's text was not read.
+
+    - C1, mass of a group: `MoreForHard`, `scale="none"`; the other one is an option.
+    - C2, equal treatment: `MoreForHard.more_of`.
+    - C3, hardness weighted: the option `MoreForHard(kind="hard", at_most=64)`.
+    - C4, merge and filter: `GroupFilter`, over both rounds.
+    - C5, advantage: `GroupRelative(scale="none")`.
+    - C6, loss: `Policy(aggregate="constant")`, 3072 tokens, the longest response.
+
+Differs:
+    - Sum over responses: not divided by their number in the code; here the mean over draws, so that learning rates
+      below an optimizer that does not normalise differ by this factor.
+
+Needs: the fact `success`.
 """
 
 from __future__ import annotations
@@ -15,6 +31,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
@@ -65,8 +83,8 @@ class MoreForHard(Rounds):
         """The second round, whose size the formula gives."""
         if not rounds:
             return await super().next_round(group, rounds)
-        solved = self.solved(rounds[0])
-        more = self.more_of(int(solved.sum()), len(solved)) if len(rounds) == 1 else 0
+        known = int(np.isfinite(rounds[0].scores).sum())
+        more = self.more_of(int(self.solved(rounds[0]).sum()), known) if len(rounds) == 1 and known else 0
         return RolloutSpec(more) if more else None
 
 
@@ -76,5 +94,6 @@ DARS = Recipe(
     rollout=MoreForHard(members=RolloutSpec(8), column="success"),
     advantage=GroupRelative(scale="none"),
     weight=GroupFilter(column="success", band=Band(std_above=0.0)),
-    loss=Policy(),
+    loss=Policy("constant", constant=3072),
+    epochs=2,
 )

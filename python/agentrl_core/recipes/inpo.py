@@ -4,9 +4,23 @@
     L = mean over pairs of (h - 1 / (2 eta))^2
 
 No win rate is estimated: a pair has a winner. p_old is the previous iterate, which made the answers; an iteration is
-repeated with fresh pairs. eta and tau are not given; here 0.005 and a third of it.
+repeated with fresh pairs. eta = 0.0075, tau = eta / 3. The best and the worst of larger groups are paired by
+`INPO.replace(replay=Pairs())`.
 
-Needs: groups of two, or the draw column `pair` (the paper: best and worst of 8); the model reference.
+Equations:
+    Read: two ports by others, and notes; the paper's text was not read.
+
+    - C1, log-ratio margin: `Preference(reference_share=1 / 3)`.
+    - C2, loss: `Preference(kind="square", beta=0.0075)`.
+    - N1, pairs: groups of two here; of larger ones, as the paper's 8, the option `replay=Pairs()`.
+    - N2, iteration: the denominator is the policy that sampled the pair (`old_logprob`).
+
+Differs:
+    - eta: 0.0075 in one port, which calls it the paper's; 0.002 in the other.
+    - Optimizer steps a batch: epochs over the pairs of an iteration in the source; here 1 for each batch, which is an
+      iteration.
+
+Needs: groups of two, or the draw column `pair`; the model reference.
 """
 
 from agentrl_core import Recipe
@@ -17,5 +31,5 @@ INPO = Recipe(
     name="inpo",
     source="arXiv:2407.00617",
     advantage=GroupRelative(),
-    loss=Preference(kind="square", beta=0.005, reference_share=1 / 3),
+    loss=Preference(kind="square", beta=0.0075, reference_share=1 / 3),
 )

@@ -1,0 +1,114 @@
+"""Worked examples of the paper of ampo, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import given_advantages
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+from riddles import RIGHT, WRONG, solve
+
+from agentrl_core import recipes
+from agentrl_core.engine import Request
+from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.ampo import Taught
+from agentrl_core.rollout import RoundResult
+
+EXAMPLES = PaperExamples("ampo")
+
+
+def triggers(scores: Value) -> bool:
+    """Whether a group of these scores asks its teachers."""
+    return not recipes.AMPO.rollout.solved(RoundResult([None] * len(scores), scores)).any()
+
+
+def credited(*members: Mapping[str, Any]) -> Found:
+    """Scores and advantages of a group."""
+    whole = [{"path": "1 | 3", **member} for member in members]
+    tokens = {"recomputed_logprob": [-1.0] * len(whole)}
+    return dict(computed(recipes.AMPO, ["draw.score", "draw.advantage"], members=whole, columns={"token": tokens}))
+
+
+@EXAMPLES.by("a failed group of five gets two of three traces")
+def failed(example: Example) -> Found:
+    """Of three teachers, the traces of the first and the third are the clearest."""
+    clear = example.expect["comprehension_of_the_code"].tolist()
+    asked: list[int] = []
+
+    def speak(context: str, request: Request) -> str:
+        del context
+        asked.append(request.seed)
+        return WRONG if len(asked) <= 5 else f"{len(asked) - 5} {RIGHT}"
+
+    taught = recipes.AMPO.replace(rollout=Taught(teachers=("a", "b", "c")))
+    run = solve(taught, speak, group_size=5, models={"comprehension": lambda paths: clear[: len(paths)]})
+    traces = sorted(row.actions[0] for row in run.drawn if row.actions[0] != WRONG)
+    assert traces == [f"1 {RIGHT}", f"3 {RIGHT}"]
+    paid, teacher = example.values["R"].tolist(), example.values["teacher"].tolist()
+    rewards = [paid[0], teacher[0], paid[2], teacher[1], paid[4]]
+    found = credited(
+        *(
+            {"reward": reward, "unsampled": bool(place % 2), "facts": {"taught": place % 2}}
+            for place, reward in enumerate(rewards)
+        )
+    )
+    return {
+        "trigger": triggers(example.values["R"]),
+        "k": len(traces),
+        "reward": found["draw.score"],
+        "advantage": found["draw.advantage"],
+    }
+
+
+@EXAMPLES.by("one rollout of four has no score (convention)")
+def unscored(example: Example) -> Found:
+    members = [{"reward": reward, "facts": {"taught": 0}} for reward in example.values["R"].tolist()]
+    found = credited(*members, {"facts": {"taught": 0}})["draw.advantage"]
+    assert found[-1] == 0
+    trigger = triggers(np.array([*example.values["R"], np.nan]))
+    return {"trigger": trigger, "advantage": np.append(found[:-1], np.nan)}
+
+
+def mixed(example: Example, teachers: list[Value], old: Value, new: Value, on: float) -> Found:
+    """Sum over rows of the loss, where the recipe has their mean, and the gradient of that sum times L."""
+    given, rows = example.values, len(teachers) + 1
+    recipe: Recipe = given_advantages(recipes.AMPO, constant=float(given["L"])).replace(weight=recipes.AMPO.weight)
+    own = answers([len(each) for each in teachers], [float(given["A_teacher"])] * len(teachers), unsampled=True)
+    members = [*own, {**answers([len(new)], [on])[0], "logprobs": old.tolist()}]
+    now = np.concatenate([*teachers, new]).tolist()
+    found = computed(recipe, ["loss", "gradient.logprob"], members=members, policy={"logprob": now})
+    return {"loss": rows * found["loss"], "gradient": rows * given["L"] * found["gradient.logprob"]}
+
+
+@EXAMPLES.by("mixed loss of a teacher row of three tokens, a short one and an on-policy row")
+def three_rows(example: Example) -> Found:
+    given = example.values
+    teachers = [given["logp_long"], np.ravel(given["logp_short"])]
+    found = mixed(example, teachers, given["old"], given["new"], float(given["A_on"]))
+    return {"loss": found["loss"], "coefficient_of_grad_log_pi": found["gradient"][:3]}
+
+
+@EXAMPLES.by("the second optimizer step clips on-policy tokens and never the teacher's")
+def second_step(example: Example) -> Found:
+    assert recipes.AMPO.minibatches == 2
+    given = example.values
+    first, second = (
+        mixed(example, [np.log(given["p"][[place]])], given["old"], given[name], float(given["A_on"]))
+        for place, name in enumerate(("old", "second"))
+    )
+    assert second["gradient"][0] != 0, "the teacher's token moves on"
+    return {
+        "first_loss": first["loss"],
+        "second_loss": second["loss"],
+        "on_policy_token_has_gradient": second["gradient"][1:] != 0,
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,57 @@
+"""Worked examples of the paper of brorl, computed by the recipe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from common_examples import advantages, given_advantages, single_tokens
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("brorl")
+UNWEIGHTED = recipes.BRORL.replace(weight=None, old_logprob="behaviour")
+LOSSES = given_advantages(recipes.BRORL).replace(weight=recipes.BRORL.weight, old_logprob="recomputed")
+
+
+@EXAMPLES.by("a skewed group of 512 and one of 8")
+def skewed(example: Example) -> Found:
+    assert recipes.BRORL.rollout.final_group_size(16) == 512
+    sizes, right = (example.values[name].astype(int) for name in ("n", "right"))
+    groups = [np.arange(size) < solved for size, solved in zip(sizes, right, strict=True)]
+    found = advantages(UNWEIGHTED, *(group.astype(float) for group in groups))
+    return {"right": [each[0] for each in found], "wrong": [each[-1] for each in found]}
+
+
+@EXAMPLES.by("one rollout of four has no score (convention)")
+def unscored(example: Example) -> Found:
+    return {"advantage": advantages(UNWEIGHTED, [*example.values["R"], np.nan])[0]}
+
+
+def test_groups_of_equal_scores_are_dropped() -> None:
+    scores, groups = np.array([0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0]), np.array([0, 0, 1, 1, 2, 2, 3], np.uint32)
+    assert recipes.BRORL.admit(scores, groups).tolist() == [False, True, False, False]
+
+
+@EXAMPLES.by("loss of the recipe, two optimizer steps")
+def loss(example: Example) -> Found:
+    rollout, old, second, ref, given = (example.values[name] for name in ("rollout", "old", "second", "ref", "A"))
+    members = answers([1] * 3, given.tolist())
+    tokens = {"recomputed_logprob": old, "reference_logprob": ref}
+    weights = computed(
+        LOSSES,
+        ["token.weight"],
+        members=[{**member, "logprobs": [each]} for member, each in zip(members, rollout.tolist(), strict=True)],
+        columns={"token": tokens},
+    )
+    return {
+        "weight": weights["token.weight"],
+        "first_loss": single_tokens(LOSSES, rollout, old, given, **tokens)["loss"],
+        "second_loss": single_tokens(LOSSES, rollout, second, given, **tokens)["loss"],
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
