@@ -175,7 +175,10 @@ class CommonExamples:
         return {"loss": single_tokens(losses, *given)["loss"], "objective": objective}
 
     def second_step(self, example: Example) -> Found:
-        """Losses of two optimizer steps of a batch, and which tokens have a gradient at the second."""
+        """Losses of two optimizer steps of a batch, or of the second alone, and which tokens have a gradient at it."""
+        if "first" not in example.values:
+            found = single_tokens(self._losses, *(example.values[name] for name in ("old", "second", "A")))
+            return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
         old, first, second, given = (example.values[name] for name in ("old", "first", "second", "A"))
         moved = single_tokens(self._losses, old, second, given)
         return {
