@@ -77,7 +77,7 @@ class Interrupt:
         return self._line
 
     def _leaves_with(self, frame: FrameType) -> bool:
-        """Whether `__exit__` is called next: no signal comes between a body and it, so that a lock is always released."""
+        """Whether `__exit__` is called next: no signal comes between a body and it, so that locks are released."""
         place = (frame, frame.f_lineno)
         if not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
             return False

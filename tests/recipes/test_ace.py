@@ -25,7 +25,7 @@ def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
         (-5.0, "softplus", 1.006715),
         (0.0, "softplus", 1.693147),
         (2.0, "softplus", 3.126928),
-        (10.0, "softplus", 5.0),
+        (10.0, "softplus", 11.000045),
         (-5.0, "relu", 1.0),
         (2.0, "relu", 3.0),
     ],
@@ -34,7 +34,9 @@ def test_negatives_by_confidence_by_hand(shift: float, kind: str, factor: float)
     reference = [-1.0 - shift / 2] * 2
     batch = small([(0, [2]), (0, [2])], draw_advantage=[-1.0, 1.0], token_reference_logprob=reference * 2)
     close(column(NegativeByConfidence(kind=kind)(batch), "weight", "draw"), [factor, 1.0])
-    halved = NegativeByConfidence(kind="relu", length="mean", at_most=100.0)(batch)
+    bounded = NegativeByConfidence(kind=kind, at_most=2.5)(batch)
+    close(column(bounded, "weight", "draw"), [min(factor, 2.5), 1.0])
+    halved = NegativeByConfidence(kind="relu", length="mean")(batch)
     close(column(halved, "weight", "draw"), [1.0 + max(shift / 2, 0.0), 1.0])
 
 

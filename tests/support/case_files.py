@@ -106,7 +106,10 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
         nodes.append(_tell(forest, handle, member, components))
     batch = forest.freeze()
     own = [[len(tokens) * (kind == "action") for kind, tokens in _runs(member["path"])] for member in members]
-    inherited = [sum(own[member["fork"]][: member["nodes"]]) if "fork" in member else 0 for member in members]
+    inherited: list[int] = []
+    for member in members:
+        forked = member.get("fork")
+        inherited.append(0 if forked is None else inherited[forked] + sum(own[forked][: member["nodes"]]))
     whole = [sum(lengths) + before for lengths, before in zip(own, inherited, strict=True)]
     drawn = [length for length, member in zip(whole, members, strict=True) if member.get("role") != "helper"]
     lengths = np.diff(batch.offsets("token")[batch.offsets("step")]).tolist()

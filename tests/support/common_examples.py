@@ -210,5 +210,5 @@ class CommonExamples:
         losses_of = {"first": single_tokens(losses, old, first, given["A"])["loss"], "second": moved["loss"]}
         found = {f"{name}{end}": loss for name, loss in losses_of.items() for end in ("", "_loss")}
         moves = np.abs(moved["gradient.logprob"]) > 1e-7  # the reference is stored in 32 bits
-        found |= {"second_has_gradient": moves, "has_gradient": moves}
+        found |= {"second_has_gradient": moves, "has_gradient": moves, "loss": moved["loss"]}
         return {name: value for name, value in found.items() if name in example.expect}

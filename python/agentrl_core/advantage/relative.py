@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -112,8 +112,8 @@ class GroupRelative(Normalisation, BatchComponent):
         shift: added to the result; above 0, average rows are still reinforced.
         add: whether to add to the existing advantage, at the finer of the two levels.
         shared: how draws that share the same row count it: `each`, `split` or `owner` (`Recipe.shared`).
-        fallback_above: if a result of a group reaches this size, the whole group uses `voter="row"` instead (HAPO,
-            arXiv:2509.16591: 5); None: never.
+        fallback_above: if a result of a group reaches this size, the whole group uses `voter="row", ddof=1` instead
+            (HAPO, arXiv:2509.16591: 5); None: never.
 
     Raises:
         RecipeError: an option is out of range.
@@ -168,16 +168,22 @@ class GroupRelative(Normalisation, BatchComponent):
         if self.fallback_above is not None:
             largest = group.statistics(np.abs(advantages), groups, valid=rows.valid).most
             far = (largest >= self.fallback_above)[groups]
-            advantages = np.where(far, self._compared(rows, values, groups, "row"), advantages)
+            plain = self._compared(rows, values, groups, "row", replace(self, ddof=1))
+            advantages = np.where(far, plain, advantages)
         advantages = self.coefficient * advantages
         if self.shift:
             advantages = np.where(rows.valid & np.isfinite(values), advantages + self.shift, advantages)
         return rows.add("advantage", advantages) if self.add else rows.write(advantage=advantages)
 
     def _compared(
-        self, rows: Rows, values: NDArray[np.float64], groups: NDArray[np.uint32], voter: Voter
+        self,
+        rows: Rows,
+        values: NDArray[np.float64],
+        groups: NDArray[np.uint32],
+        voter: Voter,
+        rule: Normalisation | None = None,
     ) -> NDArray[np.float64]:
-        return self.compare(
+        return (rule or self).compare(
             values,
             groups,
             valid=rows.valid,

@@ -2,12 +2,23 @@
 
 Errors that training has made surer push more than errors of exploration: a negative advantage weighs
 
-    min(1 + alpha softplus(c), 5),    c = sum over the draw's trained tokens of log pi - log pi_reference.
+    1 + alpha softplus(c),    c = sum over the draw's trained tokens of log pi - log pi_reference.
 
-Advantages and loss are GRPO's. Of the paper only this is known: whether c is a mean over tokens is not stated
-(`length`), a secondary note has ReLU in place of softplus (`kind="relu"`) and alpha from 0.5 to 2, and the bound is a
-proposal. pi is the policy that rolled out, so that the weight is a fact of the rollout; annotate `reference_logprob`
-before the credit.
+Advantages and loss are GRPO's. pi is the policy that rolled out, so that the weight is a fact of the rollout; annotate
+`reference_logprob` before the credit. c grows with the length of an answer: `NegativeByConfidence(at_most=5.0)` bounds
+the weight, `length="mean"` is the mean over tokens.
+
+Equations:
+    Read: the abstract, and summaries and notes of others.
+
+    - A1, confidence shift: the sum over an answer's trained tokens.
+    - N1, scaled advantage with the maximum: `NegativeByConfidence(kind="relu")`.
+    - N2, scaled advantage: `NegativeByConfidence`.
+    - N3, base loss: `Policy`, GRPO's, with the weight as a factor.
+
+Differs:
+    - Alpha: 0.5 to 2 in a public page, 1 here.
+    - Clip range, steps per batch and KL: not known; 0.2, 1 and none.
 """
 
 from __future__ import annotations
@@ -28,15 +39,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NegativeByConfidence(BatchComponent):
-    """Errors of which the policy became surer than its reference push more: negative advantages weigh up to `at_most`.
+    """Errors of which the policy became surer than its reference push more.
 
-    weight *= min(1 + alpha g(c), at_most) where the advantage is negative, with c how much surer, in nats.
+    weight *= min(1 + alpha g(c), at_most) if the advantage is negative, with c how much surer, in nats.
 
     Args:
         alpha: 0 leaves the weights as they are.
         kind: g: `softplus`, ln(1 + e^c), or `relu`, max(c, 0).
         length: c is the `sum` over tokens, or their `mean`.
-        at_most: the largest factor.
+        at_most: the largest factor; None: no bound.
         logprob: token column of log pi: of the rollout, or recomputed.
         reference: token column of log pi_reference.
 
@@ -56,7 +67,7 @@ class NegativeByConfidence(BatchComponent):
     alpha: float = option(1.0, at_least=0.0)
     kind: Literal["softplus", "relu"] = "softplus"
     length: Literal["sum", "mean"] = "sum"
-    at_most: float = option(5.0, at_least=1.0)
+    at_most: float | None = option(None, at_least=1.0)
     logprob: str = column_name("behaviour_logprob", level="token")
     reference: str = column_name("reference_logprob", level="token", model="reference")
 
@@ -69,7 +80,7 @@ class NegativeByConfidence(BatchComponent):
         if self.length == "mean":
             surer /= np.maximum(sum_rows(known.astype(np.float64), tokens.draws, batch.num_draws), 1.0)
         grown = np.logaddexp(0.0, surer) if self.kind == "softplus" else np.maximum(surer, 0.0)
-        factors = np.minimum(1.0 + self.alpha * grown, self.at_most)
+        factors = np.minimum(1.0 + self.alpha * grown, np.inf if self.at_most is None else self.at_most)
         rows = Rows(batch, level_of(batch, "advantage", "draw"))
         return rows.scale(np.where(rows.values("advantage") < 0.0, factors[rows.draws], 1.0))
 

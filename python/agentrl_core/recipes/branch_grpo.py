@@ -4,9 +4,26 @@ Every branch splits before turns 0, 3, 6 and 9, so a tree has 16 leaves (`FixedD
 were one before the last split the best half is trained. A node is worth the mean of the leaves below it and is compared
 with the nodes of its tree at its depth, clipped to ±5. The gradient leaves out the depths of a window that slides to
 shallower ones: it never changes values or statistics. A turn that branches share is one edge: it is trained once, and
-counts once in the mean. The paper's steps are those of a denoiser; here they are turns,
-and its clip of 1e-3 is 0.2. An episode of fewer than four turns, such as those of `agentrl train`, splits at its start
-alone: a tree of two leaves, which teaches nothing if both are paid alike.
+counts once in the mean. The paper's steps are those of a denoiser. Here they are turns, and the log-ratio of an edge is
+the mean over the tokens of its turn, as that of the code is a mean over the numbers of an image. An episode of fewer
+than four turns, such as those of `agentrl train`, splits at its start alone: a tree of two leaves, which teaches
+nothing if both are paid alike.
+
+Equations:
+    Read: the code and a public summary of the paper.
+
+    - N1, branching: left out: it is the noise of a denoiser; tokens are sampled.
+    - N2, reward fusion of the paper: left out: leaves by the probability of their path; at beta 0 it is C1.
+    - C1, uniform fusion: `TreeRelative(fuse="leaves")`.
+    - C2, weighted fusion of the code: `TreeRelative(fuse="path")`.
+    - C3, advantage by depth: `TreeRelative`, std of n - 1, 0 if it is at most 1e-6.
+    - C4, advantage of an edge: `Normalisation(at_most=5.0)`; `shared="owner"` trains a shared edge once.
+    - C5, loss: `Policy(ratio=Ratio("step"), aggregate="step_mean")`: the mean over edges, each with its own ratio.
+    - C6, depth pruning: `DepthWindow`.
+    - C7, width pruning: `FixedDepthBranching(keep="best")`; its second mode is `keep="extremes"`.
+
+Differs:
+    - Optimizer steps: one for each 12 edges in the code, one a batch here: trees differ in the number of their turns.
 """
 
 from __future__ import annotations
@@ -20,7 +37,7 @@ from numpy.typing import NDArray
 from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import Normalisation, TreeRelative
 from agentrl_core.component import BatchComponent, Column, Rows, option, token
-from agentrl_core.loss import Clip, Policy
+from agentrl_core.loss import Clip, Policy, Ratio
 from agentrl_core.rollout import Group, Rollout
 
 if TYPE_CHECKING:
@@ -149,7 +166,7 @@ BRANCH_GRPO = Recipe(
     source="arXiv:2509.06040",
     rollout=FixedDepthBranching(splits=4, every=3, keep="best", ratio=0.5),
     advantage=TreeRelative(normalisation=Normalisation(eps=1e-8, scale_above=1e-6, at_most=5.0)),
-    weight=DepthWindow(first=Schedule(15, 9, iterations=180)),
-    loss=Policy(clip=Clip(0.2, 0.2)),
+    weight=DepthWindow(first=Schedule(15, 9, begin=29, iterations=180, kind="stairs", stairs=6)),
+    loss=Policy(ratio=Ratio("step"), clip=Clip(1e-3, 1e-3), aggregate="step_mean"),
     shared="owner",
 )

@@ -3,6 +3,21 @@
 The two losses are clipped apart, which is one loss of two advantages: they fold as two branches of a tree do,
 A_positive = (1 - w) max(A_g, 0) + w max(A_l, 0), and A_negative the same with min. Both losses have a dual clip; that
 of public code is verl's, 3.
+
+Equations:
+    Read: the abstract and the code.
+
+    - C1, consistency entropy: `Consistency`, of the clusters of answers, in bits.
+    - C2, global reward: `Consistency`; `coefficient="entropy"` is its option.
+    - C3, global advantage: `Consistency`; each group votes once.
+    - C4, local advantage: `Consistency`.
+    - C5, weight of the local loss: `Consistency(steepness=5.0, threshold=1.0, kind="soft_with_zero")`.
+    - C6, loss: `Policy(clip=Clip(dual=3.0), aggregate="sequence_mean")`.
+
+Differs:
+    - A group of one: its local advantage is its reward in the code, 0 here;
+      `Consistency(normalisation=Normalisation(singleton="raw"))` is the code's.
+    - Added to a share of answers in the logarithm: 1e-8 in the code, nothing here.
 """
 
 from __future__ import annotations
@@ -98,4 +113,5 @@ COPO = Recipe(
     source="arXiv:2508.04138",
     advantage=Consistency(),
     loss=Policy(clip=Clip(dual=3.0), aggregate="sequence_mean"),
+    minibatches=16,
 )

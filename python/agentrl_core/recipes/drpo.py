@@ -2,8 +2,21 @@
 
 A length penalty under a group-relative advantage can make a long right answer worse than a wrong one. Here right
 answers are compared among themselves, shorter ones weighing more, and the wrong ones among themselves. The loss reads
-only the sign of the advantage: above 0 an answer is right. Groups count by their members: with groups of unequal size
-the published mean over prompts is another.
+only the sign of the advantage: above 0 an answer is right.
+
+Equations:
+    Read: the code, and a public summary of the paper.
+
+    - C1, score: the mean log-prob of an answer's tokens.
+    - C2, weight of a right response: `LengthDecoupled(sharpness=0.1, length_at_most=8192)`.
+    - C3, objective of a question: `LengthDecoupled(temperature=10.0)`; its value too, of which the code has only the
+      gradient.
+    - C4, mean over questions: every group counts the same, also one without a right or a wrong answer.
+    - C5, trust region: `LengthDecoupled(kl_coefficient=1e3, kl_target=1e-4)`.
+    - N1, target distribution of right responses: it is the weight of C2.
+
+Differs:
+    - KL: a penalty on the divergence from the old policy, as in the code; none from a reference.
 """
 
 from __future__ import annotations
@@ -30,8 +43,8 @@ class LengthDecoupled(GroupLoss):
         J = sum over P of v s - temperature * log(mean over N of exp(s / temperature))
         v = exp((1 - length / length_at_most) / sharpness), normalised over P
 
-    A group without P or without N costs nothing but still counts in the denominator. To this comes a hinge on the
-    drift: c * KL with KL the weighted mean of forward k3 to the old policy over the rows given, and
+    The loss is the mean of -J over groups; a group without P or without N costs nothing but counts. To this comes a
+    hinge on the drift: c * KL with KL the mean of log p_old - log p over the tokens given, and
     c = sg(max(kl_coefficient * (KL - kl_target), 0)). A large `sharpness` is DisCO.
 
     Args:
@@ -59,13 +72,13 @@ class LengthDecoupled(GroupLoss):
 
     temperature: float = option(10.0, above=0)
     sharpness: float = option(0.1, above=0)
-    length_at_most: int = option(4096, at_least=1)
+    length_at_most: int = option(8192, at_least=1)
     kl_coefficient: float = option(1e3, at_least=0)
     kl_target: float = option(1e-4, at_least=0)
 
     def own_unit(self) -> Unit:
-        """The update, whose drift makes the hinge; without a hinge the group."""
-        return "update" if self.kl_coefficient > 0.0 else "group"
+        """The update, whose groups are counted and whose drift makes the hinge."""
+        return "update"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Gains of right answers and losses of wrong ones in each group, and metrics."""
@@ -80,11 +93,10 @@ class LengthDecoupled(GroupLoss):
         objective = good.sum(share * score) - self.temperature * wrong
         objective = torch.where(good.exists & bad.exists, objective, 0.0)
 
-        weight = tokens.stream("weight_kl")
-        drift = tokens.log_ratio.expm1() - tokens.log_ratio
-        drift = (weight * drift).sum() / torch.where(tokens.trained.any(), weight.sum(), 1.0)
+        mean = tokens.stream("weight_kl").sum() * objective.sum() / tokens.segments("group").exists.sum().clamp(min=1)
+        drift = -torch.where(tokens.trained, tokens.log_ratio, 0.0).sum() / tokens.trained.sum().clamp(min=1)
         hinge = (self.kl_coefficient * (drift.detach() - self.kl_target)).clamp(min=0.0)
-        return -self.group_sum(tokens, objective) + hinge * drift, metric_sums(tokens, entropy=tokens.entropy)
+        return hinge * drift - mean, metric_sums(tokens, entropy=tokens.entropy)
 
 
 DRPO = Recipe(
@@ -93,4 +105,5 @@ DRPO = Recipe(
     reward=OutcomeScore(success=1.0, failure=0.0),
     advantage=GroupRelative(center="none", scale="none"),
     loss=LengthDecoupled(),
+    minibatches=4,
 )

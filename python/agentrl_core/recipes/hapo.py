@@ -3,8 +3,23 @@
 Tokens at which the policy hesitates explore, the others carry out. With h in [-1, 1] the normalised entropy of a token,
 uncertain tokens are sampled at T0 (1 + 0.05 h), may move further up, confident ones further down, and uncertain ones
 count more once they have moved. The temperature is the engine's (`engine.EntropyTemperature`), by the entropies of the
-last iteration; the first is sampled at T0. The public code divides negative scores by the smallest itself, which makes
-them positive; here they stay negative, as in the paper.
+last iteration; the first is sampled at T0.
+
+Equations:
+    Read: the code with its recipe, and notes of others.
+
+    - C1, entropy score: left out: the code divides negative scores by the smallest itself, which makes them positive,
+      and its branches of low entropy never act; N1 is what they ask for.
+    - N1, signed entropy score: `normalised_entropy`, over the tokens of an update.
+    - C2, temperature: `SampledByEntropy(change=0.05)`, with the signed score.
+    - C3, token-level group average: `GroupRelative(voter="token", ddof=0, fallback_above=5.0)`.
+    - C4, adaptive clipping: `EntropyScaledClip`.
+    - C5, differential advantage: `EntropyAdvantage`.
+    - C6, loss: `Policy`, one token mean, dual clip 10.
+
+Differs:
+    - Neutral range of the advantage: of the adapted clip ranges in the code; of 0.2 and 0.2 here.
+    - Overlong penalty: 4096 tokens in the script; `LengthPenalty` is not part of the recipe.
 
 The policy is trained at T0, and ratios are to log-probs recomputed there, as in the public code. Needs:
 `recomputed_logprob`, by the trainer before the first update; an engine that has the rule and reports entropies.
@@ -179,7 +194,8 @@ HAPO = Recipe(
     name="hapo",
     source="arXiv:2509.16591",
     rollout=SampledByEntropy(),
-    advantage=GroupRelative(voter="token", fallback_above=5.0),
+    advantage=GroupRelative(voter="token", ddof=0, fallback_above=5.0),
     loss=Policy(clip=EntropyScaledClip(Clip(dual=10.0)), mask=EntropyAdvantage()),
     old_logprob="recomputed",
+    minibatches=16,
 )

@@ -4,6 +4,25 @@ The released trainer seems to lose its tracked quantiles in every step, which ma
 `TailRisk(quantiles="batch")`. Its other baseline is `TailRisk(natural_baseline=False, curve_baseline=True)`, the
 paper's ablation that seeks risk `TailRisk(tail="upper")`. Groups have 5 draws with the defaults, which are those of
 mathematics; DAPO-Math has `TailRisk(high=0.8, credit="sum_mean", natural_baseline=False)` and groups of 10.
+
+Equations:
+    Read: the authors' README and the code.
+
+    - C1, papers of a bundle: `TailRisk(bundle=5)`.
+    - C2, quantile tracking: `tracked_quantiles`, `step_size=0.1`.
+    - C3, quantiles of an advantage: `TailRisk(quantiles="track")`; before the first update those of each bundle.
+    - C4, RVaR of a paper: `tail_risk`, with the natural baseline.
+    - C5, CVaR of a paper: `tail_risk`.
+    - C6, MVaR: `TailRisk(omega=1.5)`.
+    - C7, credit of a response: `TailRisk(credit="std")`, of all scored responses of its question.
+    - C8, baseline by the quantile curve: `curve_baseline=True`; off in the scripts.
+    - C9, risk-seeking measure: `tail="upper"`.
+    - C10, loss: `Policy`, one token mean, dual clip 3.
+
+Differs:
+    - Added to the levels: 1e-6 in the code, nothing here.
+    - Baseline by the quantile curve: the integral over the levels in the code, the mean over them here.
+    - Optimizer steps: 2 a batch, those of mathematics; DAPO-Math has 4.
 """
 
 from __future__ import annotations
@@ -15,9 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import Recipe, group, keys
-from agentrl_core.advantage import Normalisation
 from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, draw, option
-from agentrl_core.loss import Policy
+from agentrl_core.loss import Clip, Policy
 from agentrl_core.reward.risk import tail_risk, tracked_quantiles
 
 if TYPE_CHECKING:
@@ -36,7 +54,9 @@ class _Papers:
     totals: NDArray[np.float64]
     bundles: NDArray[np.uint32]
     scores: NDArray[np.float64]
-    groups: NDArray[np.uint32]
+    means: NDArray[np.float64]
+    """Of the scores of a draw's group, also of those beyond its papers."""
+    spreads: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -52,8 +72,8 @@ class TailRisk(StatefulComponent):
         A_paper = (omega * CVaR + RVaR) / (omega + 1), over the standard deviation of the bundle's s + eps
 
     The quantiles are tracked from batch to batch at the levels .05, .10, ..., .95, of which those nearest to `low` and
-    `high` are read, and moved after they were read: q <- q + step_size * (level - share of papers below q). Draws
-    without a score count as if their group were smaller.
+    `high` are read. The first batch sets them; the others move them after they were read: q <- q + step_size * (level -
+    share of papers below q). Draws without a score count as if their group were smaller.
 
     Args:
         bundle: groups of a bundle, at least 1; the last may have fewer.
@@ -70,8 +90,8 @@ class TailRisk(StatefulComponent):
         scale: `std`, or `none`.
         eps: added to the standard deviation, at least 0.
         credit: what a draw with score r gets of its paper's A: all of it (`uniform`); half of it where r > 0 and 1.5
-            times where not (`score`); all, over the standard deviation of its group, 1 if that is at most 1e-3
-            (`std`); its share of the sum of (r - mean of its group) over the paper, equal shares where that is 0
+            times where not (`score`); all, over the standard deviation of its group + eps, 1 if that is at most
+            1e-3 (`std`); its share of the sum of (r - mean of its group) over the paper, equal shares where that is 0
             (`sum_mean`).
 
     Raises:
@@ -138,8 +158,9 @@ class TailRisk(StatefulComponent):
         totals = self._papers(Rows(closed.batch, "draw")).totals
         if not len(totals):
             return state
-        _, following = tracked_quantiles(self._tracked(state), totals, levels=_LEVELS, step_size=self.step_size)
-        return {"quantiles": following.tolist()}
+        tracked = self._tracked(state)
+        own, moved = tracked_quantiles(tracked, totals, levels=_LEVELS, step_size=self.step_size)
+        return {"quantiles": (own if tracked is None else moved).tolist()}
 
     def _papers(self, rows: Rows) -> _Papers:
         groups, valid = rows.keys("group_id"), rows.valid
@@ -151,9 +172,16 @@ class TailRisk(StatefulComponent):
         used = valid & (place < smallest)
         of_draw = keys.dense(keys.composite(bundles, place)[used])
         scores = rows.values("score")[used]
+        of_group = group.statistics(rows.values("score"), groups, valid=valid)
         first = np.unique(of_draw, return_index=True)[1]
         return _Papers(
-            used, of_draw, group.sums(scores, of_draw), keys.dense(bundles[used][first]), scores, groups[used]
+            used,
+            of_draw,
+            group.sums(scores, of_draw),
+            keys.dense(bundles[used][first]),
+            scores,
+            of_group.mean[groups][used],
+            of_group.std[groups][used],
         )
 
     @staticmethod
@@ -178,19 +206,25 @@ class TailRisk(StatefulComponent):
 
     def _shares(self, papers: _Papers) -> NDArray[np.float64]:
         """Share of each draw in the paper's advantage."""
-        score, groups, of_draw = papers.scores, papers.groups, papers.of_draw
+        score, of_draw = papers.scores, papers.of_draw
         if self.credit == "uniform":
             return np.ones(len(score))
         if self.credit == "score":
             return np.where(score > 0.0, 0.5, 1.5)
         if self.credit == "std":
-            spread = np.nan_to_num(group.statistics(score, groups).std, nan=0.0)[keys.dense(groups)]
-            return 1.0 / np.where(spread <= 1e-3, 1.0, spread)
-        gain = Normalisation(scale="none").compare(score, groups, valid=np.ones(len(score), dtype=np.bool_))
+            spread = np.nan_to_num(papers.spreads, nan=0.0)
+            return 1.0 / (np.where(spread <= 1e-3, 1.0, spread) + self.eps)
+        gain = score - papers.means
         total = group.sums(gain, of_draw)[of_draw]
         size = np.bincount(of_draw, minlength=1)[of_draw]
-        level = np.abs(total) <= 1e-8
+        level = np.abs(total) <= 1e-6
         return np.where(level, 1.0 / size, gain / np.where(level, 1.0, total))
 
 
-RISKPO = Recipe(name="riskpo", source="arXiv:2510.00911", advantage=TailRisk(), loss=Policy())
+RISKPO = Recipe(
+    name="riskpo",
+    source="arXiv:2510.00911",
+    advantage=TailRisk(),
+    loss=Policy(clip=Clip(dual=3.0)),
+    minibatches=2,
+)

@@ -9,6 +9,21 @@ x in [0, 1] the semantic entropy of its answers over ln(group size), and A = R -
 The paper's entropy is the mean of -ln p over the clusters of answers, and its coefficient is not known; 0.0417 is
 that of a public port, which takes `AnswerEntropyScaled(entropy="exact", kind="inverse")`. An environment reports
 which answers mean the same as the facts `answer_cluster` and `answer_parsed` of its episodes. The loss is GRPO's.
+
+Equations:
+    Read: the abstract, and a review and notes of others.
+
+    - N1, advantage before scaling: `GroupRelative(scale="none")`.
+    - N2, mass of a meaning: the share of the answers that are of a cluster.
+    - N3, semantic entropy: `AnswerEntropyScaled(entropy="sampled")`.
+    - N4, scaled advantage: the weight of `AnswerEntropyScaled`, a factor of the policy's term.
+    - N5, semantic entropy of the port: `AnswerEntropyScaled(entropy="exact")`.
+    - N6, loss: `Policy`, clip range 0.2.
+
+Differs:
+    - Mass of a meaning: shares of counts here; by probabilities, which the notes have too, the entropy may exceed its
+      maximum ln G, and the factor may be below 0.
+    - Clip range and steps per batch: not known; 0.2 and 1.
 """
 
 from __future__ import annotations

@@ -6,9 +6,23 @@ out) measures how much a token depends on it:
     S = min(e^d - d - 1, 10),    d = log p(perturbed) - log p, within 20.
 
 Draws weigh 0.9 + n (most - 0.9), with n their mean S scaled to [0, 1] over the batch and `most` such that the mean
-factor is 1; within a draw the largest 40 % of its tokens by S alone are in the clipped loss. A drift of 0.06 keeps
-entropy: its gradient is that of - 0.06 log p. Public code scales within a micro-batch and a device, which is not
-reproduced.
+factor is 1; within a draw the largest 40 % of its tokens by S alone are in the clipped loss. A drift of 0.06 charges
+entropy: its gradient is that of - 0.06 log p.
+
+Equations:
+    Read: the code, and a public summary of the paper.
+
+    - C1, dependence of a token: `InputDependency`, its column `dependency`.
+    - C2, token mask: `TopTokens("dependency", 0.4)`.
+    - C3, factor of a response: `InputDependency(at_least=0.9)`, over the batch.
+    - C4, loss: `Policy`, one mean over all tokens, those outside the mask too; `admit` filters groups.
+    - C5, entropy penalty: `drift=KL(0.06, "k1")`; its value is less by 0.06 times the mean of - log p_old, a constant.
+    - N1, dependence of the paper: left out: it needs the distributions over the vocabulary; C1 estimates it.
+    - N2, factor of the paper: left out: its upper end is not in what was read; that of C3 makes the mean factor 1.
+
+Differs:
+    - Range and mean of the factors: in the code of the mini-batch of a device and of the micro-batch; of the batch
+      here.
 """
 
 from __future__ import annotations
@@ -21,7 +35,8 @@ import numpy as np
 from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, mean_of_tokens, option, token
-from agentrl_core.loss import KL, Policy, TopTokens
+from agentrl_core.loss import KL, Clip, Policy, TopTokens
+from agentrl_core.select import Band, DynamicSampling
 
 if TYPE_CHECKING:
     from agentrl_core import Batch
@@ -79,11 +94,14 @@ class InputDependency(BatchComponent):
 VPPO = Recipe(
     name="vppo",
     source="arXiv:2510.09285",
+    admit=DynamicSampling(Band(at_least=0.01, at_most=0.99)),
     frozen=("perturbed",),  # the policy itself, on the perturbed input
     advantage=GroupRelative(),
     weight=InputDependency(),
     loss=Policy(
+        clip=Clip(0.2, 0.28, dual=3.0),
         mask=TopTokens("dependency", 0.4, scope="sequence", kind="ceil"),
         drift=KL(0.06, "k1", direction="forward"),
     ),
+    minibatches=3,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from arithmetic import Value
-from common_examples import CommonExamples, advantages, given_advantages, plain_reward, single_tokens
+from common_examples import CommonExamples, advantages, given_advantages, plain_reward
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
@@ -13,7 +13,7 @@ from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
 
 EXAMPLES = PaperExamples("bnpo")
-CommonExamples(EXAMPLES, recipes.BNPO, but=["the second optimizer step of a batch clips"])
+CommonExamples(EXAMPLES, recipes.BNPO)
 SINGLE = given_advantages(recipes.BNPO)
 
 
@@ -74,12 +74,6 @@ def sums(example: Example) -> Found:
     members = answers([len(given["ratio_a"]), len(given["ratio_b"])], [float(given["A_a"]), float(given["A_b"])])
     policy = {"logprob": (np.log(ratio) - 1.0).tolist()}
     return {"loss": computed(SINGLE, ["loss"], members=members, policy=policy)["loss"]}
-
-
-@EXAMPLES.by("the second optimizer step of a batch clips")
-def second_step(example: Example) -> Found:
-    found = single_tokens(SINGLE, *(example.values[name] for name in ("old", "second", "A")))
-    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

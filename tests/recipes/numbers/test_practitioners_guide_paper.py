@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arithmetic import Value
-from common_examples import CommonExamples, advantages, given_advantages, one_rollout, path_of, single_tokens
+from common_examples import CommonExamples, advantages, given_advantages, one_rollout, path_of
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
 
@@ -24,9 +24,8 @@ SINGLE = given_advantages(GUIDE)
 RLOO = GUIDE.replace(
     reward=OutcomeScore(), advantage=GroupRelative(center="leave_one_out", scale="none", singleton="raw")
 )
-SECOND = "the second optimizer step of a batch clips"
 OFF_POLICY = "tokens that another policy sampled"
-CommonExamples(EXAMPLES, RLOO, but=[SECOND, OFF_POLICY])
+CommonExamples(EXAMPLES, RLOO, but=[OFF_POLICY], losses=SINGLE)
 
 
 def turns(scores: Value, *, won: bool, reward: float = 0.0) -> dict[str, Any]:
@@ -112,12 +111,6 @@ def off_policy(example: Example) -> Found:
         "token_loss": np.ravel(alone),
         "loss": one_rollout(SINGLE, old, new, given["A"], given["m"])["loss"],
     }
-
-
-@EXAMPLES.by(SECOND)
-def second_step(example: Example) -> Found:
-    found = single_tokens(SINGLE, *(example.values[name] for name in ("old", "second", "A")))
-    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)
