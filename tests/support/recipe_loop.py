@@ -35,7 +35,7 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.brorl import Pieces
 from agentrl_core.recipes.otr import OneToken
 from agentrl_core.rollout import WorldModelEnvironment
-from agentrl_core.schedule import Above, FreezeModel, RepeatStage, SkipStep, StopTraining
+from agentrl_core.schedule import Above, FreezeModel, RepeatStage, SkipStep
 from agentrl_core.select import ComposedSelector, Curriculum
 
 NOT_RUNNING = Path(__file__).parents[1] / "recipes" / "not_running.toml"
@@ -55,9 +55,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "bu_po": {"hooks": (FreezeModel("policy", until=2), FreezeModel("internal", since=2))},
     "brorl": {"rollout": Pieces(count=8, piece=4)},
     "otr": {"rollout": OneToken(candidates=16)},
-    "vla_rl": {
-        "hooks": (FreezeModel("policy", until=2), StopTraining(when=Above("approximate_kl", 0.02), unit="steps"))
-    },
+    "vla_rl": {"hooks": FreezeModel("policy", until=2)},
 }
 """Recipes that would roll out hundreds for each task, wait for long, or name the domains of other tasks."""
 HEADS = {"hyper_pp": 8, "safe": 2, "td3": 2}

@@ -5,6 +5,21 @@
 The answer of higher score is chosen: pairs are groups of two, or draws with the same number in the column `pair`; a
 pair of equal scores has no gradient. `Preference` has IPO and SLiC (`kind`), label smoothing, and means over tokens.
 
+Equations:
+    Read: the public code and its README; the paper's text was not read.
+
+    - 7, loss: `Preference`, sums over the tokens of the policy, mean over pairs.
+    - G, gradient: that of `Preference`.
+    - C1, implicit rewards: the metrics `margin` and `accuracy` of `Preference`.
+    - C2, label smoothing: an option, `Preference(smoothing=e)`.
+    - C3, IPO: an option, `Preference(kind="square")`.
+    - C4, reference: the model reference, which no loss trains.
+
+Differs:
+    - Pairs of a task: the source makes all pairs of a better and a worse answer; here groups have two answers, or the
+      column `pair` names them.
+    - Weight beta: 0.1 to 0.5 by the code's comment; 0.1 here.
+
 Source: arXiv:2305.18290. Needs: the model reference.
 """
 

@@ -1,8 +1,22 @@
 """GRPO-Guard: log-ratios centred and scaled within strata, so that a clip is felt on both sides (arXiv:2510.22319).
 
-The mean of a log-ratio is negative by itself, which shifts every ratio below the upper bound. The paper's strata are
-the denoising steps of an image; ours are whatever the token column `stratum` numbers (a turn, a position, an entropy
-band), an adaptation to tokens. Its weights delta of the steps are weights.
+The mean of a log-ratio is negative by itself, which shifts every ratio below the upper bound. The paper corrects it by
+the mean and the noise of a denoising step of an image. Tokens have neither, so that this is an adaptation: statistics
+of the batch, within strata that the token column `stratum` numbers (a turn, a position, an entropy band), have the same
+purpose, mean 0 and one scale.
+
+Equations:
+    Read: notes of others and a port that is not the authors'; the paper's text was not read.
+
+    - N1, log-ratio of a denoising step: left out: tokens have no Gaussian steps.
+    - 8, RatioNorm: left out: as N1; `StratifiedRatio` stands in its place.
+    - 12, gradient reweighting: an option, `ColumnScaled(column="delta", level="step")` of a fact of each step.
+    - N2, objective: `Policy`, `aggregate="sequence_mean"`.
+    - N3, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - N4, mean-revised: left out: as N1.
+
+Differs:
+    - Clip range: not stated; 0.2 here.
 """
 
 from __future__ import annotations
@@ -89,5 +103,5 @@ GRPO_GUARD = Recipe(
     source="arXiv:2510.22319",
     advantage=GroupRelative(),
     weight=TurnStrata(),
-    loss=Policy(ratio=StratifiedRatio()),
+    loss=Policy(ratio=StratifiedRatio(), aggregate="sequence_mean"),
 )

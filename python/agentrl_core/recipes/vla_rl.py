@@ -2,32 +2,55 @@
 
     r_t = sparse reward + process reward,   A_t: GAE over steps with gamma 0.99, lambda 0.95
     rho = p(action) / p_old(action), the product over the action's tokens
-    L = - mean of min(rho A, clip(rho, 0.8, 1.2) A)
+    L = - mean over steps of min(rho A, clip(rho, 0.8, 1.2) A)
     L_critic = mean over steps of 1/2 max((V - R)^2, (V_old + clip(V - V_old, +-0.2) - R)^2)
 
-The critic is trained alone for the first 10 iterations (`FreezeModel`; how long is not given), and an iteration's
-updates end where the policy has moved by more than 0.02 (k3; the limit is not given). An action counts as the tokens
-that it has, which are as many in all. The paper draws tasks in proportion to exp((0.5 - success rate) / tau), which its
-public code does not have and this does not either. The step rewards of a process model are the fact or annotation
-`process_reward`.
+The critic is trained alone for the first 5 iterations (`FreezeModel`). Tasks are drawn in proportion to
+exp((0.5 - success rate) / 0.25). The step rewards of a process model are the fact or annotation `process_reward`.
 
-Needs: rewards of steps; step columns `process_reward`, `value`, and `old_value` of the critic.
+Equations:
+    Read: the public code, the abstract and notes of others; the paper's text was not read.
+
+    - C1, ratio of an action: `Ratio("step", "sum", "segment")`.
+    - C2, advantage: `Gae(level="step", gamma=0.99, lam=0.95, at_truncation="bootstrap")`.
+    - C3, policy loss: `Policy`, clip range 0.2, `aggregate="step_mean"`.
+    - C4, value loss: `Value(clip=0.2, level="step")` of the model `critic`.
+    - C5, critic warm-up: `FreezeModel("policy", until=6)`.
+    - C6, old log-probabilities: those of the rollout here, so that the clip acts in the first epoch too.
+    - N1, task curriculum: `RecentVisits`, `NearTarget(0.0)`, `ProportionalSampler(temperature=0.25)`.
+    - N2, process reward: `CombineReward(column="process_reward", level="step")`.
+
+Differs:
+    - Old log-probs: in its first epoch the code takes the current ones, so that its ratios are 1.
+    - Curriculum: by the notes, as here; the public code draws tasks alike. Neither says tau or how recent the success
+      rate is: 0.25, and the last 10 visits here.
+    - Process reward: the public code has the model and its call as a comment.
+    - Optimizer steps a batch: one for each micro-batch in the code; 1 here.
+    - Temperature: 1.5 in the script; a setting of the engine.
+
+Needs: rewards of steps; step columns `process_reward`, `value`, `old_value` of the critic, and `next_value` where a
+rollout was cut off.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Policy, Ratio, Train, Value
 from agentrl_core.reward import CombineReward, OutcomeScore
-from agentrl_core.schedule import Above, FreezeModel, StopTraining
+from agentrl_core.schedule import FreezeModel
+from agentrl_core.select import ComposedSelector, NearTarget, ProportionalSampler
+from agentrl_core.select.success_trackers import RecentVisits
 
 VLA_RL = Recipe(
     name="vla_rl",
     source="arXiv:2505.18719",
-    reward=(OutcomeScore(), OutcomeScore(level="step"), CombineReward(column="process_reward", level="step")),
-    advantage=Gae(level="step", column="step_score", outcome="", gamma=0.99, lam=0.95),
-    loss=(
-        Train(Value("token_mean", clip=0.2), model="critic"),
-        Train(Policy(ratio=Ratio("step", "sum", "segment"))),
+    select=ComposedSelector(
+        track=RecentVisits(10, of="success"), score=NearTarget(0.0), sample=ProportionalSampler(temperature=0.25)
     ),
-    hooks=(FreezeModel("policy", until=11), StopTraining(when=Above("approximate_kl", 0.02), unit="steps")),
+    reward=(OutcomeScore(), OutcomeScore(level="step"), CombineReward(column="process_reward", level="step")),
+    advantage=Gae(level="step", column="step_score", outcome="", gamma=0.99, lam=0.95, at_truncation="bootstrap"),
+    loss=(
+        Train(Value("token_mean", clip=0.2, level="step"), model="critic"),
+        Train(Policy(ratio=Ratio("step", "sum", "segment"), aggregate="step_mean")),
+    ),
+    hooks=FreezeModel("policy", until=6),
 )

@@ -96,8 +96,7 @@ class LengthPenalty(BatchComponent):
 
     The penalty is 0 up to `free` tokens and linear beyond. Sources: DAPO's soft overlong punishment arXiv:2503.14476
     (`free` the longest minus the buffer, `full_at` the longest, `at_most=1.0`); MARS arXiv:2510.15414 (`level="step",
-    free=2048, full_at=4085, coefficient=0.5`); Apriel's length reward (`free=0, at_most=1.0, scale_by="group_mean",
-    only="success"`).
+    free=2048, full_at=4085, coefficient=0.5`).
 
     Args:
         free: tokens without a penalty.

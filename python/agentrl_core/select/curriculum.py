@@ -132,17 +132,18 @@ class Curriculum(Component):
 class Quota(Component):
     """Domains in given shares, of what is kept: a domain whose groups are rejected more often is chosen more often.
 
-        w_d = target_d min(target_d / max(realised_d, 1e-6), at_most)^power
+        w_d = target_d clip(target_d / max(realised_d, 1e-6), at_least, at_most)^power
 
     and the groups are shared out in proportion to w; `realised` is the smoothed share of the domain in the draws of
     the batch.
 
-    Source: Apriel-Reasoner arXiv:2604.02007, which gives the purpose and no formula.
+    Source: Apriel-Reasoner arXiv:2604.02007 (`at_least=0.1, at_most=10.0`).
 
     Args:
         targets: `name=share` with commas between; shares of what is not named are 0. Empty: all domains alike.
         power: of the correction; 0: the targets themselves.
         at_most: largest correction.
+        at_least: smallest correction, at most 1.
         smoothing: part of the realised share that the iterations before have.
 
     Raises:
@@ -157,6 +158,7 @@ class Quota(Component):
     targets: str = ""
     power: float = option(1.0, at_least=0)
     at_most: float = option(5.0, at_least=1)
+    at_least: float = option(0.0, at_least=0, at_most=1)
     smoothing: float = option(0.9, at_least=0, below=1)
 
     def check_options(self) -> None:
@@ -193,7 +195,7 @@ class Quota(Component):
         targets = targets / targets.sum()
         realised = np.array([state["realised"].get(domain, np.nan) for domain in domains])
         realised = np.where(np.isnan(realised), targets, realised) if not state["realised"] else np.nan_to_num(realised)
-        corrections = np.minimum(targets / np.maximum(realised, 1e-6), self.at_most) ** self.power
+        corrections = np.clip(targets / np.maximum(realised, 1e-6), self.at_least, self.at_most) ** self.power
         weights: NDArray[np.float64] = targets * corrections
         return np.asarray(weights / weights.sum())
 
