@@ -69,8 +69,13 @@ def path_of(mask: Value) -> str:
     return " ".join(words)
 
 
-def single_tokens(recipe: Recipe, old: Value, new: Value, given: Value) -> Mapping[str, Value]:
-    """Loss, and gradient by log-prob, of rollouts of one token each with these advantages."""
+def single_tokens(
+    recipe: Recipe, old: Value, new: Value, given: Value, reference: Value | None = None, **outputs: list[float]
+) -> Mapping[str, Value]:
+    """Loss, and gradient by log-prob, of rollouts of one token each with these advantages.
+
+    The reference is the policy unless its log-probs are given; `outputs` are other answers of the policy.
+    """
     members = [
         {**member, "logprobs": [float(logprob)]}
         for member, logprob in zip(answers([1] * len(old), given.tolist()), old, strict=True)
@@ -79,8 +84,8 @@ def single_tokens(recipe: Recipe, old: Value, new: Value, given: Value) -> Mappi
         recipe,
         ["loss", "gradient.logprob"],
         members=members,
-        columns={"token": {"reference_logprob": new.tolist()}},
-        policy={"logprob": new.tolist()},
+        columns={"token": {"reference_logprob": (new if reference is None else reference).tolist()}},
+        policy={"logprob": new.tolist(), **outputs},
     )
 
 
