@@ -69,8 +69,19 @@ def path_of(mask: Value) -> str:
     return " ".join(words)
 
 
-def single_tokens(recipe: Recipe, old: Value, new: Value, given: Value, **columns: Value) -> Mapping[str, Value]:
-    """Loss, and gradient by log-prob, of rollouts of one token each with these advantages and token columns."""
+def single_tokens(
+    recipe: Recipe,
+    old: Value,
+    new: Value,
+    given: Value,
+    *,
+    outputs: Mapping[str, list[float]] | None = None,
+    **columns: Value,
+) -> Mapping[str, Value]:
+    """Loss, and gradient by log-prob, of rollouts of one token each with these advantages and token columns.
+
+    `outputs` are other answers of the policy, such as `entropy`.
+    """
     members = [
         {**member, "logprobs": [float(logprob)]}
         for member, logprob in zip(answers([1] * len(old), given.tolist()), old, strict=True)
@@ -80,7 +91,7 @@ def single_tokens(recipe: Recipe, old: Value, new: Value, given: Value, **column
         ["loss", "gradient.logprob"],
         members=members,
         columns={"token": {"reference_logprob": new, **columns}},
-        policy={"logprob": new.tolist()},
+        policy={"logprob": new.tolist(), **(outputs or {})},
     )
 
 

@@ -5,8 +5,25 @@ With the n rewards of a group ascending, an answer is paid what it adds to the e
     R'_i = [C(i-1, 3) R_i + sum over j > i of C(j-2, 2) R_j] / C(n, 4),   A = R'
 
 Its gradient is that of max@k without bias; a group needs at least k answers, better 2 k. Off-policy, to first order:
-`MaxAtK(k=4, ratio=...)`. PKPO (arXiv:2505.15201) subtracts what the others reach without it:
-`MaxAtK(k=4, kind="leave_one_out")`; verl's `grpo_passk` is `MaxAtK(kind="top_gap", scale="std")`.
+`MaxAtK(k=4, ratio=...)`, of ratios that are known before the update; those of its later epochs are left to the clip
+range. PKPO (arXiv:2505.15201) subtracts what the others reach without it: `MaxAtK(k=4, kind="leave_one_out")`; verl's
+`grpo_passk` is `MaxAtK(kind="top_gap", scale="std")`.
+
+Equations:
+    Read: the paper's sections 2.2, 3.1 to 3.3, 4.3 and 4.4, and notes of others.
+
+    - 2, metric: what equation 9 sums to.
+    - 5, advantage: `GroupRelative(eps=0.0)` of the transformed rewards, an option; the recipe takes them as they are,
+      as in the gradient of equation 9.
+    - 9, transformed reward: `MaxAtK`.
+    - 10, off-policy weights: `MaxAtK(ratio=...)`, an option.
+    - N1, leave one out: `MaxAtK(kind="leave_one_out")`, an option.
+
+Differs:
+    - Ratios of later epochs: equation 10 transforms the rewards again at each epoch; here they are transformed once.
+    - k: no section that was read has it; 4 here.
+
+Needs: the model reference.
 """
 
 from __future__ import annotations
@@ -19,7 +36,7 @@ import numpy as np
 from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
-from agentrl_core.loss import Policy
+from agentrl_core.loss import KL, Policy
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.reward.group_comparison import max_at_k, top_gap
 
@@ -29,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MaxAtK(BatchComponent):
-    """Trains for the best of k draws instead of their mean (max@k; pass@k for 0 and 1).
+    """Train for the best of k draws instead of their mean (max@k; pass@k for 0 and 1).
 
     The score becomes what the draw adds to the expected best of k draws of its group. With n scores ascending:
     s_i = [C(i-1, k-1) r_i + sum_{j>i} C(j-2, k-2) r_j] / C(n, k), whose policy gradient is that of max@k without bias.
@@ -92,5 +109,6 @@ MAX_AT_K = Recipe(
     source="arXiv:2510.23393",
     reward=(OutcomeScore(), MaxAtK(k=4)),
     advantage=GroupRelative(center="none", scale="none"),
-    loss=Policy(),
+    loss=Policy(kl=KL(0.01)),
+    epochs=3,
 )

@@ -1,16 +1,25 @@
-"""RED-Weight: REINFORCE on group-relative rewards, in which better draws count exponentially more.
+"""RED-Weight: REINFORCE on group-relative rewards, in which better draws count exponentially more (arXiv:2509.24203).
 
-    L = - mean over tokens of exp(A) A log p_t, within the range of `rec`,   A = R - mean R
+    L = - mean over tokens of exp(A) A log p_t,   A = R - mean R
 
 Shaping the data so is the third way, beside a range (`rec`) and a penalty (`rep`), to make an off-policy algorithm
-work. The largest weight is 20, a bound of ours.
+work. No ratio and no clip range: the log-probs of the policy that sampled do not enter. The largest weight is 20, a
+bound of this library, which rewards from 0 to 1 do not reach.
 
-Source: arXiv:2509.24203.
+Equations:
+    Read: the authors' code, and a note of others; the paper's text was not read.
+
+    - C1, advantage: `GroupRelative(scale="none")`.
+    - C2, weight: `ColumnScaled(column="advantage", kind="exponential")`, temperature 1.
+    - C3, loss: `Policy` with `Reinforce` and no clip range, mean over tokens.
+
+Differs:
+    - Largest weight: 20 here, none in the code.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.loss import InBounds, Policy, Reinforce
+from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.weight import ColumnScaled
 
 RED_WEIGHT = Recipe(
@@ -18,5 +27,5 @@ RED_WEIGHT = Recipe(
     source="arXiv:2509.24203",
     advantage=GroupRelative(scale="none"),
     weight=ColumnScaled(column="advantage", kind="exponential", at_most=20.0),
-    loss=Policy(surrogate=Reinforce(), mask=InBounds()),
+    loss=Policy(clip=None, surrogate=Reinforce()),
 )

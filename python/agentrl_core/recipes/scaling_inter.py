@@ -1,7 +1,23 @@
 """ScalingInter-RL: few turns at first, more of them stage by stage (arXiv:2509.08755).
 
 In iteration n a trajectory has at most h[min(floor(n / 100), S - 1)] turns, here 10, 20 and 30, as in SciWorld and
-TextCraft; what is truncated keeps what it was paid. Then GRPO with a KL penalty of 0.001 (k3).
+TextCraft; what is truncated keeps what it was paid. Then GRPO with a KL penalty of 0.001 (k3), an entropy bonus of
+0.001, and two epochs of four minibatches.
+
+Equations:
+    Read: the authors' code, and digests; the paper's text was not read.
+
+    - C1, limit of turns: `Horizon`; its iterations count from 0.
+    - C2, rollout: `Horizon`; the turns of an episode do not wait for those of others.
+    - C3, reward and mask: the environment's reward of the trajectory; only the policy's tokens are trained.
+    - C4, advantage: `GroupRelative(singleton="raw")`.
+    - C5, loss: `Policy(kl=KL(0.001), entropy=0.001)`.
+
+Differs:
+    - An episode whose environment fails: score 0 in the code, none here.
+    - Resuming: the code's stepper advances once too often after a resume at the border of a stage; not here.
+
+Needs: the model reference.
 """
 
 from __future__ import annotations
@@ -17,7 +33,7 @@ from agentrl_core.rollout import Branch, Rollout
 
 @dataclass(frozen=True)
 class Horizon(Rollout):
-    """At most so many turns, in stages: in iteration n the limit is h[min(floor(n / every), S - 1)].
+    """Limit the turns of a trajectory in stages: in iteration n the limit is h[min(floor(n / every), S - 1)].
 
     A trajectory that is not over at its limit is truncated, and keeps what it was paid. Source: ScalingInter-RL
     (arXiv:2509.08755), whose lists go from 6 or 10 turns to 20 or 30 in three stages of 100 iterations.
@@ -57,6 +73,8 @@ SCALING_INTER = Recipe(
     name="scaling_inter",
     source="arXiv:2509.08755",
     rollout=Horizon(stages=(10, 20, 30), every=100),
-    advantage=GroupRelative(),
-    loss=Policy(kl=KL(0.001)),
+    advantage=GroupRelative(singleton="raw"),
+    loss=Policy(kl=KL(0.001), entropy=0.001),
+    epochs=2,
+    minibatches=4,
 )

@@ -2,7 +2,7 @@
 
 A plain entropy bonus spreads probability over tokens that make no sense. SIREN looks only at the most likely tokens of
 a place, and only at the most uncertain places of a response, and anchors their mean entropy at that of the first
-policy: the metric `peak_entropy` of the first update. Run the recipe once with any anchor to read it.
+policy: the metric `peak_entropy` of the first iteration, which has no penalty itself.
 
 Equations:
     Read: the authors' code, and a digest; the paper's text was not read.
@@ -12,10 +12,12 @@ Equations:
     - C3, peak mask: `EntropyAnchor`, quantile 0.8 of the response.
     - C4, aggregate: `EntropyAnchor`; a response without a peak does not count, as in the digest; the code counts it as
       0.
-    - C5, anchored loss: `EntropyAnchor(0.005)`. The anchor is an option: the recipe does not measure it.
+    - C5, anchored loss: `EntropyAnchor(0.005, anchor=FirstValue())`.
     - C6, policy loss: `Policy`, `aggregate="constant"`; advantages without std, a group of one keeps its score.
 
 Differs:
+    - Anchor: of the first batch before its first optimizer step in the code; here the mean over the optimizer steps of
+      the first iteration.
     - Square: of the mean of each micro-batch in the code, of the update here.
     - Denominator: the padded length of the batch in the code, 8192 here.
 """
@@ -27,11 +29,49 @@ from typing import TYPE_CHECKING, ClassVar
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Column, option
+from agentrl_core.component import Column, State, option
 from agentrl_core.loss import Clip, EntropyTerm, Policy, Tokens, Unit, torch
+from agentrl_core.schedule import Controller
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True)
+class FirstValue(Controller):
+    """The first value of a metric, which stays; 0 before.
+
+    Args:
+        metric: name of the metric.
+
+    Example:
+        >>> from agentrl_core.recipes.siren import FirstValue
+        >>> anchor = FirstValue()
+        >>> state = anchor.initial_state()
+        >>> for entropy in (0.5, 0.3):
+        ...     state = anchor.moved(state, {"peak_entropy": entropy})
+        >>> anchor.value(state)
+        0.5
+    """
+
+    metric: str = option("peak_entropy", filled=True)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The metric."""
+        return (self.metric,)
+
+    def begin(self) -> State:
+        """Return the state before the first metric."""
+        return {"first": 0.0}
+
+    def move(self, state: State, *metrics: float) -> State:
+        """Keep the first metric."""
+        return {"first": state["first"] or metrics[0]}
+
+    def value(self, state: State) -> float:
+        """Return the first metric."""
+        return float(state["first"])
 
 
 @dataclass(frozen=True)
@@ -46,7 +86,7 @@ class EntropyAnchor(EntropyTerm):
 
     Args:
         coefficient: above 0.
-        anchor: the mean of the first policy, at least 0: the metric `peak_entropy` of the first update.
+        anchor: the mean of the first policy, at least 0; 0: not known yet, no penalty.
         quantile: between 0 and 1.
 
     Metrics: `peak_entropy`, the mean that is anchored.
@@ -86,13 +126,19 @@ class EntropyAnchor(EntropyTerm):
 
     def __call__(self, tokens: Tokens) -> Tensor:
         """A price on how far the entropy of the chosen tokens is from the anchor."""
-        return self.coefficient * (self.peak_entropy(tokens) - self.anchor).square()
+        known = float(self.anchor > 0)
+        return known * self.coefficient * (self.peak_entropy(tokens) - self.anchor).square()
 
 
 SIREN = Recipe(
     name="siren",
     source="arXiv:2509.25133",
     advantage=GroupRelative(scale="none", singleton="raw"),
-    loss=Policy(clip=Clip(0.28, 0.28, dual=3.0), entropy=EntropyAnchor(0.005), aggregate="constant", constant=8192.0),
+    loss=Policy(
+        clip=Clip(0.28, 0.28, dual=3.0),
+        entropy=EntropyAnchor(0.005, anchor=FirstValue()),
+        aggregate="constant",
+        constant=8192.0,
+    ),
     minibatches=16,
 )

@@ -7,6 +7,16 @@ all were compared. The paper leaves the policy loss open; here it is PPO's.
 
 Needs: the facts `preference.0`, `preference.1`, ... of trajectories: the probability that this one beats the group's
 first, second, ... draw.
+
+Equations:
+    Read: the abstract, and notes of others; the paper's text was not read.
+
+    - N1, reward: `WinRate`.
+    - N2, policy gradient: `GroupRelative(scale="none")`, with PPO's clipped loss.
+    - N3, game: self-play: each group is compared with itself.
+
+Differs:
+    - An answer without comparisons: scores 1/2 here and counts, with advantage 0 if all others were compared.
 """
 
 from agentrl_core import Recipe

@@ -13,6 +13,17 @@ Advantages are GRPO's within each group.
 
 Needs, of preference tasks: `Task.payload`, a table whose `ranks` has a number for each candidate, larger for a better
 one.
+
+Equations:
+    Read: the abstract, and notes of others; the paper's text was not read.
+
+    - N1, verifiable data: the environment's reward.
+    - N2, preference data: `PlayerReferee`, Kendall's tau of the scores and the known order.
+    - N3, open-ended data: `PlayerReferee`; the referee's answer is not trained.
+    - N4, one loop: `GroupRelative` in each group, and one `Policy` over the batch.
+
+Differs:
+    - Warm-up of the referee: of unknown length in the paper; here open tasks wait for its average.
 """
 
 from __future__ import annotations

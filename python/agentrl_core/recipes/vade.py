@@ -6,6 +6,17 @@ prior. An iteration takes the tasks with the largest p (1 - p)^2 of one draw p o
 tasks (most at p = 1/3). Then GRPO.
 
 The paper does not give the two decays; these are chosen here. It scores every task of the pool.
+
+Equations:
+    Read: the abstract, and notes of others; the paper's text was not read.
+
+    - N1, posterior: `Beta`, with an even prior of one success and one failure.
+    - N2, choice: `LearningSignal` and `TopSampler(posterior=True)`.
+    - N3, update with decay: `Beta(decay=0.5, idle_decay=0.99)`.
+    - N4, training: `GroupRelative` and `Policy`.
+
+Differs:
+    - Decays: no text that was read has them.
 """
 
 from __future__ import annotations

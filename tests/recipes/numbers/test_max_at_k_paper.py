@@ -1,0 +1,92 @@
+"""Worked examples of the paper of max_at_k, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
+
+EXAMPLES = PaperExamples("max_at_k")
+OUTCOME, TRANSFORMED = recipes.MAX_AT_K.chain("reward")
+
+
+def transformed(rewards: Value, k: int, *, ratios: Value | None = None, unscored: int = 0, **options: str) -> Value:
+    """Advantages of a group whose ratios differ from 1 by so much."""
+    link = replace(TRANSFORMED, k=k, **options)
+    columns = {}
+    if ratios is not None:
+        link = replace(link, ratio="log_ratio")
+        columns = {"draw": {"log_ratio": np.log1p(ratios).tolist()}}
+    recipe = recipes.MAX_AT_K.replace(reward=(OUTCOME, link))
+    members = answers([1] * len(rewards), rewards.tolist()) + [{"path": "1 | 3"}] * unscored
+    return computed(recipe, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]
+
+
+def scored(rewards: Value, k: int, unscored: int = 0) -> Value:
+    """Advantages with the z-score of the paper's baseline."""
+    link = replace(TRANSFORMED, k=k)
+    recipe = recipes.MAX_AT_K.replace(reward=(OUTCOME, link), advantage=GroupRelative(eps=0.0))
+    members = answers([1] * len(rewards), rewards.tolist()) + [{"path": "1 | 3"}] * unscored
+    return computed(recipe, ["draw.advantage"], members=members)["draw.advantage"]
+
+
+@EXAMPLES.by("four rewards, k = 2")
+def four(example: Example) -> Found:
+    rewards = example.values["r"]
+    return {
+        "max_at_2": transformed(rewards, 2).sum() / 2,  # each subset is counted once for each of its members
+        "transformed": transformed(rewards, 2),
+        "advantage_n_minus_1": scored(rewards, 2),
+    }
+
+
+@EXAMPLES.by("five rewards in another order, k = 3")
+def five(example: Example) -> Found:
+    found = transformed(example.values["r"], 3)
+    return {"max_at_3": found.sum() / 3, "transformed": found}
+
+
+@EXAMPLES.by("off-policy weights, k = 2")
+def off_policy(example: Example) -> Found:
+    return {"transformed": transformed(example.values["r"], 2, ratios=example.values["d"])}
+
+
+@EXAMPLES.by("off-policy weights, k = 3 of four")
+def of_four(example: Example) -> Found:
+    found = transformed(example.values["r"], 3, ratios=example.values["d"])
+    return {"transformed_2": found[1], "transformed_3": found[2]}
+
+
+@EXAMPLES.by("two iterations on the same batch")
+def iterations(example: Example) -> Found:
+    rewards = example.values["r"]
+    return {"first": transformed(rewards, 2), "second": transformed(rewards, 2, ratios=example.values["d"])}
+
+
+@EXAMPLES.by("leave one out, k = 2")
+def leave_one_out(example: Example) -> Found:
+    return {"advantage": transformed(example.values["r"], 2, kind="leave_one_out")}
+
+
+@EXAMPLES.by("a group of one, k = 1")
+def alone(example: Example) -> Found:
+    return {"transformed": transformed(example.values["r"], 1), "centred": scored(example.values["r"], 1)}
+
+
+@EXAMPLES.by("one completion of four has no score (convention)")
+def unscored(example: Example) -> Found:
+    found = scored(example.values["r"], 2, unscored=1)
+    assert found[-1] == 0.0
+    return {"advantage_n_minus_1": [*found[:-1], np.nan]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,94 @@
+"""Worked examples of the paper of rep, computed by the recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import CommonExamples, advantages, given_advantages, single_tokens
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import KL
+from agentrl_core.recipe import Recipe
+
+EXAMPLES = PaperExamples("rep")
+CommonExamples(EXAMPLES, recipes.REP, but=["one rollout of four has no score (convention)"])
+LOSSES = given_advantages(recipes.REP)
+
+
+def asymmetric(coefficient: float) -> Recipe:
+    """AsymRE of the authors' code."""
+    drift = KL(coefficient, "k1", direction="forward")
+    return given_advantages(recipes.REP, drift=drift).replace(advantage=recipes.REP.advantage)
+
+
+def responses(recipe: Recipe, rewards: Value, new: list[Value], old: list[Value] | None = None) -> dict[str, Any]:
+    """Loss and gradient of a group."""
+    members = answers([len(each) for each in new], rewards.tolist())
+    for member, logprobs in zip(members, old or new, strict=True):
+        member["logprobs"] = logprobs.tolist()
+    policy = {"logprob": np.concatenate(new).tolist()}
+    return dict(computed(recipe, ["loss", "gradient.logprob"], members=members, policy=policy))
+
+
+@EXAMPLES.by("advantages of groups of five and of three")
+def groups(example: Example) -> Found:
+    one, other = advantages(recipes.REP, example.values["r"], example.values["s"])
+    return {"advantage_a": one, "advantage_b": other}
+
+
+@EXAMPLES.by("one rollout of four has no score (convention)")
+def unscored(example: Example) -> Found:
+    return {"advantage": advantages(recipes.REP, [*example.values["r"], np.nan])[0]}
+
+
+@EXAMPLES.by("OPMD by token and by response")
+def opmd(example: Example) -> Found:
+    given = example.values
+    found = responses(recipes.REP, given["r"], [given["la"], given["lb"]], [given["oa"], given["ob"]])
+    return {"loss": found["loss"], "slope_of_the_tokens_of_a": found["gradient.logprob"][:3]}
+
+
+@EXAMPLES.by("AsymRE: a shift of the baseline has the same gradient")
+def shift(example: Example) -> Found:
+    given, share = example.values, float(example.values["c"])
+    logprobs = [given["la"], given["lb"]]
+    shifted = given_advantages(recipes.REP, drift=None).replace(advantage=GroupRelative(scale="none", shift=share))
+    by_shift, by_kl = (responses(recipe, given["r"], logprobs) for recipe in (shifted, asymmetric(share)))
+    np.testing.assert_allclose(by_shift["gradient.logprob"], by_kl["gradient.logprob"])
+    return {
+        "loss_by_shift": by_shift["loss"],
+        "slope_of_a_token_of_a": by_kl["gradient.logprob"][:1],
+        "slope_of_the_token_of_b": by_kl["gradient.logprob"][3:],
+    }
+
+
+@EXAMPLES.by("two optimizer steps: the square pulls from the second on")
+def steps(example: Example) -> Found:
+    old, second, given = (example.values[name] for name in ("old", "second", "A"))
+    first, later = (single_tokens(LOSSES, old, new, given) for new in (old, second))
+    asymre = asymmetric(float(example.values["c"])).replace(advantage=LOSSES.advantage)
+    return {
+        "first_loss": first["loss"],
+        "second_loss": later["loss"],
+        "first_slope": first["gradient.logprob"],
+        "second_slope": later["gradient.logprob"],
+        "slope_of_asymre_at_both": single_tokens(asymre, old, second, given)["gradient.logprob"],
+    }
+
+
+@EXAMPLES.by("a group of one is only regularised")
+def alone(example: Example) -> Found:
+    given = example.values
+    found = responses(recipes.REP, given["r"], [given["logp"]], [given["old"]])
+    return {"advantage": advantages(recipes.REP, given["r"])[0], "loss_opmd": found["loss"]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
