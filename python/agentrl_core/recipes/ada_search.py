@@ -6,6 +6,21 @@ rollouts without search of the first stage were right (of 8 that are sampled now
 is paid 1 if it is the label's, else 0. GRPO in both. The paper's numbers are not public: 8, 0.5 and the length of the
 first stage are chosen here.
 
+Equations:
+    Read: the abstract and notes of others; there is no public code, and the paper's text was not read.
+
+    - N1, stage 1: `SearchWhereNeeded`, half of a group in each manner, and `GroupRelative` by manner.
+    - N2, pseudo label: `SearchWhereNeeded.suffices`.
+    - N3, stage 2: `Decision`; answers are not trained.
+    - N4, advantage: `GroupRelative`.
+    - N5, F1 of awareness: left out: it is a metric of an evaluation, not a reward.
+    - N6, inference: not computed: decisions and answers are episodes of their own here; to answer in the manner that
+      was decided is left to the caller. The loss leaves out the tokens of search results.
+
+Differs:
+    - Label: made once after the first stage, by the notes; here from the rollouts of the first stage, and sampled anew
+      with the current weights at each visit of a task that had none.
+
 Needs: a model that follows the instruction beside the task. One that does not, such as the small one that `agentrl
 train` makes, answers no task right in either manner: all are paid alike, and nothing is learned.
 """

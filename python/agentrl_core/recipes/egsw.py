@@ -1,12 +1,25 @@
 """EGSW: advantages weighted by a softmax of advantage and entropy within the group (arXiv:2503.22456).
 
 The paper gives neither the coefficient of the entropy nor the temperature; the defaults here are a proposal.
+
+Equations:
+    Read: the abstract and notes of others; neither the paper nor its code was read.
+
+    - N1, raw weight: `SoftmaxScaled`; `level="token"` is the step-wise setting.
+    - N2, normalised weight: the softmax over the group, or over the tokens at the same place of its answers.
+    - N3, policy gradient: the weight multiplies the advantage, without a gradient.
+    - N4, advantage: `GroupRelative`.
+
+Differs:
+    - Coefficient and temperature: not known; 0.1 and 1 here.
+    - Step-wise weights: no source says how answers of unequal lengths are compared. The tokens of the answers that are
+      long enough share 1.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +28,7 @@ from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option, sum_rows, token
 from agentrl_core.loss import Policy
+from agentrl_core.operators import keys
 
 if TYPE_CHECKING:
     from agentrl_core import Batch
@@ -26,9 +40,11 @@ class SoftmaxScaled(BatchComponent):
 
         advantage = A * softmax((A + coefficient * H) / temperature) within the group
 
-    A is the advantage of draws that is there, H the mean entropy of a draw's trained tokens.
+    A is the advantage of draws that is there, H the mean entropy of a draw's trained tokens; at level `token` the
+    entropy of a token, whose group are the tokens at the same place of the group's answers.
 
     Args:
+        level: `draw`, or `token`: a weight for each step of the generation.
         coefficient: of the entropy.
         temperature: above 0; the smaller, the more one draw takes all.
         rescale_mean_one: multiply by the number of the group's draws, so that the weights have mean 1.
@@ -44,23 +60,41 @@ class SoftmaxScaled(BatchComponent):
 
     phase: ClassVar[str] = "advantage"
     needs: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("group_id"), token("entropy"))
-    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
 
+    level: Literal["draw", "token"] = "draw"
     coefficient: float = 0.1
     temperature: float = option(1.0, above=0)
     rescale_mean_one: bool = False
 
+    def own_makes(self) -> tuple[Column, ...]:
+        """Return the column that is made: the advantage of each row of the level."""
+        return (Column(self.level, "advantage"),)
+
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `advantage` on draws."""
-        rows = Rows(batch, "draw")
-        groups, valid = rows.keys("group_id"), rows.valid
-        advantage, entropy = rows.values("advantage"), _mean_entropy(rows)
+        """Return `batch` with another column `advantage` on the rows of the level."""
+        rows = Rows(batch, self.level)
+        valid, advantage = rows.valid, rows.values("advantage")
+        groups = keys.dense(Rows(batch, "draw").keys("group_id")[rows.draws])
+        if self.level == "draw":
+            entropy = _mean_entropy(rows)
+        else:
+            entropy = np.where(valid, rows.values("entropy"), 0.0)
+            groups = keys.dense(groups.astype(np.int64) * (len(rows) + 1) + _places(rows))
         shares = group.softmax(
             advantage + self.coefficient * entropy, groups, temperature=self.temperature, valid=valid
         )
         if self.rescale_mean_one:
             shares = group.mean_one(shares, groups, valid=valid)
         return rows.write(advantage=np.where(valid, shares * advantage, 0.0))
+
+
+def _places(rows: Rows) -> NDArray[np.int64]:
+    """The number of each token among the trained ones of its draw, from 1; 0 before the first."""
+    trained = np.cumsum(rows.flags("trainable"))
+    begin = np.flatnonzero(np.diff(rows.draws, prepend=-1))
+    before = np.append(0, trained)[begin]
+    places: NDArray[np.int64] = trained - np.repeat(before, np.diff(np.append(begin, len(rows))))
+    return places
 
 
 def _mean_entropy(rows: Rows) -> NDArray[np.float64]:

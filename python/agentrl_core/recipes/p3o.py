@@ -1,8 +1,22 @@
 """P3O: policy gradient on differences of rewards between two answers (arXiv:2310.00212).
 
 Rewards that are learnt from comparisons are known up to a shift for each question; a gradient of differences does not
-see it. A divergence from a reference is folded into the rewards. The advantage has to be the reward, or the reward less
-one baseline for both: dividing by a spread would change the difference.
+see it. The advantage has to be the reward, or the reward less one baseline for both: dividing by a spread would change
+the difference. The penalty on the divergence from a reference, which belongs into the rewards, is left out.
+
+Equations:
+    Read: two digests and notes of others; neither the paper nor its code was read.
+
+    - 6, pairwise policy gradient: `PairwiseProximal` at the policy that sampled; `GroupRelative(scale="none")` keeps
+      the difference of the rewards.
+    - N1, reward: left out: no source names the coefficient. Rewards less beta (log p - log p_reference), summed over
+      the tokens of an answer, may come from the environment.
+    - N2, separate clip (V1): `PairwiseProximal(kind="separate")`.
+    - N3, joint clip (V2): `PairwiseProximal(kind="joint")`, an option.
+    - N4, reward model: left out: it is trained before; the environment pays its score.
+
+Differs:
+    - Choice of V1 or V2: both are the paper's; the recipe takes V1, whose clip range is the one of PPO.
 """
 
 from __future__ import annotations

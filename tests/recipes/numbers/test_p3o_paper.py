@@ -1,0 +1,97 @@
+"""Worked examples of the paper of p3o, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.p3o import PairwiseProximal
+
+EXAMPLES = PaperExamples("p3o")
+(LOSS,) = recipes.P3O.chain("loss")
+assert isinstance(LOSS, PairwiseProximal)
+JOINT = recipes.P3O.replace(loss=replace(LOSS, kind="joint"))
+
+
+def pair(
+    rewards: Value, old: Value | None = None, new: Value | None = None, recipe: Recipe = recipes.P3O
+) -> Mapping[str, Value]:
+    """Loss, and gradient by log-prob, of two responses of one token each."""
+    old = np.full(len(rewards), -1.0) if old is None else old
+    members = [
+        {**member, "logprobs": [logprob]}
+        for member, logprob in zip(answers([1] * len(rewards), rewards.tolist()), old.tolist(), strict=True)
+    ]
+    policy = {"logprob": (old if new is None else new).tolist()}
+    return computed(recipe, ["loss", "gradient.logprob"], members=members, policy=policy)
+
+
+@EXAMPLES.by("rewards with KL, responses of three and of two tokens")
+def with_kl(example: Example) -> Found:
+    """The environment pays the rewards, from which the divergence was subtracted."""
+    given = example.values
+    lengths = [len(given["a"]), len(given["b"])]
+    rewards = np.array([given["R1"], given["R2"]])
+
+    def slopes(rewards: Value) -> list[Value]:
+        members = answers(lengths, rewards.tolist())
+        return np.split(-computed(recipes.P3O, ["gradient.logprob"], members=members)["gradient.logprob"], lengths[:1])
+
+    first, second = slopes(rewards)
+    for each in (first, second):
+        np.testing.assert_allclose(each, each[0])
+    shifted, _ = slopes(rewards + given["shift"])
+    return {"slope_1": first[:1], "slope_2": second[:1], "slope_after_a_shift": shifted[:1]}
+
+
+@EXAMPLES.by("V1 and V2 off-policy")
+def off_policy(example: Example) -> Found:
+    given = [example.values[name] for name in ("R", "old", "new")]
+    separate = pair(*given)
+    return {
+        "objective_v1": -separate["loss"],
+        "gradient_of_v1_by_response": separate["gradient.logprob"] != 0,
+        "objective_v2": -pair(*given, recipe=JOINT)["loss"],
+    }
+
+
+@EXAMPLES.by("two optimizer steps on a pair")
+def steps(example: Example) -> Found:
+    given = example.values
+    old = (given["R"], given["old"])
+    second = pair(*old, given["second"])
+    return {
+        "first_v1": -pair(*old)["loss"],
+        "first_v2": -pair(*old, recipe=JOINT)["loss"],
+        "second_v1": -second["loss"],
+        "slope_in_log_probability_1": -second["gradient.logprob"][:1],
+        "second_v2": -pair(*old, given["second"], recipe=JOINT)["loss"],
+    }
+
+
+@EXAMPLES.by("equal rewards have no gradient")
+def equal(example: Example) -> Found:
+    return {"slope": -pair(example.values["R"])["gradient.logprob"][:1]}
+
+
+@EXAMPLES.by("a response alone makes no pair")
+@EXAMPLES.by("one of two responses has no score (convention)")
+def no_pair(example: Example) -> Found:
+    members = answers([1, 1], [1.0, 0.0])[: int(example.values.get("n", 2))]
+    for member in members[int(example.values.get("scored", 1)) :]:
+        del member["reward"]
+    found = computed(recipes.P3O, ["loss"], members=members)
+    return {"pairs": np.array("loss" in found, np.float64)}  # a pair would be an update, which has a loss
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
