@@ -43,8 +43,12 @@ CASES: list[tuple[Controller, list[float], list[float]]] = [
     (LogStep(target=0.1, rate=9.0, at_most=1.3), [1.0, 1.0], [math.exp(0.2), 1.3]),
     # 1 + 0.1 (3 - 1) = 1.2; 1.2 + 0.1 (0 - 1) = 1.1
     (Dual("cost", target=1.0, rate=0.1), [3.0, 0.0], [1.2, 1.1]),
-    # entropy below its target: log alpha rises by 0.1 (0.5 - 0.2)
-    (Dual("entropy", 0.5, rate=0.1, holds="at_least", kind="logarithmic"), [0.2], [math.exp(0.03)]),
+    # entropy below its target: log alpha rises by 0.1 x 2 (0.5 - 0.2); then it falls by 0.1 alpha (0.6 - 0.5)
+    (
+        Dual("entropy", 0.5, start=2.0, rate=0.1, holds="at_least", kind="logarithmic"),
+        [0.2, 0.6],
+        [2 * math.exp(0.06), 2 * math.exp(0.06 - 0.02 * math.exp(0.06))],
+    ),
     # slack for good: 1 - 0.6 - 0.6 -> 0
     (Dual("cost", target=1.0, rate=0.6), [0.0, 0.0, 0.0], [0.4, 0.0, 0.0]),
     # averages 1, 0.95 + 0.05 2 = 1.05; velocity 0.05, e = 0.049, I = 0.049: 0.3 + 0.3 0.049 + 0.01 0.049

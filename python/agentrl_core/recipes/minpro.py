@@ -1,8 +1,25 @@
-"""MinPRO: the smallest ratio of the prefix stands for the product of its ratios.
+"""MinPRO: the smallest ratio of the prefix stands for the product of its ratios (arXiv:2601.22718).
 
-Source: "A Step Back: Prefix Importance Ratio Stabilizes Policy Optimization (arXiv:2601.22718)". An off-policy
-gradient of a token wants the product of the ratios before it, which explodes or vanishes with the length. Its smallest
-factor is bounded, and falls where the product falls. How it is clipped is not given; here the surrogate is PPO's.
+    m_t = min over i < t of r_i (1 for the first token)
+    L = - mean over all tokens of sg(clip(m_t r_t, 0.8, 1.2)) A log p_t
+
+The exact off-policy gradient of a token has the product of the ratios before it, which explodes or vanishes with the
+length. Its smallest factor is bounded, and falls when the product falls. The product of minimum and ratio is clipped
+and detached, so every token keeps a gradient.
+
+Equations:
+    Read: the abstract, and a survey with the objective; the paper's text was not read.
+
+    - N1, prefix ratio: left out: it is what the method replaces.
+    - N2, minimum prefix ratio: `PrefixMinimum`.
+    - N3, objective: `Policy`, `PrefixMinimum(inside=True)`, `Reinforce("clamped", "clamped")`, mean over tokens.
+    - N4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+
+Differs:
+    - Clip ranges: the sources do not state them; 0.2 on both sides here.
+    - First token: the sources do not state its minimum; 1 here.
+    - Optimizer steps a batch: not stated, rollouts are two or more steps old; 1 here. `MINPRO.replace(minibatches=4)`
+      makes rollouts older within a batch.
 """
 
 from __future__ import annotations
@@ -13,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import ImportanceRatio, Policy, Tokens, Unit, torch
+from agentrl_core.loss import ImportanceRatio, Policy, Reinforce, Tokens, Unit, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,5 +83,5 @@ MINPRO = Recipe(
     name="minpro",
     source="arXiv:2601.22718",
     advantage=GroupRelative(),
-    loss=Policy(ratio=PrefixMinimum()),
+    loss=Policy(ratio=PrefixMinimum(inside=True), surrogate=Reinforce("clamped", "clamped")),
 )

@@ -11,10 +11,28 @@ the policy that sampled. L is GRPO's. When the entropy of an iteration is unlike
 
 the fast steps are left out from the next iteration on, and what is left is one step an iteration.
 
-Source: arXiv:2510.04072. The three steps, 0.8, ten and 2.5 are proposals, as is the population's standard deviation;
-whether the moments of the optimizer go back as well is not stated: they stay. The fast steps that are left out still
-pay for their passes: from then on `SFPO.replace(hooks=None, epochs=1)` does the same for less.
-Needs: the metric `entropy` of each iteration, given to `Collector.end_iteration`; the policy, to `recipe.updates`.
+Equations:
+    Read: notes on the paper with its algorithm 1, and the abstract; the paper's text was not read.
+
+    - N1, fast trajectory: the first three of four `epochs`, with the old log-probs and advantages of the iteration.
+    - N2, reposition: `SyncModel("begin", "policy", mix=0.2)` after the third step.
+    - N3, slow correction: the fourth of the `epochs`.
+    - N4, schedule of alpha: `Unlike`; from the next iteration on `SkipStep` leaves the first three steps out.
+    - N5, loss: `Policy`, mean over tokens, then rollouts; `GroupRelative`.
+    - N6, gain along an eigenvector: what the three fast steps do on a quadratic loss.
+
+Differs:
+    - Constants: K = 3, alpha = 0.8, a window of ten and 2.5 are proposals; the notes do not state them.
+    - Standard deviation of the trigger: not stated; here that of the population.
+    - Moments of the optimizer: not stated; here they do not go back with the weights.
+    - KL: its coefficient is not stated; there is none here. `SFPO.replace(loss=Policy(aggregate="sequence_mean",
+      kl=KL(0.001)))` adds one.
+
+The fast steps that are left out still cost forward and backward passes: after the trigger `SFPO.replace(hooks=None,
+epochs=1)` does the same for less.
+
+Source: arXiv:2510.04072. Needs: the metric `entropy` of each iteration, given to `Collector.end_iteration`; the policy,
+to `recipe.updates`.
 """
 
 from __future__ import annotations
@@ -90,7 +108,7 @@ SFPO = Recipe(
     name="sfpo",
     source="arXiv:2510.04072",
     advantage=GroupRelative(),
-    loss=Policy(),
+    loss=Policy(aggregate="sequence_mean"),
     epochs=FAST + 1,
     hooks=Choice(
         (

@@ -1,11 +1,30 @@
 """VCPO: the variance of off-policy gradients is held down, by the baseline and by the step size (arXiv:2602.17616).
 
     w_i = product over the tokens of p_old / p_behaviour,   b = sum w^2 g^2 R / sum w^2 g^2 over the group
-    L = - mean over draws of the mean over tokens of min(w, 8) (R - b) log p
+    L = - mean over draws of the mean over tokens of min(w, 8) (R - b) / std(R) log p
     rate of a step * sqrt(min(1, ESS / draws)),   ESS = (sum w)^2 / sum w^2
 
 g_i is the norm of the gradient of log p of a whole draw. The trainer gives w^2 g^2 as the draw column
-`weighted_gradient_square`; without it w^2 is a stand-in. There is no clip on the ratio. ESS reads w without its bound.
+`weighted_gradient_square`. There is no clip on the ratio. ESS reads w without its bound.
+
+Equations:
+    Read: the public code and its README, which has the formulas; the paper's text was not read.
+
+    - C1, weight: `SequenceImportance`; `ImportanceWeight(level="sequence", at_most=8.0)` in the loss.
+    - C2, effective sample size: `ScaleLearningRate(column="importance")`, of the draws of the step.
+    - C3, step size: the same; the learning rate of that step alone.
+    - C4, baseline: `BaselineRelative(kind="weighted")`; for the code's form the column holds its W.
+    - C5, gradient: `Policy("sequence_mean", clip=None, surrogate=Reinforce())`; `GroupRelative` divides by the std of
+      the group, with divisor n and 1e-6 added to it.
+    - P1, baseline of the paper: `BaselineRelative(kind="weighted")`.
+
+Differs:
+    - Weights: of the policy in the backward pass of each step in the code; here of the policy before the first step of
+      a batch, which is the same for one step a batch.
+    - Baseline: in the code the gradients in W already have the truncated weight, and W has the weight again; the README
+      and this recipe have it once.
+    - Small sums: the code adds 1e-8 to the sum of W; nothing is added here, and if all W are 0 the baseline is the
+      mean.
 
 Needs: `recomputed_logprob`, by the trainer before the first update; the draw column `weighted_gradient_square`.
 """
@@ -19,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import Recipe
-from agentrl_core.advantage import BaselineRelative
+from agentrl_core.advantage import BaselineRelative, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, sum_rows, token
 from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.schedule import Hook
@@ -97,7 +116,10 @@ class SequenceImportance(BatchComponent):
 VCPO = Recipe(
     name="vcpo",
     source="arXiv:2602.17616",
-    advantage=BaselineRelative(kind="weighted", column="weighted_gradient_square"),
+    advantage=(
+        BaselineRelative(kind="weighted", column="weighted_gradient_square"),
+        GroupRelative(column="advantage", center="none", ddof=0),
+    ),
     weight=(SequenceImportance(), ImportanceWeight(level="sequence", at_most=8.0)),
     loss=Policy("sequence_mean", clip=None, surrogate=Reinforce()),
     hooks=ScaleLearningRate(column="importance"),

@@ -133,9 +133,10 @@ class Dual(Adaptive):
     """Dual variable of a constraint: it rises by the violation and falls while the constraint is slack.
 
     linear:       coefficient <- max(at_least, coefficient + rate (metric - target))
-    logarithmic:  log coefficient <- log coefficient + rate (metric - target)
+    logarithmic:  log coefficient <- log coefficient + rate coefficient (metric - target)
 
-    with the opposite sign if `holds` is `at_least`: the temperature of soft actor-critic (arXiv:1812.05905) is
+    with the opposite sign if `holds` is `at_least`. Both are steps of gradient ascent on coefficient (metric - target),
+    by the coefficient or by its logarithm. The temperature of soft actor-critic (arXiv:1812.05905) is
     `Dual("entropy", target=..., holds="at_least", kind="logarithmic")`. FixPO's multiplier of max KL <= eps is the
     linear one with metric `max_kl`, target eps / C and rate C times its learning rate, `every="step"`.
 
@@ -166,5 +167,6 @@ class Dual(Adaptive):
     def move(self, state: State, *metrics: float) -> State:
         """Take one step of the ascent."""
         step = self.rate * (metrics[0] - self.target) * (1.0 if self.holds == "at_most" else -1.0)
-        value = state["value"] + step if self.kind == "linear" else state["value"] * math.exp(step)
+        value = state["value"]
+        value = value + step if self.kind == "linear" else value * math.exp(value * step)
         return {"value": self._held(value)}
