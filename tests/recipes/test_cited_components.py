@@ -20,14 +20,12 @@ CITED = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 UNUSED = {
     ("Curriculum", "2507.17515"): "URPO: its program opens the tasks by the referee's own average",
-    ("FirstValue", "2509.25133"): "SIREN: the anchor is a number of the recipe's loss term, which the caller measures",
     ("FlagFilter", "2503.14476"): "DAPO: the recipe has the paper's length penalty, not its overlong filter",
     ("GroupFilter", "2502.01600"): "LOOP: the recipe also drops draws to a multiple of 8, with `SelectDraws`",
     ("ImportanceWeight", "2505.24298"): "AReaL: the recipe has no filter, as the paper; its page names the option",
     ("ImportanceWeight", "2601.22718"): "MinPRO: the recipe has the ratio inside the loss",
     ("LogStep", "2510.08457"): "ARES: the recipe has a coefficient for each kind of task, in its own component",
     ("ObservationWindow", "2509.11543"): "UI-S1: the context of a step is made by the recipe's program",
-    ("Pairs", "2305.18290"): "DPO: the loss reads groups of two itself",
     ("Prefix", "2509.09284"): "Tree-OPO: the recipe's program starts branches at stored turns itself",
     ("Prefix", "2509.12618"): "ActiveVLN: the recipe's program replays the expert's first steps itself",
     ("ProportionalAllocator", "2601.19280"): "GDRO-RL: the recipe has the paper's bandit",

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import Recipe, group
+from agentrl_core import Recipe, group, keys
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option, sum_rows, token
 from agentrl_core.loss import Policy
-from agentrl_core.operators import keys
 
 if TYPE_CHECKING:
     from agentrl_core import Batch
