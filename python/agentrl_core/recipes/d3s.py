@@ -6,6 +6,20 @@
 Advantages are made of all draws and stay. Both shares grow to (nearly) all over training; their ends and how long it
 takes are not given, those here are ours. Dropped tokens count in no denominator.
 
+Equations:
+    Read: the abstract, notes on the paper, and its public reviews; its text was not read.
+
+    - N1, selection in a group: the option `SelectDraws(group_by="group_id")`.
+    - N2, selection across groups: `SelectDraws(kind="max_variance", group_by="batch")`.
+    - N3, selection of tokens: `TopTokens("advantage_entropy")`, over the kept draws of the update.
+    - N4, schedule: `Schedule`, both shares by the number of the iteration.
+    - N5, bound: not computed: a bound on the gradient's norm, no part of the training.
+    - N6, loss: `Policy`, its clip range that of PPO.
+
+Differs:
+    - Shares: not in the sources; here 0.5 to 1 of the draws and 0.2 to 0.99 of the tokens, over 400 iterations.
+    - Denominator: not said; here the kept tokens, `TopTokens(denominator="all")` is the other reading.
+
 Source: arXiv:2509.22115.
 """
 
