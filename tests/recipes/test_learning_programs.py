@@ -83,8 +83,18 @@ def test_a_plan_is_applied_by_the_rules() -> None:
 
     program = Experiences()
     known = ["a", "b", "c"]
-    assert program.applied(known, [edit("UPDATE", 1, "B"), edit("DELETE", 1), edit("DELETE", 7)]) == ["a", "c"]
-    assert program.applied(known, [edit("UPDATE", 9, "d"), edit("ADD", 0, "d"), edit("ADD", None)]) == [*known, "d"]
+    assert program.applied(known, [edit("UPDATE", 1, "B"), edit("DELETE", 1, "-"), edit("DELETE", 7, "-")]) == [
+        "a",
+        "c",
+    ]
+    assert program.applied(known, [edit("DELETE", 1, "-"), edit("UPDATE", 1, "B")]) == ["a", "c", "B"]
+    assert program.applied(
+        known, [edit("UPDATE", 9, "d"), edit("ADD", 0, "e"), edit("ADD", None), edit("DELETE", 0)]
+    ) == [
+        *known,
+        "d",
+        "e",
+    ]
     assert program.applied(known, [edit("UPDATE", 0, "A")]) == ["A", "b", "c"]
     assert operations('{"operation": "GROW"} {"operation": "ADD", "id": true, "text": "x"} [1]') == []
     with pytest.raises(InvalidInputError, match="note 'x' cannot be stored"):

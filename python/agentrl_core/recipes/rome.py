@@ -2,16 +2,37 @@
 
     G_c = r_c + G_{c+1},   A = G_c for all tokens of chunk c,   r_c the reward at its last token
     s_c = exp(mean of log p - log p_old over the chunk)
-    L = - mean over tokens of k_c min(s_c A, clip(s_c, 0.8, 1.2) A), at least 1.4 A if A < 0
+    L = - mean over tokens of k_c w_c A log p,   w_c = 1 if A > 0, else min(s_c, 1), without gradient
     k_c = 1[exp(mean of log p_old - log p_engine over the chunk) <= 2], which counts in the mean either way
 
 A chunk is the agent's text between two observations: a step. More filters, at the levels of tokens and sequences,
 follow one another, and ROLL's weight is an option of its own after them:
-`weight.ImportanceWeight(level="step_geometric")`. Its other losses are `Reinforce` with one weight or another (TIS,
-TOPR, CISPO).
+`weight.ImportanceWeight(level="step_geometric")`. Its other losses are PPO's (`Policy(ratio=Ratio("step"),
+clip=Clip(dual=1.4))`) and `Reinforce` with other weights (TIS, CISPO).
 
 Rollouts begin after chunks of an expert (`FromChunks`), so that some come to a success; if none does, the expert's
 own trajectory is imitated, whose chunks weigh their returns.
+
+Equations:
+    Read: the code, the abstract, and public notes on the paper.
+
+    - C1, chunk: a step.
+    - 7, chunk return: `Discounted`; rewards inside a chunk are not read.
+    - 8, chunk ratio: `Ratio("step")`.
+    - 8b, chunk mask: `ImportanceWeight(level="step_geometric", kind="filter")`.
+    - 9, chunk-level gradient: `Reinforce(negative="clamped")` with `Clip(1.0, 0.0)`.
+    - 10, hybrid of imitation and RL: not computed: its weights are not said; the expert's chunks weigh their returns.
+    - N1, chunk-level resampling: `FromChunks`, at several anchors at once, or backwards (`kind="rollback"`).
+    - 1, masked imitation: left out: it is a supervised stage before.
+    - C2, normalisation of rewards: left out: an option of the code; returns are not normalised here.
+
+Differs:
+    - Discount: not said; 1 here, `Discounted(gamma=0.9)` is by chunk too.
+    - Clip range: [0, 1], which is `Clip(1.0, 0.0)`.
+    - Positive and negative samples: split by the score in the code, by the sign of the return here; the same if
+      only the last chunk is paid.
+    - Bound of the chunk mask: not said; 2 here.
+    - Rollback: the paper begins at all chunks in turn; here one less is given once half of a group succeeds.
 
 Needs: rewards of steps; `recomputed_logprob`.
 """
@@ -26,7 +47,7 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted
 from agentrl_core.component import IterationRecord, State, option
 from agentrl_core.env import ExtraColumn
-from agentrl_core.loss import Clip, Policy, Ratio
+from agentrl_core.loss import Clip, Policy, Ratio, Reinforce
 from agentrl_core.rollout import Branch, Group, Prefix, TextMemory, read_notes
 from agentrl_core.weight import ImportanceWeight
 
@@ -140,6 +161,6 @@ ROME = Recipe(
     rollout=FromChunks(),
     advantage=Discounted(),
     weight=ImportanceWeight(level="step_geometric", kind="filter"),
-    loss=Policy(ratio=Ratio("step"), clip=Clip(dual=1.4)),
+    loss=Policy(ratio=Ratio("step"), clip=Clip(1.0, 0.0), surrogate=Reinforce(negative="clamped")),
     old_logprob="recomputed",
 )

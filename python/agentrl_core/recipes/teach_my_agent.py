@@ -4,9 +4,24 @@ The absolute learning progress of a task is |r_new - r_old| of the mean rewards 
 
     P(task) = 0.2 / N + 0.8 ALP / sum ALP,
 
-so that what is learnt and what is forgotten is practised, and every task now and then. Tasks are drawn without
-replacement, so P is the probability of the first draw. Then GRPO. `LearningProgress(rate=)` smooths the progress; the
-benchmark's mixture of Gaussians over continuous task parameters is another teacher and not here.
+so that what is learnt and what is forgotten is practised, and every task now and then. The benchmark's tasks are points
+of a parameter space, over which it fits mixtures of Gaussians. Tasks here have names and no distance, so the Gaussians
+are left out, and each task has the progress of its own. Tasks are drawn without replacement, so P is the probability of
+the first draw. Then GRPO. `LearningProgress(rate=)` smooths the progress.
+
+Equations:
+    Read: the code and its documentation.
+
+    - C1, absolute learning progress: `LearningProgress`; the nearest earlier task is the same task, when last tried.
+    - C2, fit: left out: tasks have no parameters that a Gaussian could be fitted to.
+    - C3, choice of a Gaussian: `ProportionalSampler(uniform=0.2)`, of a task in place of a Gaussian.
+    - C4, progress of Covar-GMM: left out: another teacher of the benchmark, on points too.
+    - C5, progress of a region in RIAC: left out: another teacher of the benchmark, on regions.
+    - C6, split score of RIAC: left out: it splits regions.
+
+Differs:
+    - Student: SAC or PPO in the benchmark, GRPO here.
+    - Return of a task: of one episode in the benchmark, the mean of a group here.
 """
 
 from __future__ import annotations

@@ -1,11 +1,25 @@
 """Training-Free GRPO: a group is compared in words, and what was learned is a text in the prompt (arXiv:2510.08191).
 
-No weight changes. Each task is rolled out five times with the experiences so far in the prompt. If some solved it
-and some did not, an agent (`experience`) sums up each rollout, contrasts them, and proposes how to edit the library of
+No weight changes. Each task is rolled out five times with the experiences so far in the prompt. If the mean score is
+between 0 and 1, an agent (`experience`) sums up each rollout, contrasts them, and proposes how to edit the library of
 experiences: JSON objects `{"operation": "ADD", "id": 3, "text": "..."}`, the operations ADD, UPDATE, DELETE and NONE.
-One more call for the batch makes one plan of all proposals; if it cannot be read, the proposals themselves are. The
-plan is applied when the iteration is closed: a DELETE beats an UPDATE of the same id, an UPDATE of an unknown id adds,
-of equal additions one is kept, and experiences are numbered anew.
+One more call for the batch makes one plan of all proposals, in up to three tries; one that cannot be read is empty. The
+plan is applied when the iteration is closed, in its order: an operation without a text does nothing, an UPDATE of an
+unknown id adds, and experiences are numbered anew.
+
+Equations:
+    Read: the code with its documentation.
+
+    - C1, groups that teach: `Experiences`, those with a mean score between 0 and 1.
+    - C2, semantic advantage: `Experiences(proposals=2)`; a rollout whose summary is empty leaves the group, which is
+      then judged again.
+    - C3, operations: `Experiences`; all groups of a batch see the same experiences.
+    - C4, application of the plan: `Experiences.applied`.
+    - C5, batches: left out: how many tasks a batch has is asked of the collector.
+
+Differs:
+    - Without ground truth: all groups teach in the code; here the score decides.
+    - Failed calls of the language model: the code drops the rollout or the group; here the engine retries or raises.
 
 There is nothing to update: collect, and call `Collector.end_iteration(batch, {})`. Whoever trains as
 well adds a loss.
@@ -29,6 +43,7 @@ from agentrl_core.loss import Policy
 from agentrl_core.rollout import Branch, Cohort, Group, TextMemory, ask_agent, insert_text, read_notes
 
 _OBJECT = re.compile(r"\{[^{}]*\}")
+_TRIES = 3
 OPERATIONS = ("ADD", "UPDATE", "DELETE")
 
 
@@ -37,8 +52,7 @@ class Experiences(TextMemory):
     """Groups that are compared in words; what comes of it is shown to the groups of the next iteration.
 
     Args:
-        column: of the draws: what rollouts are compared by.
-        solved_above: a rollout is solved if its value is larger.
+        column: of the draws: what rollouts are compared by, from 0 to 1.
         proposals: experiences that one group may propose, at most.
         shown: the prompt where there are experiences: `{prompt}` and the numbered ones as `{text}`.
         summarise: what is asked about a rollout: `{question}`, `{attempt}` and `{score}`.
@@ -51,13 +65,12 @@ class Experiences(TextMemory):
 
     Example:
         >>> from agentrl_core.recipes.training_free import Experiences
-        >>> plan = [{"operation": "DELETE", "id": 0, "text": ""}, {"operation": "ADD", "id": None, "text": "Add up."}]
+        >>> plan = [{"operation": "DELETE", "id": 0, "text": "-"}, {"operation": "ADD", "id": None, "text": "Add up."}]
         >>> Experiences().applied(["Guess.", "Check."], plan)
         ['Check.', 'Add up.']
     """
 
     column: str = option("score", filled=True)
-    solved_above: float = 0.0
     proposals: int = option(2, at_least=1)
     shown: str = option("{prompt}\n\nExperiences that may help:\n{text}", filled=True)
     summarise: str = option(
@@ -69,7 +82,7 @@ class Experiences(TextMemory):
     edit: str = option(
         "Experiences:\n{experiences}\n\nNew insight:\n{contrast}\n\n"
         "How should the list change? One JSON object a line: "
-        '{"operation": "ADD" or "UPDATE" or "DELETE" or "NONE", "id": number, "text": "..."}',
+        '{"operation": "ADD" or "UPDATE" or "DELETE" or "NONE", "id": number, "text": "..."}; every change has a text.',
         filled=True,
     )
     merge: str = option(
@@ -116,28 +129,41 @@ class Experiences(TextMemory):
     async def compared(
         self, group: Group, branches: Sequence[Branch], scores: NDArray[np.float64]
     ) -> list[dict[str, Any]]:
-        """Proposals of a group; none if all or none solved the task."""
+        """Proposals of a group; none if its mean score, also that of the summarised, is not between 0 and 1."""
         known = [row for row in range(len(branches)) if np.isfinite(scores[row])]
-        solved = [scores[row] > self.solved_above for row in known]
-        if not any(solved) or all(solved):
+        if not self.teaches(scores[known]):
             return []
-        summaries = []
+        summaries, summarised = [], []
         for row in known:
             parts = {"question": group.prompt, "attempt": branches[row].text, "score": f"{scores[row]:g}"}
             summary = await self._ask(group, self.summarise, parts, branches[row])
-            summaries.append(f"Attempt with score {scores[row]:g}:\n{summary}")
+            if summary.strip():
+                summaries.append(f"Attempt with score {scores[row]:g}:\n{summary}")
+                summarised.append(row)
+        if not self.teaches(scores[summarised]):
+            return []
         parts = {"question": group.prompt, "summaries": "\n\n".join(summaries)}
         contrast = await self._ask(group, self.contrast, parts, branches[known[0]])
         parts = {"experiences": _numbered(self.recall(group)["texts"]), "contrast": contrast}
         return operations(await self._ask(group, self.edit, parts, branches[known[0]]))[: self.proposals]
 
+    @staticmethod
+    def teaches(scores: NDArray[np.float64]) -> bool:
+        """Whether a group with these scores is compared."""
+        return bool(len(scores) and 0.0 < scores.mean() < 1.0)
+
     async def plan(self, group: Group, proposed: list[dict[str, Any]]) -> None:
-        """One plan of all proposals, which is noted."""
+        """One plan of all proposals, which is noted; empty if none of three tries can be read."""
         known = _numbered(self.recall(group)["texts"])
         parts = {"experiences": known, "proposals": "\n".join(map(json.dumps, proposed))}
         about = group.branches[0]
-        merged = operations(await self._ask(group, self.merge, parts, about))
-        self.note(group, "plan", merged or proposed, about)
+        merged: list[dict[str, Any]] = []
+        for _ in range(_TRIES):
+            answer = await self._ask(group, self.merge, parts, about)
+            merged = operations(answer)
+            if _OBJECT.search(answer):
+                break
+        self.note(group, "plan", merged, about)
 
     async def _ask(self, group: Group, question: str, parts: Mapping[str, str], about: Branch) -> str:
         for name, text in parts.items():
@@ -145,17 +171,18 @@ class Experiences(TextMemory):
         return await ask_agent(group, question, agent="experience", about=about)
 
     def applied(self, texts: Sequence[str], plan: Sequence[Mapping[str, Any]]) -> list[str]:
-        """The experiences after a plan."""
-        deleted = {each["id"] for each in plan if each["operation"] == "DELETE"}
-        updated: dict[int, str] = {}
-        added: list[str] = []
-        for each in plan:
-            if each["operation"] == "UPDATE" and each["id"] in range(len(texts)) and each["text"]:
-                updated[each["id"]] = each["text"]
-            elif each["operation"] != "DELETE" and each["text"]:
-                added.append(each["text"])
-        kept = [updated.get(number, text) for number, text in enumerate(texts) if number not in deleted]
-        return list(dict.fromkeys([*kept, *added]))
+        """The experiences after a plan, whose operations are applied in their order."""
+        found = dict(enumerate(texts))
+        for place, each in enumerate(plan, len(texts)):
+            if not each["text"]:
+                continue
+            if each["operation"] == "DELETE":
+                found.pop(each["id"], None)
+            elif each["operation"] == "UPDATE" and each["id"] in found:
+                found[each["id"]] = each["text"]
+            else:
+                found[place] = each["text"]
+        return list(found.values())
 
 
 def operations(text: str) -> list[dict[str, Any]]:

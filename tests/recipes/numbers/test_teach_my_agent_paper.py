@@ -1,0 +1,63 @@
+"""Worked examples of the paper of teach_my_agent, computed by the recipe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples
+from pools import Story, pool, wanted
+
+from agentrl_core.recipes import TEACH_MY_AGENT
+from agentrl_core.select import ComposedSelector
+
+EXAMPLES = PaperExamples("teach_my_agent")
+SELECT = TEACH_MY_AGENT.select
+assert isinstance(SELECT, ComposedSelector)
+
+
+def taught(progress: Value) -> tuple[Value, Value]:
+    """Chances and progress of tasks that went from 1/2 to 1/2 less this progress; `nan`: the second has no return."""
+    story, rows = Story(), range(len(progress))
+    track = SELECT.track.next(SELECT.initial_state()["track"], story.visits(0, {row: [0.5, 0.5] for row in rows}))
+    track = SELECT.track.next(track, story.visits(1, {row: [0.5 - progress[row]] for row in rows}))
+    state = SELECT.initial_state() | {"rows": np.array(story.known), "track": track}
+    chosen = SELECT.choose(pool(len(progress)), state, wanted(len(progress), iteration=2), 3)
+    assert chosen.probabilities is not None
+    return chosen.probabilities[np.argsort(chosen.rows)], SELECT.track.estimate(track, story.candidates([*rows], 2))
+
+
+@EXAMPLES.by("chances of three Gaussians")
+def chances(example: Example) -> Found:
+    """Of tasks; each has its part of what is uniform, which is the chance of a task without progress."""
+    progress = example.values["alp"]
+    found = taught(progress)[0]
+    uniform = found[progress == 0][0]
+    return {"chance": found - uniform, "uniform_task": uniform * len(progress)}
+
+
+@EXAMPLES.by("no progress anywhere: Gaussians are drawn alike")
+def alike(example: Example) -> Found:
+    """A fifth of each chance is that of a uniform task."""
+    count = int(example.values["k"])
+    uniform = taught(np.array([0.1, 0.0]))[0][1] * 2
+    return {"chance": taught(np.zeros(count))[0] - uniform / count}
+
+
+@EXAMPLES.by("an episode without a return changes nothing (convention)")
+def unscored(example: Example) -> Found:
+    """The second task's progress is as it was before: none, since the episode with a return was its first."""
+    progress = example.values["alp"]
+    chance, found = taught(np.array([*progress, np.nan]))
+    uniform = chance[-1]
+    assert found[-1] == 0
+    return {
+        "chance_before_exploration": (chance - uniform)[:2] / (1.0 - 3.0 * uniform),
+        "progress": np.array([*found[:2], np.nan]),
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

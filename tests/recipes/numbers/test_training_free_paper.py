@@ -1,0 +1,121 @@
+"""Worked examples of the paper of training_free, computed by the recipe."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples
+from riddles import Riddle, Riddles, solve
+
+from agentrl_core import recipes
+from agentrl_core.engine import Request
+from agentrl_core.env import StepResult, Task
+from agentrl_core.recipes.training_free import Experiences
+from agentrl_core.rollout import read_notes
+
+EXAMPLES = PaperExamples("training_free")
+EXPERIENCES = recipes.TRAINING_FREE.rollout
+assert isinstance(EXPERIENCES, Experiences)
+ADD = json.dumps({"operation": "ADD", "id": None, "text": "Say right."})
+
+
+class Paid(Riddle):
+    """An episode that pays the number that is said."""
+
+    def step(self, action: str) -> StepResult:
+        return StepResult(reward=float(action), terminated=True, success=float(action) > 0)
+
+
+class PaidRiddles(Riddles):
+    """Riddles of such episodes."""
+
+    def reset(self, task: Task, seed: int) -> Riddle:
+        del seed
+        return Paid(task)
+
+
+def taught(scores: Value, *, without: Sequence[int] = (), plans: Sequence[str] = (ADD,)) -> tuple[list[str], list[str]]:
+    """What the agent `experience` is asked about a group with these scores, and the experiences after its plan.
+
+    Args:
+        scores: of the rollouts.
+        without: rollouts whose summary is empty.
+        plans: what is answered to the question for a plan, try after try.
+    """
+    said, asked, tries = [str(score) for score in scores], [], list(plans)
+    empty = {str(scores[row]) for row in without}
+
+    def speak(context: str, request: Request) -> str:
+        del request
+        for word in ("Sum up", "What did the better", "How should the list", "Make one list"):
+            if word in context:
+                asked.append(word)
+                break
+        else:
+            return said.pop(0)
+        if asked[-1] == "Sum up":
+            score = re.search(r"which scored ([\d.]+)", context)
+            assert score is not None
+            return "" if str(float(score[1])) in empty else "summary"
+        return tries.pop(0) if asked[-1] == "Make one list" else ADD
+
+    run = solve(recipes.TRAINING_FREE, speak, world=PaidRiddles(), group_size=len(scores))
+    plans_made = read_notes(run.batch, "plan")
+    return asked, EXPERIENCES.applied([], plans_made[0]) if plans_made else []
+
+
+def teaches(scores: Value) -> bool:
+    asked = taught(scores)[0]
+    assert not asked or asked.count("Sum up") == len(scores)
+    return bool(asked)
+
+
+@EXAMPLES.by("groups of five, three and four: which teach")
+def which(example: Example) -> Found:
+    return {"teaches": np.array([teaches(example.values[name]) for name in "abc"])}
+
+
+@EXAMPLES.by("a graded reward of which all are the same and in between teaches too")
+def graded(example: Example) -> Found:
+    return {"teaches": np.array(teaches(example.values["a"]))}
+
+
+@EXAMPLES.by("the only wrong rollout could not be summarised: the second filter drops the group")
+def second_filter(example: Example) -> Found:
+    given = example.values
+    asked = taught(given["a"], without=np.flatnonzero(given["summarised"] == 0).tolist())[0]
+    return {"first_filter": np.array("Sum up" in asked), "second_filter": np.array("What did the better" in asked)}
+
+
+@EXAMPLES.by("a group of one never teaches with a reward of 0 or 1")
+def alone(example: Example) -> Found:
+    return {"teaches": np.array([teaches(example.values["r"][[at]]) for at in range(2)])}
+
+
+@EXAMPLES.by("a plan of six operations on three experiences")
+def plan(example: Example) -> Found:
+    before = [f"known {number}" for number in range(int(example.values["before"]))]
+    edits = [("ADD", None, "first"), ("UPDATE", 1, "other"), ("UPDATE", 9, "ninth"), ("DELETE", 0, "known 0")]
+    edits += [("DELETE", 2, ""), ("ADD", None, "second")]
+    found = EXPERIENCES.applied(before, [dict(zip(("operation", "id", "text"), edit, strict=True)) for edit in edits])
+    assert found == ["other", "known 2", "first", "ninth", "second"]
+    return {"number_of_experiences": np.array(len(found))}
+
+
+@EXAMPLES.by("three failed tries to read the plan leave the experiences")
+def failed(example: Example) -> Found:
+    """The fourth try would be read."""
+    asked, added = taught(np.array([1.0, 0.0]), plans=["none", "{", "no plan", ADD])
+    assert asked.count("Make one list") == 3
+    return {"number_of_experiences": example.values["before"] + len(added)}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
