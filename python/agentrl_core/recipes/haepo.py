@@ -1,8 +1,23 @@
 """HAEPO: the answers of a group compete for probability as whole histories (arXiv:2508.18884).
 
 A softmax over the log-probs of the group's trajectories makes long-horizon credit one decision among few. The paper
-leaves open the level of its entropy and divergence; here both are of the softmax. The advantage is the reward, less the
-mean of its group: the softmax sums to 1, so no constant of a group changes a gradient.
+leaves open the level of its entropy and divergence; here both are of the softmax. The advantage is the standardised
+reward of the group.
+
+Equations:
+    Read: the abstract and notes of others; the paper's text was not read.
+
+    - N1, log-likelihood of a trajectory: `TrajectorySoftmax(score="sum")`.
+    - N2, weights: `TrajectorySoftmax`, over a group.
+    - N3, objective: `TrajectorySoftmax`, of advantages of `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - N4, entropy: `TrajectorySoftmax(entropy_coefficient=0.01)`.
+    - N5, KL: `TrajectorySoftmax(drift_coefficient=0.01)`, from the policy before the batch.
+    - N6, gradient: that of `TrajectorySoftmax`.
+
+Differs:
+    - Softmax: over the episodes of a batch by the notes; over those of a group here, since log-probs of answers to
+      different tasks do not compare.
+    - Coefficients: not stated; 0.01 by the notes, as here.
 """
 
 from __future__ import annotations
@@ -74,4 +89,4 @@ class TrajectorySoftmax(GroupLoss):
         return -self.group_sum(tokens, objective), metric_sums(tokens, entropy=tokens.entropy)
 
 
-HAEPO = Recipe(name="haepo", source="arXiv:2508.18884", advantage=GroupRelative(scale="none"), loss=TrajectorySoftmax())
+HAEPO = Recipe(name="haepo", source="arXiv:2508.18884", advantage=GroupRelative(), loss=TrajectorySoftmax())

@@ -2,6 +2,20 @@
 
 With l* the length of the shortest right answer of the group, or the mean length of all where none is right, the score
 of an answer of length l is alpha [right] - beta |l - l*|, compared as in GRPO. A length is a number of trained tokens.
+
+Equations:
+    Read: the public code and the abstract; the paper's text was not read.
+
+    - C1, sample optimal length: `OptimalLength`.
+    - C2, reward: `OutcomeScore(success=2.0, failure=0.0)` and `OptimalLength(coefficient=0.001)`.
+    - C3, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a group of one is 0 here, and its reward in the
+      code (`singleton="raw"`).
+    - C4, loss: `Policy`, clip range 0.2, mean over tokens, `KL(0.001)`.
+
+Differs:
+    - Length: of the whole response in the code, which has no tools; of the trained tokens here.
+
+Needs: the model reference.
 """
 
 from __future__ import annotations
@@ -14,7 +28,7 @@ import numpy as np
 from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
-from agentrl_core.loss import Clip, Policy
+from agentrl_core.loss import KL, Clip, Policy
 from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
@@ -64,5 +78,6 @@ SHORTER_BETTER = Recipe(
     source="arXiv:2504.21370",
     reward=(OutcomeScore(success=2.0, failure=0.0), OptimalLength()),
     advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.2, 0.2)),
+    loss=Policy(clip=Clip(0.2, 0.2), kl=KL(0.001)),
+    minibatches=8,
 )
