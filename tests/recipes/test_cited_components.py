@@ -20,7 +20,6 @@ CITED = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 UNUSED = {
     ("Curriculum", "2507.17515"): "URPO: its program opens the tasks by the referee's own average",
-    ("FirstValue", "2509.25133"): "SIREN: the anchor is a number of the recipe's loss term, which the caller measures",
     ("FlagFilter", "2503.14476"): "DAPO: the recipe has the paper's length penalty, not its overlong filter",
     ("GroupFilter", "2502.01600"): "LOOP: the recipe also drops draws to a multiple of 8, with `SelectDraws`",
     ("ImportanceWeight", "2601.22718"): "MinPRO: the recipe has the ratio inside the loss",

@@ -39,22 +39,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FirstValue(Controller):
-    """The first value of a metric, which stays; 0 before.
+    """First measured value of a metric other than 0, which stays.
 
     Args:
         metric: name of the metric.
+        start: the number before the first measurement.
 
     Example:
         >>> from agentrl_core.recipes.siren import FirstValue
-        >>> anchor = FirstValue()
+        >>> anchor = FirstValue("peak_entropy")
         >>> state = anchor.initial_state()
-        >>> for entropy in (0.5, 0.3):
+        >>> for entropy in (0.8, 0.3):
         ...     state = anchor.moved(state, {"peak_entropy": entropy})
         >>> anchor.value(state)
-        0.5
+        0.8
     """
 
     metric: str = option("peak_entropy", filled=True)
+    start: float = 0.0
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -62,16 +64,16 @@ class FirstValue(Controller):
         return (self.metric,)
 
     def begin(self) -> State:
-        """Return the state before the first metric."""
-        return {"first": 0.0}
+        """Return the state without a measurement."""
+        return {"value": None}
 
     def move(self, state: State, *metrics: float) -> State:
-        """Keep the first metric."""
-        return {"first": state["first"] or metrics[0]}
+        """Keep the first measurement."""
+        return {"value": state["value"] or metrics[0]}
 
     def value(self, state: State) -> float:
-        """Return the first metric."""
-        return float(state["first"])
+        """Return the anchor."""
+        return float(state["value"] or self.start)
 
 
 @dataclass(frozen=True)
