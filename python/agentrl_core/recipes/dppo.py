@@ -5,8 +5,8 @@
 
 The ratio of an unlikely token leaves a clip range after a tiny change, that of a likely one after a large change only.
 A divergence of the two probabilities treats both alike. This is the paper's binary total variation; its binary KL is
-`DivergenceMask("kl", 0.05, 0.05)`. The top-K divergences are left out. p_old is the policy that sampled. verl's
-`dppo_tv` bounds the ratio at 20: `Reinforce("ratio", "ratio", at_most=20)`.
+`DivergenceMask("kl", 0.05, 0.05)`, and its top-K divergences are those with `support="top"`. p_old is the policy that
+sampled. verl's `dppo_tv` bounds the ratio at 20: `Reinforce("ratio", "ratio", at_most=20)`.
 
 Equations:
     Read: the paper's sections 4.3 to 5.3 with appendices C, E and F.3, and the authors' code.
@@ -15,25 +15,27 @@ Equations:
       `at_most`.
     - 13, binary TV: `DivergenceMask("tv")`.
     - 14, binary KL: `DivergenceMask("kl")`.
-    - 15 and 16, top-K TV and KL: left out: masks read the probability of the sampled token only, not those of the
-      sampler's likeliest tokens.
+    - 15 and 16, top-K TV and KL: `DivergenceMask(support="top")`, an option.
     - 23, gradient: `Reinforce("ratio", "ratio", at_most=5.0)`; the advantage is `GroupRelative(scale="none")`.
 
 Differs:
     - Optimizer steps: 8, as in the scaling runs, whose bound C = 5 and threshold 0.2 are those here too; the stability
       test makes 4, with a threshold of 0.15 and no bound.
-    - Binary KL: 1e-8 is added to both complements, as in the code.
+    - KL: 1e-8 is added to both complements, as in the code.
+    - Likeliest tokens: those of the policy before its first optimizer step, which the trainer computes; the engine that
+      sampled need not return them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Column, option
-from agentrl_core.loss import ClipBounds, Mask, Policy, Reinforce, Tokens
+from agentrl_core.component import Column, option, token
+from agentrl_core.loss import ClipBounds, Mask, Policy, Reinforce, Tokens, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,14 +45,20 @@ if TYPE_CHECKING:
 class DivergenceMask(Mask):
     """Mask tokens whose probability has moved too far, in place of a ratio's bounds.
 
-    `tv`: a positive advantage needs p - p_old <= high, a negative one p - p_old >= -low. `kl`: the divergence of the
-    two-valued distributions, p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)), is at most `high` or
-    `low`, or p has moved against the advantage. Use it with `Reinforce("ratio", "ratio", at_most=5)` and `clip=None`.
+    With q and p the probabilities of a few tokens when sampled and now, and everything else one more class,
+
+        `tv`: D = 1/2 sum |q - p|        `kl`: D = sum q log(q / p), 1e-8 added to the probabilities of everything else
+
+    a token is masked if its probability has moved in the direction of its advantage and D is above `high` or `low`, for
+    a positive and a negative advantage. `sampled`: the one token is the sampled one. `top`: they are the sampler's
+    likeliest tokens and the sampled one; `arl.annotate(batch, "sampler_logprob", policy, top_k=20)` makes the columns.
+    Use it with `Reinforce("ratio", "ratio", at_most=5)` and `clip=None`.
 
     Args:
         kind: `tv` or `kl`.
         low: above 0.
         high: above 0.
+        support: `sampled` or `top`.
 
     Example:
         >>> import torch
@@ -62,25 +70,46 @@ class DivergenceMask(Mask):
         [[1.0, 0.0], [1.0, 1.0]]
     """
 
-    reads: ClassVar[tuple[str | Column, ...]] = ("old_logprob",)
-
     kind: Literal["tv", "kl"] = "tv"
     low: float = option(0.2, above=0)
     high: float = option(0.2, above=0)
+    support: Literal["sampled", "top"] = "sampled"
+
+    def own_reads(self) -> Iterable[str | Column]:
+        """Old log-probs, and with `top` the ids of the sampled tokens and the sampler's likeliest ones."""
+        yield "old_logprob"
+        if self.support == "top":
+            yield token("token")
+            yield token("sampler_top_ids", model="policy")
+            yield token("sampler_top_logprobs", model="policy")
+
+    def own_reads_outputs(self) -> Iterable[str]:
+        """With `top` the policy's log-probs of the sampler's likeliest tokens."""
+        if self.support == "top":
+            yield "top_logprobs:sampler_top_ids"
+
+    def divergence(self, tokens: Tokens) -> Tensor:
+        """D of each row, `[N]`, without gradient."""
+        old, new = tokens.stream("old_logprob")[:, None], tokens.logprob.detach()[:, None]
+        if self.support == "top":
+            known = (tokens.stream("sampler_top_ids") == tokens.stream("token")[:, None]).any(1, keepdim=True)
+            old, new = (torch.where(known, -torch.inf, each) for each in (old, new))
+            old = torch.cat([tokens.stream("sampler_top_logprobs").to(old), old], dim=1)
+            new = torch.cat([tokens.output("top_logprobs").detach()[:, :-1].to(new), new], dim=1)
+        q, p = old.exp(), new.exp()
+        q_rest, p_rest = ((1.0 - each.sum(1)).clamp(min=0.0) for each in (q, p))
+        if self.kind == "tv":
+            return ((q - p).abs().sum(1) + (q_rest - p_rest).abs()) / 2.0
+        terms = torch.where(torch.isneginf(old), 0.0, q * (old - new))
+        return terms.sum(1) + q_rest * ((q_rest + 1e-8) / (p_rest + 1e-8)).log()
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """0 for tokens whose probability has moved too far in the direction of their advantage, else 1."""
-        logprob, old_logprob = tokens.logprob.detach(), tokens.stream("old_logprob")
-        probability, old = logprob.exp(), old_logprob.exp()
-        moved = probability - old
-        if self.kind == "tv":
-            positive, negative = moved <= self.high, moved >= -self.low
-        else:
-            rest = ((1.0 - old + 1e-8) / (1.0 - probability + 1e-8)).log()
-            divergence = old * (old_logprob - logprob) + (1.0 - old) * rest
-            positive = (divergence <= self.high) | (moved <= 0)
-            negative = (divergence <= self.low) | (moved >= 0)
-        return positive.to(logprob), negative.to(logprob)
+        divergence = self.divergence(tokens)
+        moved = tokens.logprob.detach() - tokens.stream("old_logprob")
+        positive = (divergence <= self.high) | (moved <= 0)
+        negative = (divergence <= self.low) | (moved >= 0)
+        return positive.to(tokens.logprob), negative.to(tokens.logprob)
 
 
 DPPO = Recipe(

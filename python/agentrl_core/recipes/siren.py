@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FirstValue(Controller):
-    """First measured value of a metric: an anchor.
+    """First measured value of a metric other than 0, which stays.
 
     Args:
         metric: name of the metric.
@@ -69,11 +69,11 @@ class FirstValue(Controller):
 
     def move(self, state: State, *metrics: float) -> State:
         """Keep the first measurement."""
-        return {"value": metrics[0] if state["value"] is None else state["value"]}
+        return {"value": state["value"] or metrics[0]}
 
     def value(self, state: State) -> float:
         """Return the anchor."""
-        return self.start if state["value"] is None else float(state["value"])
+        return float(state["value"] or self.start)
 
 
 @dataclass(frozen=True)

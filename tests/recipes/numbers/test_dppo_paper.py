@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Literal
+
 import numpy as np
 import pytest
+import torch
 from arithmetic import Value
 from common_examples import CommonExamples, given_advantages, path_of, single_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
 
 from agentrl_core import recipes
-from agentrl_core.loss import Reinforce
+from agentrl_core.loss import Reinforce, Tokens
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.dppo import DivergenceMask
 
@@ -37,6 +41,23 @@ def total_variation(example: Example) -> Found:
 @EXAMPLES.by("binary KL")
 def binary_kl(example: Example) -> Found:
     return {"mask": _objective(BY_KL, *(example.values[name] for name in ("mu", "new", "A"))) != 0}
+
+
+@EXAMPLES.by("top-2 and the sampled token")
+def likeliest(example: Example) -> Found:
+    old, new = (torch.from_numpy(example.values[name])[None].log() for name in ("mu", "new"))
+
+    def divergence(kind: Literal["tv", "kl"], support: Literal["sampled", "top"]) -> float:
+        streams = {"weight_kl": torch.ones(1), "old_logprob": old[:, 2], "token": torch.tensor([9])}
+        streams |= {"sampler_top_ids": torch.tensor([[3, 4]]), "sampler_top_logprobs": old[:, :2]}
+        outputs = SimpleNamespace(top_logprobs=torch.cat([new[:, :2], torch.zeros(1, 1)], dim=1))
+        return DivergenceMask(kind, support=support).divergence(Tokens(new[:, 2], None, streams, outputs)).item()
+
+    return {
+        "tv": divergence("tv", "top"),
+        "kl": divergence("kl", "top"),
+        "binary_tv": divergence("tv", "sampled"),
+    }
 
 
 @EXAMPLES.by("gradient weights, tool tokens out")
