@@ -3,7 +3,22 @@
     L = - mean over pairs of log sigmoid(0.1 (g(x_chosen) - g(x_rejected))),   x = sum of log p - log p_ref
     g(x) = -exp(-x / 2) / (1/2)   of the alpha-divergence with alpha = 1/2
 
-`Preference(divergence=...)` has also `forward_kl`, `js` and `reverse_kl`, which is DPO. x is bounded at 20 either way.
+`Preference(divergence=...)` has also `forward_kl`, `js` and `reverse_kl`, which is DPO.
+
+Equations:
+    Read: the authors' code and its README; the paper's text was not read.
+
+    - C1, loss: `Preference`, beta 0.1.
+    - C2, reverse KL: an option, `Preference(divergence="reverse_kl")`.
+    - C3, forward KL: an option, `Preference(divergence="forward_kl")`.
+    - C4, Jensen-Shannon: an option, `Preference(divergence="js")`.
+    - C5, alpha divergence: `Preference(divergence="alpha")`, alpha 1/2.
+    - C6, implicit reward: its difference within a pair is the metric `margin`.
+
+Differs:
+    - KL: beta is to be set, 0.1 to 0.5 by a comment of the code; 0.1 here.
+    - Alpha: 0.3, 0.5 and 0.7 in notes on the paper; 0.5 here.
+    - Bound of the log-ratio: the code guards only the Jensen-Shannon form; here x is within +-20 in the exponentials.
 
 Needs: pairs, as in DPO; the model reference.
 """

@@ -24,8 +24,8 @@ class ColumnScaled(BatchComponent):
     weight *= f(x), divided by its batch mean if `mean_one`, then clipped; f(x) is x (`value`) or exp(x / temperature)
     (`exponential`). Rows with unknown x have factor 1. Sources: GUI-G1, arXiv:2505.15810 (`column="difficulty"`, a
     weight of each task); Reinforcement Learning for Machine Learning Engineering Agents (`column="duration",
-    level="step", mean_one=True, at_least=0.1, at_most=10.0`); RED-Weight, arXiv:2509.24203, and critic-weighted updates
-    of AC-Flow, arXiv:2510.18072 (`column="advantage", kind="exponential", at_most=20.0`).
+    level="step", mean_one=True, at_least=0.1, at_most=10.0`); RED-Weight, arXiv:2509.24203
+    (`column="advantage", kind="exponential", at_most=20.0`).
 
     Args:
         column: x, at least 0 for `value`.
