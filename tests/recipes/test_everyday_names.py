@@ -18,6 +18,7 @@ from case_files import Case, agree, run
 from torch import Tensor
 
 from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
 
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
 verl_config = pytest.importorskip("verl.workers.config")
@@ -137,7 +138,7 @@ def reinforce_plus_plus_baseline(rollouts: Rollouts) -> tuple[Tensor, Callable[[
 
     def whole(logprob: Tensor) -> Tensor:
         divergence = core_algos.kl_penalty(logprob, rollouts.reference, "k2")
-        return policy(logprob) + 0.001 * core_algos.agg_loss(divergence, rollouts.mask, "token-mean")
+        return policy(logprob) + 1e-5 * core_algos.agg_loss(divergence, rollouts.mask, "token-mean")
 
     return made, whole
 
@@ -187,6 +188,15 @@ THEIRS: dict[str, Callable[[Rollouts], tuple[Tensor | None, Callable[[Tensor], T
         opo,
     )
 }
+AS_IN_VERL = {
+    "reinforce_plus_plus_baseline": recipes.REINFORCE_PLUS_PLUS_BASELINE.replace(
+        advantage=(
+            GroupRelative(scale="none"),
+            GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+        )
+    )
+}
+"""Recipes that follow their authors where verl differs, with verl's options."""
 
 
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
@@ -203,7 +213,7 @@ def test_a_recipe_is_what_verl_computes(name: str, seed: int, layout: Any) -> No
     if advantage is not None:
         expected["token"] = {"advantage": rollouts.tokens(advantage)}
     case = rollouts.case(name, expected)
-    assert agree(run(case, case.recipe, layout, seed), case.expected) == ""
+    assert agree(run(case, AS_IN_VERL.get(name, case.recipe), layout, seed), case.expected) == ""
 
 
 @pytest.mark.parametrize("layout", ["sequence", "tree"])

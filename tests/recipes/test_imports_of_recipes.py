@@ -38,7 +38,6 @@ OF_ONE_SYSTEM = {
     "agentrl_core.select.success_trackers.RecentVisits",
     "agentrl_core.select.tracker.grown",
     "agentrl_core.weight.select.above_quantile",
-    "agentrl_core.weight.select.top_rows",
 }
 """Functions and components that a system or two use, by the path of their module. The list may only get shorter."""
 
