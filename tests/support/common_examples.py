@@ -116,6 +116,37 @@ def one_rollout(recipe: Recipe, old: Value, new: Value, given: Value, own: Value
     )
 
 
+def pairs(
+    recipe: Recipe, answers: Sequence[tuple[Sequence[float], Sequence[float]]], scored: int | None = None
+) -> Mapping[str, Value]:
+    """Loss, and gradient by log-prob, of pairs of answers, chosen and rejected, each the log-ratios of its tokens.
+
+    Between the tokens of an answer are those of a tool.
+
+    Args:
+        recipe: of a loss that compares pairs.
+        answers: log-ratios to the reference.
+        scored: how many of the pairs have a preference; None: all.
+    """
+    members = [
+        {
+            "group": str(place),
+            "path": "1 " + " ~ 9 ".join(["| 3"] * len(answer)),
+            **({"reward": reward} if scored is None or place < scored else {}),
+        }
+        for place, pair in enumerate(answers)
+        for reward, answer in zip((1, 0), pair, strict=True)
+    ]
+    away = np.concatenate([answer for pair in answers for answer in pair])
+    return computed(
+        recipe,
+        ["loss", "gradient.logprob"],
+        members=members,
+        columns={"token": {"reference_logprob": (-1.0 - away).tolist()}},
+        policy={"logprob": [-1.0] * len(away)},
+    )
+
+
 def weighted_tokens(logprobs: Value, given: Value) -> Tokens:
     """Tokens of the current policy with these log-probs and advantages, all of weight 1."""
     streams = {

@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from arithmetic import Value
+from common_examples import pairs
 from paper_files import Example
-from paper_numbers import Found, PaperExamples, computed
+from paper_numbers import Found, PaperExamples
 
 from agentrl_core import recipes
+from agentrl_core.recipe import Recipe
 
 EXAMPLES = PaperExamples("f_dpo")
 F_DPO = recipes.F_DPO
 DIVERGENCES = {"reverse": "reverse_kl", "forward": "forward_kl", "js": "js", "alpha": "alpha"}
 
 
-def pairs(
-    answers: Sequence[tuple[Sequence[float], Sequence[float]]], scored: int | None = None, **loss: Any
-) -> Mapping[str, Value]:
-    """Loss and gradient of pairs of answers, chosen and rejected, each the log-ratios of its tokens.
-
-    Between the tokens of an answer are those of a tool.
-    """
-    members = [
-        {
-            "group": str(place),
-            "path": "1 " + " ~ 9 ".join(["| 3"] * len(answer)),
-            **({"reward": reward} if scored is None or place < scored else {}),
-        }
-        for place, pair in enumerate(answers)
-        for reward, answer in zip((1, 0), pair, strict=True)
-    ]
-    away = np.concatenate([answer for pair in answers for answer in pair])
-    return computed(
-        F_DPO.replace(loss=replace(F_DPO.loss, **loss)),
-        ["loss", "gradient.logprob"],
-        members=members,
-        columns={"token": {"reference_logprob": (-1.0 - away).tolist()}},
-        policy={"logprob": [-1.0] * len(away)},
-    )
+def losses(**options: Any) -> Recipe:
+    """The recipe with other options of its loss."""
+    return F_DPO.replace(loss=replace(F_DPO.loss, **options))
 
 
 def margin(chosen: float, rejected: float, **loss: Any) -> Value:
     """Margin of a pair with these log-ratios, by its loss."""
-    return -np.log(np.expm1(pairs([([chosen], [rejected])], **loss)["loss"]))
+    return -np.log(np.expm1(pairs(losses(**loss), [([chosen], [rejected])])["loss"]))
 
 
 @EXAMPLES.by("four divergences on two pairs of unequal length")
@@ -56,11 +36,13 @@ def divergences(example: Example) -> Found:
     assert F_DPO.loss.beta == given["beta"]
     first = ((given["w"] - given["w_ref"]).tolist(), (given["l"] - given["l_ref"]).tolist())
     second = ([float(given["x_w2"])], [float(given["x_l2"])])
-    found = {f"loss_{name}": pairs([first, second], divergence=kind)["loss"] for name, kind in DIVERGENCES.items()}
+    found = {
+        f"loss_{name}": pairs(losses(divergence=kind), [first, second])["loss"] for name, kind in DIVERGENCES.items()
+    }
     for name, kind in DIVERGENCES.items():
         sums = [[float(np.sum(answer)) for answer in pair] for pair in (first, second)]
         found[f"margin_{name}"] = np.concatenate([margin(*each, divergence=kind) for each in sums])
-    return {**found, "loss_alpha": pairs([first, second])["loss"]}
+    return {**found, "loss_alpha": pairs(losses(), [first, second])["loss"]}
 
 
 @EXAMPLES.by("coefficients of grad log pi")
@@ -68,7 +50,7 @@ def coefficients(example: Example) -> Found:
     xw, xl = float(example.values["xw"]), float(example.values["xl"])
     found = {}
     for name in ("forward", "js", "alpha"):
-        gradient = pairs([([xw + 1.0, -1.0], [xl])], divergence=DIVERGENCES[name])["gradient.logprob"]
+        gradient = pairs(losses(divergence=DIVERGENCES[name]), [([xw + 1.0, -1.0], [xl])])["gradient.logprob"]
         assert gradient[0] == pytest.approx(gradient[1])
         found[f"{name}_chosen_and_rejected"] = gradient[1:]
     return found
@@ -87,13 +69,13 @@ def limits(example: Example) -> Found:
 @EXAMPLES.by("two steps from the reference")
 def steps(example: Example) -> Found:
     ends = zip(example.values["xw"].tolist(), example.values["xl"].tolist(), strict=True)
-    return {"loss": np.concatenate([pairs([([xw], [xl])], divergence="js")["loss"] for xw, xl in ends])}
+    return {"loss": np.concatenate([pairs(losses(divergence="js"), [([xw], [xl])])["loss"] for xw, xl in ends])}
 
 
 @EXAMPLES.by("a pair without preference (convention)")
 def unlabelled(example: Example) -> Found:
     x = float(example.values["margin"][0]) / F_DPO.loss.beta
-    found = pairs([([x], [0.0]), ([0.4], [0.1])], scored=1, divergence="reverse_kl")
+    found = pairs(losses(divergence="reverse_kl"), [([x], [0.0]), ([0.4], [0.1])], scored=1)
     assert not found["gradient.logprob"][2:].any()
     return {"loss": found["loss"]}
 
