@@ -18,12 +18,23 @@ from case_files import Case, agree, run
 from torch import Tensor
 
 from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
 
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
 verl_config = pytest.importorskip("verl.workers.config")
 
 SIZES = (4, 3, 5)
 FAR = 1e9
+
+IN_VERL = {
+    "reinforce_plus_plus_baseline": {
+        "advantage": (
+            GroupRelative(scale="none"),
+            GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+        )
+    }
+}
+"""Parts of recipes that follow their authors' code, as verl has them."""
 
 
 class Rollouts:
@@ -79,7 +90,8 @@ class Rollouts:
             **said,
             "expect": expected,
         }
-        return Case(name, recipes.get(name).replace(minibatches=1), [iteration], {}, {})
+        recipe = recipes.get(name).replace(minibatches=1, **IN_VERL.get(name, {}))
+        return Case(name, recipe, [iteration], {}, {})
 
     def advantage(self, estimator: str, rewards: Tensor | None = None, **options: Any) -> Tensor:
         """What an estimator of verl says."""
@@ -137,7 +149,7 @@ def reinforce_plus_plus_baseline(rollouts: Rollouts) -> tuple[Tensor, Callable[[
 
     def whole(logprob: Tensor) -> Tensor:
         divergence = core_algos.kl_penalty(logprob, rollouts.reference, "k2")
-        return policy(logprob) + 0.001 * core_algos.agg_loss(divergence, rollouts.mask, "token-mean")
+        return policy(logprob) + 1e-5 * core_algos.agg_loss(divergence, rollouts.mask, "token-mean")
 
     return made, whole
 
