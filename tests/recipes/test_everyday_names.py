@@ -26,6 +26,16 @@ verl_config = pytest.importorskip("verl.workers.config")
 SIZES = (4, 3, 5)
 FAR = 1e9
 
+IN_VERL = {
+    "reinforce_plus_plus_baseline": {
+        "advantage": (
+            GroupRelative(scale="none"),
+            GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+        )
+    }
+}
+"""Parts of recipes that follow their authors' code, as verl has them."""
+
 
 class Rollouts:
     """Answers of one turn, in groups of several sizes, as padded rows and as members of a case."""
@@ -80,7 +90,8 @@ class Rollouts:
             **said,
             "expect": expected,
         }
-        return Case(name, recipes.get(name).replace(minibatches=1), [iteration], {}, {})
+        recipe = recipes.get(name).replace(minibatches=1, **IN_VERL.get(name, {}))
+        return Case(name, recipe, [iteration], {}, {})
 
     def advantage(self, estimator: str, rewards: Tensor | None = None, **options: Any) -> Tensor:
         """What an estimator of verl says."""

@@ -4,8 +4,21 @@
     L = - mean over tokens of sg(min(r, 2)) A log p,   4 minibatches of one rollout phase
 
 There is neither a clip nor a reference. The paper's baseline is weighted by the ratios of the update, b = sum w R / sum
-w, whose exact form is not public; at the first step it is the group's mean, which is what stands here for all. How many
-steps a phase feeds is tuned for each task.
+w or sum w R / G; that is left out, since no source read has its form, and b is the group's mean, which both are at the
+first step. How many steps a phase feeds is tuned for each task.
+
+Equations:
+    Read: the abstract, and public reviews of the paper; its text was not read.
+
+    - N1, group advantage: `GroupRelative(scale="none")`.
+    - N2, weight: `Reinforce("ratio", "ratio", at_most=2.0)`, of each token.
+    - N3, off-policy estimator: `Policy(surrogate=Reinforce(...))` with the unweighted baseline; left out: the weights
+      of b, see above.
+    - N4, alternation: `minibatches=4`, with new weights at each step.
+
+Differs:
+    - Baseline: weighted by w in the paper, the mean of the group here.
+    - Weight: of a token here; the reviews do not say of what, and a weighted reward suggests the response.
 
 Source: RAPID: An Efficient Reinforcement Learning Algorithm for Small Language Models (arXiv:2510.03515).
 """

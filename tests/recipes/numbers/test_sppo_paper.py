@@ -12,12 +12,13 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
 
 from agentrl_core import recipes
+from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
 
 EXAMPLES = PaperExamples("sppo")
 
 
-def wins(*groups: Value, include_self: bool = True) -> list[Value]:
+def wins(*groups: Value, recipe: Recipe = recipes.SPPO) -> list[Value]:
     """Win probabilities of groups with these scores of a preference model; one of `nan` is compared with none."""
     largest = max(map(len, groups))
     chances = [1 / (1 + np.exp(np.subtract.outer(scores, scores).T)) for scores in groups]
@@ -28,7 +29,6 @@ def wins(*groups: Value, include_self: bool = True) -> list[Value]:
     ]
     names = [str(place) for place, group in enumerate(groups) for _ in group]
     members = [{"group": name, "path": "1 | 3", "facts": each} for name, each in zip(names, facts, strict=True)]
-    recipe = recipes.SPPO.replace(reward=replace(recipes.SPPO.reward, include_self=include_self))
     found = computed(recipe, ["draw.score"], members=members)["draw.score"]
     return np.split(found, np.cumsum([len(group) for group in groups])[:-1])
 
@@ -55,7 +55,7 @@ def targets(chances: Sequence[float], beta: float) -> Value:
 def win_rates(example: Example) -> Found:
     given = example.values["s"], example.values["u"]
     first, second = wins(*given)
-    alone = wins(*given, include_self=False)[0]
+    alone = wins(*given, recipe=recipes.SPPO.replace(reward=replace(recipes.SPPO.reward, include_self=False)))[0]
     return {"win": first, "win_second_group": second, "best_and_worst_if_self_did_not_count": alone[[0, 2]]}
 
 
