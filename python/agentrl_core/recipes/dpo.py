@@ -16,8 +16,8 @@ Equations:
     - C4, reference: the model reference, which no loss trains.
 
 Differs:
-    - Pairs of a task: the source makes all pairs of a better and a worse answer; here groups have two answers, or the
-      column `pair` names them.
+    - Several answers to a task: each better and worse one are a pair in the source; here groups have two answers, or
+      the column `pair` names them.
     - Weight beta: 0.1 to 0.5 by the code's comment; 0.1 here.
 
 Source: arXiv:2305.18290. Needs: the model reference.

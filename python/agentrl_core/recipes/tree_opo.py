@@ -6,8 +6,24 @@ So an answer counts as much as it is better than where it started:
 
     a = r - alpha V(prefix),    A = a - mean(a)
 
-with V the mean reward of the teacher's branches through the prefix (1 or 0 if `value` is optimistic or pessimistic).
-Prefixes are not trained.
+with V the mean reward of the teacher's branches through the prefix, or with `value="best"` the largest. Prefixes are
+not trained. The paper's other estimate, rewards projected onto an order of the tree, is left out: without margins it is
+the centred reward for rewards of 0 and 1, and the sources differ about margins and the direction of the order.
+
+Equations:
+    Read: notes of others; the paper's text was not read.
+
+    - N1, staged group: `TeacherPrefixes`.
+    - N2, advantage with a baseline of the prefix: `PrefixBaseline(alpha=0.5)`, not divided by a std.
+    - N3, value of a prefix: `SearchTree.value`; optimistic: `SearchTree.best`; pessimistic is left out, as the paper
+      finds the mean best.
+    - N4, projection: left out: as above.
+    - N5, order: left out: as above.
+    - N6, ratio to the teacher: left out: an option; prefixes have no loss here.
+
+Differs:
+    - Clip range: not stated; 0.2 here.
+    - KL: an option of the paper, to the teacher; none here.
 """
 
 from __future__ import annotations
