@@ -105,12 +105,13 @@ def test_urpo_pays_a_referee_by_the_order_that_it_gives() -> None:
     assert solve(PlayerReferee(), in_turn(RIGHT, WRONG), group_size=2).fact("reward") == [1.0, 0.0], "others as ever"
 
 
-def test_urpo_scores_its_own_answers_once_the_referee_is_good(tmp_path: Any) -> None:
+@pytest.mark.parametrize(("scores", "paid"), [("2 and 7", [2.0, 7.0]), ("both are fine", [np.nan, np.nan])])
+def test_urpo_scores_its_own_answers_once_the_referee_is_good(scores: str, paid: list[float], tmp_path: Any) -> None:
     def speak(context: str, request: Request) -> str:
         if "Score each answer" in context:
             assert "Answer 1:\n" in context
             assert "Answer 2:\n" in context
-            return "2 and 7"
+            return scores
         return "9 1" if "rank" in context else f"a poem {request.seed % 7}"
 
     class Both(Riddles):
@@ -129,9 +130,10 @@ def test_urpo_scores_its_own_answers_once_the_referee_is_good(tmp_path: Any) -> 
         collect = arl.Collector(script(speak), Both(), recipe, store=store, task_pool=2, seed=1)
         for _ in range(2):
             batch = collect(tasks=2, group_size=2)
-            rewards.append(sorted(batch.column("reward", "draw").tolist()))
+            rewards.append(np.sort(batch.column("reward", "draw")).tolist())
             collect.end_iteration(recipe.credit(batch), {})
-    assert rewards == [[1.0, 1.0], [1.0, 1.0, 2.0, 7.0]], "open tasks wait for the referee"
+    assert rewards[0] == [1.0, 1.0], "open tasks wait for the referee"
+    np.testing.assert_array_equal(rewards[1], [1.0, 1.0, *paid])
 
 
 def test_ada_search_learns_both_ways_and_then_which() -> None:

@@ -19,7 +19,8 @@ Equations:
 
     - N1, verifiable data: the environment's reward.
     - N2, preference data: `PlayerReferee`, Kendall's tau of the scores and the known order.
-    - N3, open-ended data: `PlayerReferee`; the referee's answer is not trained.
+    - N3, open-ended data: `PlayerReferee`; the referee's answer is not trained. If it does not have a score for each
+      answer, the group has no scores.
     - N4, one loop: `GroupRelative` in each group, and one `Policy` over the batch.
 
 Differs:
@@ -139,8 +140,9 @@ class PlayerReferee(TextMemory):
         told = "\n\n".join(f"Answer {number}:\n{branch.text}" for number, branch in enumerate(branches, start=1))
         question = self.question.replace("{question}", group.prompt).replace("{answers}", told)
         scores = self.scores(await ask_agent(group, question, agent="policy", about=branches[0]), len(branches))
-        for branch, score in zip(branches, scores or [0.0] * len(branches), strict=True):
-            branch.finish(reward=float(np.clip(score, 0.0, 10.0)), success=False)
+        rewards = [np.nan] * len(branches) if scores is None else [float(np.clip(score, 0.0, 10.0)) for score in scores]
+        for branch, reward in zip(branches, rewards, strict=True):
+            branch.finish(reward=reward, success=False)
 
 
 URPO = Recipe(
