@@ -1,12 +1,27 @@
 """CLEANER: a call that failed is replaced by the policy's own correction of it (arXiv:2601.15141).
 
-If a call fails the policy tries again behind the error, at most three times. If a later call succeeds, the turns
-with the errors leave the record: if the two calls are alike (`difflib` ratio of at least 0.5) the reasoning of the
-failed turn stays with the new call, else the whole turn is the new one. If none succeeds the errors stay. A turn in a
-place where it was not sampled has no log-probs: they are recomputed in the clean context. The environment is brought
-back to the place of the repair and gets the clean turn, so that its next observation follows from the record (the
-public code leaves the environment as it is). p is 1 for the paper's small model, 0.7 for its large one; clip 0.2 and
-0.28, dual clip 10.
+If a call fails the policy tries again after the error, at most three times. Then the turns with the errors leave the
+record, and one turn takes their place: if two calls are alike (`difflib` ratio of at least 0.5) the reasoning of the
+failed turn stays with the new call, else the whole turn is the new one. If no try succeeds, the last one and its error
+stay, and later errors of this rollout are not repaired. A turn in a place where it was not sampled has no log-probs:
+they are recomputed in the clean context. The environment is brought back to the place of the repair and gets the clean
+turn, so that its next observation follows from the record.
+
+Equations:
+    Read: the public code and its README; the paper's text was not read.
+
+    - C1, retry: `Purify(retries=3)`.
+    - C2, similarity-aware rewrite: `Purify.merged`, try after try.
+    - C3, record: `Branch.rollback`, then the clean turn, which is trained.
+    - C4, share of samples: `Purify(probability=1.0)`, as for the 4B model; 0.7 for the 7B model; not computed: the
+      number of a rollout follows from its seed.
+    - C5, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10, old log-probs recomputed on the record.
+
+Differs:
+    - Environment: the code leaves it as it is after the errors; here it is replayed to the place of the repair.
+    - Calls of a rollout: at most 30 tries in the code; here the collector's `turn_limit` bounds them.
+    - An answer that ends the episode: it is no call, so the turns before it stay, as the episode is over.
+    - A group of one: verl keeps its reward; here its advantage is 0.
 """
 
 from __future__ import annotations
@@ -19,7 +34,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import StepFlag
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.rollout import Branch, Rollout
+from agentrl_core.rollout import Branch, Rollout, Turn
 
 
 @dataclass(frozen=True)
@@ -29,7 +44,7 @@ class Purify(Rollout):
     Args:
         retries: how often a call is tried again.
         alike: the similarity from which two calls count as alike.
-        probability: with which an error that was corrected leaves the record.
+        probability: share of the rollouts that are repaired.
         call: what a call begins with, in the text of an action; the last such place counts. Without one the whole
             action is the call.
 
@@ -50,19 +65,24 @@ class Purify(Rollout):
     call: str = option("<call>", filled=True)
 
     async def branch(self, branch: Branch) -> None:
-        """Turns; if one fails and a later one does not, the record is that of a branch that never failed."""
+        """Turns; those that failed leave the record with the tries to correct them, but for what the last try made."""
+        repairs = branch.uniform("purify") < self.probability
         while not branch.over:
             bad = turn = await branch.turn()
-            for _ in range(self.retries):
-                if not turn.flags & StepFlag.TOOL_ERROR or branch.over:
-                    break
-                turn = await branch.turn()
-            corrected = turn is not bad and not (turn.flags & StepFlag.TOOL_ERROR or turn.failed)
-            # An answer that ends the episode is no call, and nothing is behind it that errors could mislead.
-            if corrected and not turn.over and branch.uniform("purify", bad.index) < self.probability:
+            text, tries = bad.text, 0
+            while repairs and self._failed(turn) and tries < self.retries and not branch.over:
+                turn, tries = await branch.turn(), tries + 1
+                text = self.merged(text, turn.text)
+            # An answer that ends the episode is no call, and nothing is after it that errors could mislead.
+            if tries and not (turn.over or turn.failed):
+                repairs = not self._failed(turn)
                 branch.rollback(bad.begin)
-                branch.write(self.merged(bad.text, turn.text))
+                branch.write(text)
                 await branch.submit()
+
+    @staticmethod
+    def _failed(turn: Turn) -> bool:
+        return bool(turn.flags & StepFlag.TOOL_ERROR)
 
     def merged(self, bad: str, good: str) -> str:
         """Text of the corrected turn, made of a failed turn and a correct one."""
@@ -81,5 +101,6 @@ CLEANER = Recipe(
     rollout=Purify(),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.28, 10.0)),
+    minibatches=4,
     old_logprob="recomputed",
 )

@@ -1,10 +1,26 @@
-"""GDRO for diffusion models: a group's rewards as a distribution, which the policy's is fitted to, all of it offline.
+"""GDRO for diffusion models: a group's ranking by rewards, place by place, which the policy is fitted to, offline.
 
-    P = softmax of 0.1 (log p - log p_ref),   Q = softmax of R / 0.05 over the group,   L = - sum of Q log P
+    L = sum over places i < k of the ranking of  - sum over j >= i of Q_i(j) log P_i(j)
+    P_i = softmax of 0.1 (log p - log p_ref),   Q_i = softmax of R / 0.05,   both over what is left from place i on
 
-It is the paper's top-1 form; of two answers and a small temperature it is DPO. Its full form (Plackett-Luce), which
-ranks all answers, is `ListMatch(direction="ranked")`. Its stabiliser, cloning of the best answer, is not built. beta is
-6 to 12 for diffusion models; 0.1 is a proposal for language models. (`gdro_rl` is another system.)
+The first place alone is the paper's top-1 form, `ListMatch(direction="forward")`; of two answers and a small
+temperature it is DPO. The stabiliser, cloning of the best answer, is left out. (`gdro_rl` is another system.)
+
+Equations:
+    Read: a public note on the paper, with its numbers; the paper's text was not read.
+
+    - 5, implicit reward: beta times the log-ratio of an answer (equation 3); a diffusion model has
+      velocity errors in its place.
+    - 3.2, soft target: the softmax of `ListMatch(temperature=0.05)`.
+    - 6, top-1 loss: `ListMatch(direction="forward")`, an option.
+    - 7, GDRO loss: `ListMatch(direction="ranked")`.
+    - 8 and 9, stabiliser and final loss: left out: it is a velocity error of the best answer, and its weight, 0.5 or
+      1, is on the scale of that error.
+    - 12, rank loss: the limit of a small temperature.
+
+Differs:
+    - Scale beta: 6 or 12 for velocity errors; 0.1 here, a proposal for log-ratios of language models.
+    - Discount: the paper's gamma is the weight of the stabiliser, not a discount; there is none here.
 
 Source: GDRO: Group-level Reward Post-training Suitable for Diffusion Models (arXiv:2601.02036). Needs: groups of any
 origin; the reference.
@@ -18,5 +34,5 @@ GDRO_DIFFUSION = Recipe(
     name="gdro_diffusion",
     source="arXiv:2601.02036",
     advantage=GroupRelative(scale="none"),
-    loss=ListMatch(direction="forward", beta=0.1, temperature=0.05),
+    loss=ListMatch(direction="ranked", beta=0.1, temperature=0.05),
 )

@@ -1,0 +1,86 @@
+"""Worked examples of the paper of gdro_diffusion, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+from agentrl_core.loss import ListMatch
+
+EXAMPLES = PaperExamples("gdro_diffusion")
+(LOSS,) = recipes.GDRO_DIFFUSION.chain("loss")
+assert isinstance(LOSS, ListMatch)
+
+
+def fitted(
+    implicit: Value, rewards: Value, *, direction: Literal["forward", "ranked"] | None = None, tau: float = 0.05
+) -> Mapping[str, Value]:
+    """Loss of a group of answers with these implicit rewards, and its derivative by them."""
+    recipe = recipes.GDRO_DIFFUSION.replace(loss=replace(LOSS, direction=direction or LOSS.direction, temperature=tau))
+    members = answers([1] * len(rewards), rewards.tolist())
+    for member in members:
+        if np.isnan(member["reward"]):
+            del member["reward"]
+    found = computed(
+        recipe,
+        ["loss", "gradient.logprob"],
+        members=members,
+        columns={"token": {"reference_logprob": [-1.0] * len(rewards)}},
+        policy={"logprob": (implicit / LOSS.beta - 1.0).tolist()},
+    )
+    return {"loss": found["loss"], "derivative": found["gradient.logprob"] / LOSS.beta}
+
+
+@EXAMPLES.by("group of three")
+def three(example: Example) -> Found:
+    """Errors of a velocity stand for log-probs: implicit rewards are beta times what the policy gained."""
+    given = example.values
+    top = fitted(given["s"], given["r"], direction="forward", tau=float(given["tau"]))
+    probability = np.exp(given["s"]) / np.exp(given["s"]).sum()
+    whole = fitted(given["s"], given["r"], tau=float(given["tau"]))
+    return {
+        "target": probability - top["derivative"],
+        "top_1": top["loss"],
+        "second_position": whole["loss"] - top["loss"],
+        "loss": whole["loss"],
+    }
+
+
+@EXAMPLES.by("derivative by implicit rewards")
+def derivative(example: Example) -> Found:
+    """Of targets that are given: their logarithms, the best first, are rewards of temperature 1."""
+    given = example.values
+    rewards = np.log(np.maximum(given["q"], 1e-30))
+    found = fitted(given["s"], rewards, tau=1.0)["derivative"]
+    return {"derivative": found, "sum_of_group": found.sum()}
+
+
+@EXAMPLES.by("two items, tau near 0")
+def two(example: Example) -> Found:
+    pairs = zip(example.values["s_first"], example.values["s_second"], strict=True)
+    losses = [fitted(np.array(pair), np.array([1.0, 0.0]))["loss"] for pair in pairs]
+    return {"rank_loss": np.concatenate(losses)}
+
+
+@EXAMPLES.by("an item without a reward (convention)")
+def unscored(example: Example) -> Found:
+    given = example.values
+    found = fitted(
+        np.append(given["s"], 2.0), np.append(given["r"], np.nan), direction="forward", tau=float(given["tau"])
+    )
+    assert found["derivative"][2] == 0.0
+    probability = np.exp(given["s"]) / np.exp(given["s"]).sum()
+    return {"top_1": found["loss"], "target": np.append(probability - found["derivative"][:2], np.nan)}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
