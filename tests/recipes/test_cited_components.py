@@ -26,6 +26,7 @@ UNUSED = {
     ("ImportanceWeight", "2601.22718"): "MinPRO: the recipe has the ratio inside the loss",
     ("LogStep", "2510.08457"): "ARES: the recipe has a coefficient for each kind of task, in its own component",
     ("ObservationWindow", "2509.11543"): "UI-S1: the context of a step is made by the recipe's program",
+    ("Pairs", "2305.18290"): "DPO: the loss reads groups of two itself",
     ("Prefix", "2509.09284"): "Tree-OPO: the recipe's program starts branches at stored turns itself",
     ("Prefix", "2509.12618"): "ActiveVLN: the recipe's program replays the expert's first steps itself",
     ("ProportionalAllocator", "2601.19280"): "GDRO-RL: the recipe has the paper's bandit",

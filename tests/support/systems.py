@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from agentrl_core import loss, recipes
 from agentrl_core.loss.clip import TokenClip
 from agentrl_core.recipes.dppo import DivergenceMask
@@ -12,6 +14,7 @@ from agentrl_core.recipes.m2po import SecondMomentClip
 from agentrl_core.recipes.minpro import PrefixMinimum
 from agentrl_core.recipes.p3o import PairwiseProximal
 from agentrl_core.recipes.rl_plus import MixtureExpert
+from agentrl_core.recipes.siren import EntropyAnchor
 from agentrl_core.recipes.steer import EntropyChange
 
 
@@ -24,6 +27,8 @@ def of_recipe(name: str) -> dict[str, loss.Loss]:
 
 
 SYSTEMS = {key: one for name in recipes.names() for key, one in of_recipe(name).items()}
+# After the iteration that measures its anchor: before, the term is 0.
+SYSTEMS["siren"] = replace(SYSTEMS["siren"], entropy=EntropyAnchor(0.005, anchor=1.0))  # type: ignore[type-var]
 VARIANTS = {
     "plain": loss.Policy(clip=None),
     "covariance": loss.Policy(

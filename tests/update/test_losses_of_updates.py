@@ -18,7 +18,6 @@ from agentrl_core import annotate, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model import logit_statistics as answers
 from agentrl_core.model.pack import Pack
-from agentrl_core.recipes.drpo import LengthDecoupled
 from agentrl_core.update.metrics import Metrics
 from agentrl_core.update.update import Update
 
@@ -75,7 +74,6 @@ def test_the_losses_that_need_the_whole_update() -> None:
     share = loss.TopTokens("covariance", scope="sequence")
     assert share.unit == "update"
     assert loss.TopTokens(scope="sequence").unit == "trajectory"
-    assert LengthDecoupled(kl_coefficient=0.0).unit == "group"
 
 
 @pytest.mark.parametrize("name", OVER_ALL_ROWS)

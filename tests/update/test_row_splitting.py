@@ -15,9 +15,12 @@ from agentrl_core import Batch, Forest
 OF_STEPS = {
     name
     for name, policy in LOSSES.items()
-    if policy.unit == "step" or "step" in policy.streams or policy.denominator in ("turn_mean", "step_mean")
+    if policy.unit == "step"
+    or "step" in policy.streams
+    or policy.denominator in ("turn_mean", "step_mean")
+    or getattr(policy, "level", "") == "step"
 }
-"""Losses with ratios, sums or means of turns: these read into which turns a rollout falls."""
+"""Losses with ratios, sums, means or values of turns: these read into which turns a rollout falls."""
 
 
 @functools.cache
