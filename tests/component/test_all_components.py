@@ -42,6 +42,7 @@ REQUIRED = {  # options without a default
     "ConstrainedSum": {"columns": "reward.a,reward.b"},
     "BaselineRelative": {"column": "value"},
     "KL": {"coefficient": 0.1},
+    "MirrorDivergence": {"coefficient": 0.1},
     "Sum": {"first": loss.Policy(), "second": loss.Imitation("token_mean")},
     "Train": {"loss": loss.Policy()},
     "Function": {"path": likelihood.path},

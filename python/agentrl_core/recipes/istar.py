@@ -82,7 +82,8 @@ class TrajectoryPairs(GroupLoss):
 
     def own_reads(self) -> Iterable[str | Column]:
         """Weights, ids, labels, and the other model's log-probs."""
-        return ("weight_kl", "step", "sequence", "group", token(self.label), token(self.other))
+        steps = ("step",) if self.reduce == "mean" else ()
+        return ("weight_kl", *steps, "sequence", "group", token(self.label), token(self.other))
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """How badly the model orders the pairs of trajectories of each task, and metrics."""
@@ -94,9 +95,8 @@ class TrajectoryPairs(GroupLoss):
             count = torch.zeros_like(steps.count).index_add(0, of_step, steps.exists.double()).clamp(min=1.0)
             score = score / count.to(tokens.logprob.dtype)
         label = sequences.mean(tokens.stream(self.label))
-        drawn = (
-            int(sequences.ids.max()) + 1 if len(sequences.ids) else 0
-        )  # waits for the device: pairs of draws, not of rows
+        # Waits for the device: pairs of draws, not of rows.
+        drawn = int(sequences.ids.max()) + 1 if len(sequences.ids) else 0
         score, label, group = score[:drawn], label[:drawn], members.ids[:drawn]
         exist = members.counted[:drawn]
         better = (label[:, None] > label) & (group[:, None] == group) & exist[:, None] & exist
