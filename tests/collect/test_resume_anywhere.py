@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import linecache
 import os
 import signal
@@ -58,11 +59,13 @@ class Interrupt:
         return [self.lines.index(line) + 1 for line in dict.fromkeys(self.lines)]
 
     def __enter__(self) -> Self:
+        gc.disable()  # Python drops a Ctrl-C that comes while garbage is finalized
         sys.settrace(self._call)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+        gc.enable()
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
         del event, argument
