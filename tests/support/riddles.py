@@ -73,6 +73,21 @@ class Riddles:
         return Riddle(task)
 
 
+class Paid(Riddle):
+    """An episode that ends with the number in its action as reward."""
+
+    def step(self, action: str) -> StepResult:
+        return StepResult(reward=float(action), terminated=True, success=float(action) > 0)
+
+
+class PaidRiddles(Riddles):
+    """Riddles of such episodes."""
+
+    def reset(self, task: Task, seed: int) -> Riddle:
+        del seed
+        return Paid(task)
+
+
 Speaker = Callable[[str, Request], "str | engine.ScriptedReply"]
 """What is said to a context, which is told as a text."""
 

@@ -9,7 +9,7 @@ does not state how pairs are made, beta, or that guidance is taken out; these ar
 Equations:
     Read: the abstract, and summaries of others; the paper's text was not read.
 
-    - N1, loop: `Guided`, a second round of a group that nobody solved.
+    - N1, loop: `Guided`: a group without a success gets a second round.
     - N2, pairs: `NearestPairs`, at most four of a task and a draw in one pair; the notes join every success with every
       failure.
     - N3, DPO: `Preference(beta=0.1)`, of sums over trained tokens.

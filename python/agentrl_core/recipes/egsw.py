@@ -12,8 +12,8 @@ Equations:
 
 Differs:
     - Coefficient and temperature: not known; 0.1 and 1 here.
-    - Step-wise weights: no source says how answers of unequal lengths are compared. The tokens of the answers that are
-      long enough share 1.
+    - Step-wise weights: no source says how answers of unequal lengths are compared. Here the weights at a place
+      sum to 1 over the answers that have a token there.
 """
 
 from __future__ import annotations

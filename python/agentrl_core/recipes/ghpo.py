@@ -19,8 +19,8 @@ Equations:
 Differs:
     - Length of a hint: rounded half to even in the code, rounded down here.
     - Instruction before the hint: worded otherwise.
-    - Groups solved on a rung: the code gives them their plain prompt back if another group climbs further; here they
-      keep the hint, as the paper says.
+    - Groups solved on a rung: the code gives them their plain prompt back if another group climbs further; in the
+      paper and here they keep their hint.
 """
 
 from __future__ import annotations

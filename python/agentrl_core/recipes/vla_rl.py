@@ -22,8 +22,8 @@ Equations:
 
 Differs:
     - Old log-probs: in its first epoch the code takes the current ones, so that its ratios are 1.
-    - Curriculum: by the notes, as here; the public code draws tasks alike. Neither says tau or how recent the success
-      rate is: 0.25, and the last 10 visits here.
+    - Curriculum: that of the notes; the public code draws all tasks alike. The temperature and the window of the
+      success rate are in no source: 0.25 and 10 visits here.
     - Process reward: the public code has the model and its call as a comment.
     - Optimizer steps a batch: one for each micro-batch in the code; 1 here.
     - Temperature: 1.5 in the script; a setting of the engine.

@@ -39,7 +39,7 @@ _FROZEN = ("reference", "reward_reference")
 _TRAINED = ("critic", "reward_model")
 """Models that start as a copy of the policy."""
 _TEACHER_COLUMN = "teacher_logprob"
-"""What a teacher, which is never trained, says of sampled tokens."""
+"""Column of a teacher's log-probs of sampled tokens. A teacher is never trained."""
 _LOOKED_AT = 64
 """Number of tasks on which a selector is tried."""
 

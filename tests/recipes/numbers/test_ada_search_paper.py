@@ -55,7 +55,7 @@ def labels(example: Example) -> Found:
 @EXAMPLES.by("stage 2: decisions of a group")
 def decisions(example: Example) -> Found:
     decision = Decision("manner", DECIDES, label="know" if example.values["label"] else "search")
-    rewards = [decision.reward(WORDS[said]) for said in example.values["decision"].tolist()]
+    rewards = [decision.reward(WORDS[choice]) for choice in example.values["decision"].tolist()]
     found = advantages(recipes.ADA_SEARCH, rewards, facts={"manner": DECIDES})
     return {"reward": np.array(rewards), "advantage": found[0]}
 

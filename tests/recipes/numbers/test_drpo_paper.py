@@ -29,8 +29,8 @@ def with_loss(**options: Any) -> Recipe:
 
 def answer(right: bool | None, *logprobs: float, length: int = 1, group: str = "task") -> dict[str, Any]:
     """A rollout with these log-probs, repeated; None: it has no score."""
-    said = list(logprobs) * length
-    member = {"group": group, "path": f"1 | 3*{len(said)}", "reward": 0, "logprobs": said}
+    repeated = list(logprobs) * length
+    member = {"group": group, "path": f"1 | 3*{len(repeated)}", "reward": 0, "logprobs": repeated}
     if right is None:
         return {key: value for key, value in member.items() if key != "reward"}
     return {**member, "success": right}

@@ -12,30 +12,14 @@ from arithmetic import Value
 from common_examples import CommonExamples, advantages, given_advantages, plain_reward
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
-from riddles import Riddle, Riddles, in_turn, solve
+from riddles import PaidRiddles, in_turn, solve
 
 from agentrl_core import recipes
-from agentrl_core.env import StepResult, Task
 from agentrl_core.recipes.sapo_swarm import SharedExperience
 
 EXAMPLES = PaperExamples("sapo_swarm")
 LOCAL = given_advantages(recipes.SAPO_SWARM).replace(old_logprob=recipes.SAPO_SWARM.old_logprob)
 CommonExamples(EXAMPLES, recipes.SAPO_SWARM, but=["the second optimizer step of a batch clips"])
-
-
-class Paid(Riddle):
-    """An episode that pays the number that is said."""
-
-    def step(self, action: str) -> StepResult:
-        return StepResult(reward=float(action), terminated=True, success=float(action) > 0)
-
-
-class PaidRiddles(Riddles):
-    """Riddles of such episodes."""
-
-    def reset(self, task: Task, seed: int) -> Riddle:
-        del seed
-        return Paid(task)
 
 
 def imported(writer: Value, old: Value, new: Value, given: Value) -> Found:

@@ -11,11 +11,10 @@ import pytest
 from arithmetic import Value
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
-from riddles import Riddle, Riddles, solve
+from riddles import PaidRiddles, solve
 
 from agentrl_core import recipes
 from agentrl_core.engine import Request
-from agentrl_core.env import StepResult, Task
 from agentrl_core.recipes.training_free import Experiences
 from agentrl_core.rollout import read_notes
 
@@ -23,21 +22,6 @@ EXAMPLES = PaperExamples("training_free")
 EXPERIENCES = recipes.TRAINING_FREE.rollout
 assert isinstance(EXPERIENCES, Experiences)
 ADD = json.dumps({"operation": "ADD", "id": None, "text": "Say right."})
-
-
-class Paid(Riddle):
-    """An episode that pays the number that is said."""
-
-    def step(self, action: str) -> StepResult:
-        return StepResult(reward=float(action), terminated=True, success=float(action) > 0)
-
-
-class PaidRiddles(Riddles):
-    """Riddles of such episodes."""
-
-    def reset(self, task: Task, seed: int) -> Riddle:
-        del seed
-        return Paid(task)
 
 
 def taught(scores: Value, *, without: Sequence[int] = (), plans: Sequence[str] = (ADD,)) -> tuple[list[str], list[str]]:
