@@ -6,9 +6,16 @@ one error type with a kind, which the binding maps to these classes in one place
 
 from __future__ import annotations
 
+import re
+
+_LONG_WORD = re.compile(r"[^\s;]{400,}")
+
 
 class AgentRLError(Exception):
-    """Base class of every error that agentrl_core raises deliberately."""
+    """Base class of every error that agentrl_core raises deliberately. Its message shortens words of 400 characters."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(_LONG_WORD.sub(_shorten, each) if isinstance(each, str) else each for each in args))
 
 
 class InvalidInputError(AgentRLError, ValueError):
@@ -56,3 +63,8 @@ class InternalError(AgentRLError, RuntimeError):
 
 class AgentRLWarning(RuntimeWarning):
     """Category of every warning of agentrl_core: the call continues, but probably not as intended."""
+
+
+def _shorten(word: re.Match[str]) -> str:
+    text = word.group()
+    return f"{text[:80]}…({len(text)} characters)…{text[-40:]}"

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from forests import grow
@@ -335,3 +336,22 @@ def test_a_collector_needs_work_to_do() -> None:
         collect = Collector(world, world, recipes.GRPO)
         with pytest.raises(InvalidInputError, match=r"collect: (tasks|group_size)=(0|-1); give a whole number"):
             collect(tasks=tasks, group_size=group_size)
+
+
+def test_a_message_quotes_the_ends_of_a_long_word() -> None:
+    error = InvalidInputError(f"kind is {'y' * 900}; give one of action, tool")
+    assert str(error) == f"kind is {'y' * 80}…(900 characters)…{'y' * 40}; give one of action, tool"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert str(exceptions.StoreError("path " + "z" * 399)) == "path " + "z" * 399
+
+
+def test_a_decision_of_an_unknown_score_has_none() -> None:
+    forest = Forest()
+    forest.add_group(0, "task")
+    path = forest.start(0, 0)
+    forest.append(path, [1], kind="prompt")
+    forest.append(path, [2, 3], **ACT)
+    forest.log_decision("stop", path, in_round=0, score=math.nan)
+    forest.log_decision("stop", path, in_round=1, score=10**400)
+    forest.finish(path)
+    assert pl.DataFrame(forest.freeze([0]).decisions)["score"].to_list() == [None, math.inf]

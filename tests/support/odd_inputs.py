@@ -144,7 +144,7 @@ class EntryPoint:
             was given is there after a restart.
         refuses: whether there are odd values that it has to refuse.
         words: what a message may call an argument instead, words apart by spaces.
-        last: whether a message has to have the innermost name of the place, not just one of them.
+        last: whether a message has to name the option of a recipe's component, or a name in it, not just the recipe.
         examples: how many odd calls are tried.
     """
 
@@ -188,6 +188,9 @@ def try_odd_values(entry: EntryPoint, folders: pytest.TempPathFactory) -> None:
         except (AgentRLError, AgentRLWarning) as error:
             counts["refused"] += 1
             names_it(entry, case, str(error))
+        except Exception as error:
+            error.add_note(f"odd: {shown(case)}")
+            raise
         else:
             counts["kept"] += 1
 
@@ -196,18 +199,24 @@ def try_odd_values(entry: EntryPoint, folders: pytest.TempPathFactory) -> None:
     assert counts["refused"] or not entry.refuses, "no odd value was refused"
 
 
+def shown(case: Sequence[tuple[Place, Any]]) -> str:
+    """The odd values of a call, each with its place."""
+    return "; ".join(f"{'/'.join(map(str, path))} = {value!r:.200}" for path, value in case)
+
+
 def names_it(entry: EntryPoint, case: Sequence[tuple[Place, Any]], message: str) -> None:
     """Assert that a message names one of the arguments that are odd, or an entry of an odd table."""
     paths = [path for path, _ in case]
     inner = {key for _, value in case if isinstance(value, Mapping) for key in value if key}
     named = [[part for part in path if isinstance(part, str)] for path in paths]
-    names = {part for parts in named for part in (parts[-1:] if entry.last else parts)}
+    names = {part for parts in named for part in (parts[2:] or parts[-1:] if entry.last else parts)}
     names |= {word for name in names for word in (entry.words or {}).get(name, name).split()}
     # Two lengths that differ may be told of either side, and a table that lacks something by the thing it describes.
     names |= {"recipe", "component"} if entry.last and any(isinstance(each, Mapping) for _, each in case) else set()
     names |= set() if entry.last else set(entry.call)
-    assert any(name in message for name in names | inner), f"the message names none of {sorted(names)}: {message}"
-    assert len(message) < 1500, message
+    told = f"{message} (odd: {shown(case)})"
+    assert any(name in message for name in names | inner), f"the message names none of {sorted(names)}: {told}"
+    assert len(message) < 1500, told
 
 
 def same(one: Any, other: Any) -> bool:

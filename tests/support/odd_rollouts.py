@@ -201,7 +201,7 @@ def turn(given: dict[str, Any], folder: Path) -> None:
     world.chat.continuation = lambda *_: np.array([4], np.int32)
     batch = collected(world, folder)
     _, steps, trajectories = odd_rows(batch)
-    assert len(steps) >= 2 * len(trajectories)
+    assert len(steps) >= 4, "two episodes of two steps, in one conversation or in two"
     if given["info"]:
         info = json.loads(trajectories["info"][0])
         assert same(info["earlier_steps"][0], json.loads(to_json(given["info"], "info")))

@@ -359,7 +359,7 @@ impl Forest {
             node: optional("node", node)?,
             end: optional("end", end)?,
             result: optional("result", result)?,
-            score: score.map(Number::wide),
+            score: score.map(Number::wide).filter(|score| !score.is_nan()),
             reason: reason.map(|reason| reason.named("reason")).transpose()?,
             ..Decision::new(operation, trajectory.named("trajectory")?, in_round.named("in_round")?)
         };

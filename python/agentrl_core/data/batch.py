@@ -16,7 +16,7 @@ from agentrl_core._core import Plan, Table, Tree
 from agentrl_core._util.json_text import to_json
 from agentrl_core.data.draws import Contexts, Draws
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators.columns import column, flat, integers, mask
+from agentrl_core.operators.columns import column, doubles, flat, integers, mask
 
 Level = Literal["draw", "step", "token", "node_token"]
 Layout = Literal["sequence", "tree"]
@@ -224,7 +224,7 @@ class Batch:
         if level in ("token", "node_token"):
             dimensions = (1, 2) if level == "node_token" else (1,)
             read = partial(flat, offsets=self.offsets(level), dimensions=dimensions)
-        arrays = {name: read(values, name) for name, values in columns.items()}
+        arrays = {name: read(values, name or "the column of name ''") for name, values in columns.items()}
         return Batch(self._core.with_columns(level, **arrays))
 
     def with_recipe(self, recipe: str, options: str | Mapping[str, Any]) -> Batch:
@@ -464,7 +464,7 @@ class Batch:
             found = np.atleast_1d([] if wrong is None else wrong)
             if len(found) and not 0 <= min(found) <= max(found) < 1 << 62:
                 raise InvalidInputError(f"{name} is {str(wrong)[:80]}; give whole numbers from 0 to 2^62 - 1")
-        chances = None if probability is None else np.ascontiguousarray(probability, np.float64).reshape(-1)
+        chances = None if probability is None else doubles(probability, "probability")
         return Batch(
             self._core.draw(
                 integers(trajectory_ids, "trajectory_ids"),

@@ -399,7 +399,7 @@ class Forest:
             node: the affected node.
             end: number of its tokens before the affected place.
             result: the resulting trajectory.
-            score: number behind the decision.
+            score: number behind the decision; NaN: it is not known.
             reason: reason in words.
 
         Example:

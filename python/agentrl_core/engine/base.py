@@ -404,6 +404,7 @@ def checked_segment(segment: object, request: Request, vocabulary_size: int) -> 
         entropies=entropies,
         policy_version=int(segment.policy_version),
         seed=int(segment.seed),
+        cached_tokens=None if segment.cached_tokens is None else int(segment.cached_tokens),
         top=None if segment.top is None else _checked_top(segment.top, len(tokens), vocabulary_size),
     )
 

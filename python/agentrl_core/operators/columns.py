@@ -319,7 +319,7 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
     if array.size == 0 and array.ndim == 1 and isinstance(values, (list, tuple)):
         array = array.astype(np.int64)  # an empty list has no dtype, so it fits any
     if array.dtype == np.object_:
-        array = _typed(array)
+        array = _typed(array, name)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.ndim not in dimensions:
@@ -408,7 +408,7 @@ def as_bytes(value: object, name: str) -> bytes:
         ) from None
 
 
-def _typed(array: NDArray[Any]) -> NDArray[Any]:
+def _typed(array: NDArray[Any], name: str) -> NDArray[Any]:
     """Convert an array of objects to an array of numbers, if all are numbers."""
     if not array.size or not isinstance(array.flat[0], (Real, np.number, np.bool_)):
         return array
@@ -416,6 +416,8 @@ def _typed(array: NDArray[Any]) -> NDArray[Any]:
         typed = np.array(array.tolist())
     except ValueError:
         return array
+    if typed.dtype == np.object_ and all(isinstance(each, Real) for each in array.flat):
+        raise InvalidInputError(f"{name} has whole numbers beyond 64 bits; give smaller numbers, or floats")
     return typed if typed.dtype.kind in "fiub" and typed.shape == array.shape else array
 
 

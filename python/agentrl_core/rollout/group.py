@@ -488,7 +488,6 @@ class Group:
         (self.branches if self._is_decider() else self._late).append(child)
         self.on_turn(child)
         self._runtime.grew(0 if place is None else place.tokens, shared=True)
-        score = None if score is None or np.isnan(score) else score
         self.log_decision(operation, parent, place, result=child, score=score)
 
     def log_decision(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.json_text import is_unicode
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class Prefix:
                 raise InvalidInputError(f"Prefix: actions[{place}] is {action!r}; give a text, or an array of tokens")
             if len(action) == 0:
                 raise InvalidInputError(f"Prefix: actions[{place}] is empty; leave it out")
+        title: object = self.title
+        if not (isinstance(title, str) and is_unicode(title)):
+            raise InvalidInputError(f"Prefix: title is {self.title!r:.80}; give a text without a lone surrogate")
 
     @classmethod
     def stored(

@@ -281,7 +281,8 @@ impl Forest {
     /// In the table, decisions of a group are in the order of their rounds and ordinals, then of what they act on.
     pub fn decide(&mut self, decision: Decision) -> Result<()> {
         let group = self.group(decision.trajectory)?;
-        for (name, value) in [("round", Some(decision.round)), ("ordinal", decision.ordinal), ("end", decision.end)] {
+        for (name, value) in [("in_round", Some(decision.round)), ("ordinal", decision.ordinal), ("end", decision.end)]
+        {
             if let Some(value) = value.filter(|&value| i32::try_from(value).is_err()) {
                 return Err(Error::invalid(format!("{name} is {value}; it must be at most {}", i32::MAX)));
             }

@@ -18,6 +18,7 @@ from agentrl_core.engine.chat_messages import is_text, is_trained, plain_message
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
 from agentrl_core.integrations.trajectories.imported import kept, kept_in, messages_and_tools, names_of
+from agentrl_core.operators.columns import doubles
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -121,7 +122,7 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
     if episode.success not in (None, False, True):
         raise InvalidInputError(f"success is {episode.success!r:.40}; give true or false, or null if it is not known")
     turns = episode.turns
-    paid = [_number(turn.reward, f"reward of turn {place}") for place, turn in enumerate(turns)]
+    paid = [as_number(turn.reward, f"reward of turn {place}") for place, turn in enumerate(turns)]
     forest.ingest(
         [trajectory] * len(turns),
         [_tokens(turn.context, f"the context of turn {place}") for place, turn in enumerate(turns)],
@@ -137,8 +138,8 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
         info = {name: value for name, value in shared.items() if value} | dict(episode.extra)
     forest.finish(
         trajectory,
-        reward=_number(episode.reward, "reward"),
-        rewards=[_number(episode.rewards.get(name), f"reward {name!r}") for name in names] or None,
+        reward=as_number(episode.reward, "reward"),
+        rewards=[as_number(episode.rewards.get(name), f"reward {name!r}") for name in names] or None,
         success=None if episode.success is None else bool(episode.success),
         info=info,
     )
@@ -158,15 +159,19 @@ def _tokens(given: Ids, name: str) -> NDArray[np.int32]:
 
 def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:
     """Log-probs as an array; a finite number stays finite."""
-    found = np.asarray([] if turn.logprobs is None else turn.logprobs, np.float64)
+    found = np.zeros(0) if turn.logprobs is None else doubles(turn.logprobs, f"turn {place}: logprobs")
     largest = np.finfo(np.float32).max
     if (np.isfinite(found) & (np.abs(found) > largest)).any():
         raise InvalidInputError(f"turn {place} has log-probs beyond {largest:.3g}; give those that were sampled with")
     return found.astype(np.float32)
 
 
-def _number(given: object, name: str) -> float:
-    """Return a reward as a number; NaN: it is not known."""
+def as_number(given: object, name: str) -> float:
+    """Return a reward as a number; NaN: it is not known.
+
+    Raises:
+        InvalidInputError: it is no number, or beyond the largest float.
+    """
     if given is None:
         return float("nan")
     if not isinstance(given, Real):

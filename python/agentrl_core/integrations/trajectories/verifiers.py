@@ -13,6 +13,7 @@ from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.episodes import (
     TrajectoryRecord,
     TrajectoryTurn,
+    as_number,
     batch_of,
     episodes_of,
     linear,
@@ -128,7 +129,7 @@ def _rewards_in(trace: Mapping[str, Any]) -> dict[str, float]:
             raise InvalidInputError(
                 f"reward {name!r} is {reward!r:.60}; give an object with the numbers score and weight"
             )
-        found[name] = float(score) * float(weight)
+        found[name] = as_number(score, f"reward {name!r}") * as_number(weight, f"weight of reward {name!r}")
     return found
 
 

@@ -386,7 +386,7 @@ fn decisions_are_ordered_by_what_they_act_on() -> Result<()> {
         assert!(message(forest.decide(Decision::new(Operation::Stop, 99, 0))).contains("trajectory 99"));
         let elsewhere = Decision { node: Some(77), ..Decision::new(Operation::Stop, trunk, 0) };
         assert!(message(forest.decide(elsewhere)).contains("node is 77"));
-        assert!(message(forest.decide(Decision::new(Operation::Stop, trunk, u32::MAX))).contains("round is"));
+        assert!(message(forest.decide(Decision::new(Operation::Stop, trunk, u32::MAX))).contains("in_round is"));
         forest.abort();
         forest.freeze()
     };
