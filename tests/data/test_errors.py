@@ -354,4 +354,4 @@ def test_a_decision_of_an_unknown_score_has_none() -> None:
     forest.log_decision("stop", path, in_round=0, score=math.nan)
     forest.log_decision("stop", path, in_round=1, score=10**400)
     forest.finish(path)
-    assert pl.DataFrame(forest.freeze([0]).decisions)["score"].to_list() == [None, math.inf]
+    assert pl.DataFrame(forest.freeze().decisions)["score"].to_list() == [None, math.inf]
