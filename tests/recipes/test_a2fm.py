@@ -29,14 +29,14 @@ def test_dear_modes_cost_where_the_cheap_one_would_do() -> None:
         draw_success=[1, 1, 0, 1, 1, 0, 0, 1, 1, 1],
         **{
             "draw_reward.mode": [0, 0, 1, 2, 1, 1, 0, 0, 1, 2],
-            "draw_reward.forced": [1, 1, 1, 1, 0, 1, 1, 1, 1, 0],
+            "draw_reward.forced": [1, 1, 1, 1, 0, 0, 1, 1, 1, 0],
         },
     )
-    # Group 0: both forced into mode 0 succeed, 3 of 4 forced draws with a score do. Group 1: one of two, not above 1/2.
-    dear = 1.0 - 0.75**2
-    close(column(ModeCost()(batch)), [1.0, 1.0, dear, dear, 0.5 * dear, math.nan, 1.0, 1.0, 1.0, 1.0])
-    eager = ModeCost(easy=0.4, power=1.0)(batch)
-    close(column(eager)[6:], [1.0, 1.0, 1.0 - 2 / 3, 1.0 - 2 / 3])
+    # Group 0: both forced into mode 0 succeed, 3 of 4 forced draws do. Group 1: one of two, and 2 of 3.
+    dear, other = 1.0 - 0.75**2, 1.0 - (2 / 3) ** 2
+    close(column(ModeCost()(batch)), [1.0, 1.0, 1.0, 1.0, 0.5 * dear, math.nan, 1.0, 1.0, 1.0, other])
+    close(column(ModeCost(easy=0.6)(batch))[6:], [1.0] * 4)
+    close(column(ModeCost(easy=0.5, power=1.0)(batch))[6:], [1.0, 1.0, 1.0, 1.0 - 2 / 3])
 
 
 def test_options_out_of_range() -> None:
@@ -56,4 +56,4 @@ def test_the_chain_pays_nothing_for_a_bad_format() -> None:
             "draw_reward.format": [1, 0, 1, 1],
         },
     )
-    close(column(A2FM.score(batch)), [1.0, 0.0, 1.0 - (2 / 3) ** 2, 1.0 - (2 / 3) ** 2])
+    close(column(A2FM.score(batch)), [1.0, 0.0, 1.0, 1.0 - (2 / 3) ** 2])

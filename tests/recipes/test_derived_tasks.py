@@ -75,9 +75,10 @@ def test_spark_makes_items_of_what_came_out() -> None:
     assert rewards == ([1.0, 0.0] if first < second else [0.0, 1.0]), "the label is where the right one stands"
     [(alone, _), _], _ = prompts(RIGHT, WRONG, YES, pointwise=1.0)
     assert "Is it right?" in alone
-    # Without a result there is nothing to be judged, and no item beyond what is asked for.
-    assert prompts(WRONG, WRONG, result="<never>(.*)</never>")[0] == []
-    assert prompts(WRONG, WRONG, judgements=0, reflections=0)[0] == []
+    # Without a result there is nothing to be judged, but the first half of a batch reflects on it.
+    [(again, _)], _ = prompts(WRONG, WRONG, result="<never>(.*)</never>")
+    assert "Think again" in again
+    assert prompts(WRONG, WRONG, judgements=0, reflections=0)[0] == [], "no item beyond what is asked for"
 
 
 @settings(max_examples=20, deadline=None)

@@ -125,56 +125,46 @@ def skilled(context: str, request: Request) -> str:
 
 def test_arise_chooses_a_skill_and_makes_another(tmp_path: Path) -> None:
     program = Skills(warm_up=0, explored=0.0)
-    recipe = recipes.ARISE.replace(rollout=program)
-    first, second = iterations(recipe, [skilled, skilled], tmp_path, models=LOGPROB)
+    recipe = recipes.ARISE.replace(rollout=program, admit=recipes.GRPO.admit)
+    first, second = iterations(recipe, [skilled, skilled], tmp_path, models=LOGPROB, group_size=8)
     rows, batch = first
+    assert set(batch.column("success", "draw").tolist()) == {0, 1}
     assert [row.role for row in rows].count("helper") == 2, "who says the skill, and who tries it"
-    solved = bool(batch.column("success", "draw").any())
-    assert read_notes(batch, "tried") == [["be right", 0.5 if solved else 1.0]]
-    assert batch.column("skill_used", "draw").tolist() == [0, 0]
+    assert read_notes(batch, "tried") == [["be right", 0.5]]
+    assert batch.column("skill_used", "draw").tolist() == [0] * 8
     rows, batch = second
     drawn = [row for row in rows if row.drawn]
-    assert [row.prompt for row in drawn] == ["A skill that may help:\nbe right\n\nriddle?"] * 2
-    assert batch.column("skill_used", "draw").tolist() == [1, 1]
+    assert [row.prompt for row in drawn] == ["A skill that may help:\nbe right\n\nriddle?"] * 8
+    assert batch.column("skill_used", "draw").tolist() == [1] * 8
     # Solved with a skill: 1 + 1.
-    assert batch.column("score", "draw").tolist() == [2.0, 2.0]
-    assert read_notes(batch, "used") == ["be right"]
+    assert batch.column("score", "draw").tolist() == [2.0] * 8
+    assert read_notes(batch, "used") == [["be right", 2.0]]
+    assert read_notes(batch, "tried") == [], "no rollout is better than the mean"
+    warm = recipe.replace(rollout=recipes.ARISE.rollout)
+    found = iterations(warm, [skilled, skilled], tmp_path / "warm", models=LOGPROB, group_size=8)
+    assert [batch.column("skill_used", "draw").any() for _, batch in found] == [False, False], "only skills are made"
 
 
 def test_a_library_of_skills_by_hand() -> None:
-    class Noted:
-        """An iteration that notes what it is given."""
-
-        iteration, batch = 0, None
-
-        def __init__(self, *tried: list[Any], used: tuple[str, ...] = ()) -> None:
-            self.finished = {"tried": list(tried), "used": list(used)}
-
     program = Skills(cache=2, reservoir=3)
+    state = program.initial_state()
 
-    def after(state: Any, noted: Any) -> dict[str, list[tuple[str, float]]]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("agentrl_core.recipes.arise.read_notes", lambda found, name: found[name])
-            state.update(program.next(state, noted))
+    def after(tried: list[Any], *, used: tuple[Any, ...] = ()) -> dict[str, list[tuple[str, float]]]:
+        state.update(program.maintained(state, used, tried))
         return {name: [(skill["text"], round(skill["utility"], 3)) for skill in state[name]] for name in state}
 
-    state = program.initial_state()
-    found = after(state, Noted(["a", 1.0], ["b", 0.5]))
+    found = after([["a", 1.0], ["b", 0.5]])
     assert found == {"cache": [("a", 1.0), ("b", 0.5)], "reservoir": []}
     # c comes in for b, which is the weakest.
-    assert after(state, Noted(["c", 1.0], used=("a",))) == {
-        "cache": [("a", 1.0), ("c", 1.0)],
-        "reservoir": [("b", 0.5)],
-    }
-    # a was harmful: 0.9 - 0.1 = 0.8; still above b.
-    assert after(state, Noted(["a", -1.0]))["cache"] == [("a", 0.8), ("c", 1.0)]
-    for _ in range(3):  # 0.62, 0.458: b comes back
-        found = after(state, Noted(["a", -1.0]))
+    assert after([["c", 1.0]], used=(["a", 1.0],)) == {"cache": [("a", 1.0), ("c", 1.0)], "reservoir": [("b", 0.5)]}
+    # a did not help: 0.9; still above b. That it was made again changes nothing.
+    assert after([["a", -1.0]], used=(["a", 0.0],))["cache"] == [("a", 0.9), ("c", 1.0)]
+    for _ in range(6):  # 0.478: b comes back
+        found = after([], used=(["a", 0.0],))
     assert dict(found["cache"]).keys() == {"b", "c"}
-    # A skill of the reservoir below the 10th percentile that was never used is deleted; a was used.
-    found = after(state, Noted(["d", -1.0], ["e", -0.5]))
-    assert "d" not in dict(found["reservoir"])
-    assert {"a", "e"} <= dict(found["reservoir"]).keys()
+    # Above the capacity of the reservoir the lowest goes.
+    found = after([["d", -1.0], ["e", -0.5], ["f", -0.7]])
+    assert dict(found["reservoir"]).keys() == {"a", "e", "f"}
 
 
 def test_inspo_draws_an_instruction_and_replaces_the_worse(tmp_path: Path) -> None:

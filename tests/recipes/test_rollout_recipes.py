@@ -352,7 +352,7 @@ class Case:
     world: Any = field(default_factory=Riddles)
     size: int = 4
     smaller: dict[str, Any] = field(default_factory=dict)
-    """Options of the program, where those of the paper are more than a test needs."""
+    """Options of the program, if those of the recipe do not suit the test."""
 
     def recipe(self, name: str) -> Recipe:
         recipe = recipes.get(name)
@@ -379,7 +379,7 @@ CASES = {
     "intervention": Case(attempts(0.3), 8, smaller={"continuations": 4}),
     "fission": Case(calls, 4),
     "cleaner": Case(calls, 4),
-    "coot": Case(by_chance(0.5), 4),
+    "coot": Case(by_chance(0.5), 4, smaller={"tokens": 64}),
     "agent_r": Case(attempts(0.5), 8),
     "ad_hint": Case(by_chance(0.3), 8, Riddles(("0123456789",))),
 }

@@ -179,12 +179,12 @@ def test_cleaner_replaces_a_call_that_failed() -> None:
 def test_coot_takes_back_what_a_monitor_objects_to() -> None:
     def speak(context: str, request: Request) -> str:
         del request
-        if "Does this text break a rule" in context:
-            return "FROM: lie\nGUIDANCE: Be honest." if "I lie" in context else "OK"
+        if "three laws" in context:
+            return "STATE: -1 0 0\nFROM: lie\nGUIDANCE: Be honest." if "I lie" in context else "STATE: 1 0 0"
         begun = context.rpartition("assistant\n")[2]
         return (f"I say {RIGHT}" if "Be honest." in context else f"FirstValue, I lie {WRONG}")[len(begun) :]
 
-    run = solve(Monitored(tokens=20), speak, group_size=1)
+    run = solve(Monitored(tokens=20, patience=1), speak, group_size=1)
     [drawn] = run.drawn
     assert drawn.actions == ["FirstValue, I ", f"I say {RIGHT}"]
     assert drawn.trained == f"FirstValue, I I say {RIGHT}{END}"
@@ -192,9 +192,22 @@ def test_coot_takes_back_what_a_monitor_objects_to() -> None:
     [back] = [row for row in run.rows if row.status == "pruned"]
     # 20 tokens at a time: the monitor reads "FirstValue, I lie <answe".
     assert back.actions == [f"FirstValue, I lie {WRONG}"[:20]]
-    assert solve(Monitored(tokens=20, rollbacks=0), speak, group_size=1).drawn[0].actions == [
-        f"FirstValue, I lie {WRONG}"
-    ]
+    for options in ({"rollbacks": 0}, {"patience": 4}):
+        [drawn] = solve(Monitored(tokens=20, **options), speak, group_size=1).drawn
+        assert drawn.actions == [f"FirstValue, I lie {WRONG}"], "three reads object in a row"
+
+
+def test_a_monitor_that_quotes_nothing_cuts_three_reads_back() -> None:
+    def speak(context: str, request: Request) -> str:
+        del request
+        if "three laws" in context:
+            return "STATE: -1 0 0\nFROM: other words\nGUIDANCE: Be honest." if "I lie" in context else "STATE: 1 0 0"
+        begun = context.rpartition("assistant\n")[2]
+        return (f"I say {RIGHT}" if "Be honest." in context else f"FirstValue, I lie {WRONG}")[len(begun) :]
+
+    # Reads end at 5, 10, 15, 20, 25 and 30 tokens; those from 20 on object.
+    [drawn] = solve(Monitored(tokens=5), speak, group_size=1).drawn
+    assert drawn.actions == ["FirstValue, I l", f"I say {RIGHT}"]
 
 
 def test_agent_r_revises_a_failure_into_a_success() -> None:
@@ -234,7 +247,7 @@ def one_of(*answers: str) -> Speaker:
 def objecting(context: str, request: Request) -> str:
     """A monitor who objects to every answer."""
     del request
-    return "FROM: answer\nGUIDANCE: no" if "rule" in context else WRONG
+    return "STATE: -1 -1 -1\nFROM: answer\nGUIDANCE: no" if "three laws" in context else WRONG
 
 
 PROGRAMS = {
@@ -242,7 +255,7 @@ PROGRAMS = {
     "led on": (LedOn(column="success"), judging("3: bad")),
     "clean": (Purify(call="<"), one_of("a <bad>", "b <odd>", RIGHT)),
     "fission": (Fission(column="success", size=2), one_of("<bad>", WRONG)),
-    "monitored": (Monitored(tokens=9), objecting),
+    "monitored": (Monitored(tokens=9, patience=2), objecting),
 }
 
 

@@ -1,15 +1,34 @@
 """A2FM: one model answers at once, reasons, or uses tools, and learns to take the cheapest mode that will do.
 
 Of each group some draws are forced into a mode by a prefix that is not trained, the others choose. A group is easy if
-more than half of its draws forced into the cheapest mode succeed. There, draws in a dearer mode are paid less the more
-often the group's forced draws succeed (p), and a bad format costs everything:
+at least half of its draws forced into the cheapest mode succeed. There, a draw that chose a dearer mode is paid less
+the more often the group's forced draws succeed (p), and a bad format costs everything:
 
     score = reward * (1 - p^2 if dearer than needed, else 1) * format
 
-Then GRPO over the whole group. Source: arXiv:2510.12838, whose repository holds no training code; the threshold of an
-easy group is not given there. Here three members are forced into each mode, by a tag that their first action begins
-with, and three are free. The environment reports `reward.mode` (0 is the cheapest) and `reward.format`; the program
-says which are forced (`reward.forced`).
+Then GRPO over the whole group. Three members are forced into each mode, by a tag that their first action begins with,
+and three are free. The environment reports `reward.mode` (0 is the cheapest) and `reward.format`; the program says
+which are forced (`reward.forced`).
+
+Equations:
+    Read: figure and README of the authors' repository, the abstract, and notes of others; not the paper's text.
+
+    - P1, reward of a forced rollout: `OutcomeScore` times `reward.format`.
+    - P2, reward of a free rollout: the same times `ModeCost`.
+    - P3, advantage: `GroupRelative(ddof=0)` over forced and free rollouts together.
+    - N1, group: `Rounds` with three `RolloutSpec(3, prefill=...)` and three free members.
+    - N2, adaptive part: `ModeCost(power=2)`.
+    - N3, mask: `RolloutSpec(prefill=...)` writes its tokens untrained; tokens of tools are never trained.
+
+Differs:
+    - Forced rollouts in a dear mode: the notes lower them too; the authors' figure does not, nor does the recipe.
+    - Easy group: the source gives no threshold; its figure calls a question easy of which the cheapest mode solves one
+      of two.
+    - Group size: 9 in the figure, 12 in the notes and here.
+    - Optimizer steps: not in the paper; the notes have 2 epochs, of a batch or of the data; 1 here.
+    - Clip, KL: not in the source; 0.2 and none here.
+
+Source: arXiv:2510.12838, whose repository holds no training code.
 """
 
 from __future__ import annotations
@@ -56,8 +75,8 @@ class FixedHint(HintSource):
 class ModeCost(BatchComponent):
     """Makes a dear mode cost where a cheap one would do: score *= 1 - p^power.
 
-    It holds for draws outside the cheapest mode of a group of which more than `easy` of the draws that were forced into
-    the cheapest mode succeeded; p is the share of the group's forced draws that succeeded.
+    It holds for draws that chose another mode than the cheapest, in a group of whose draws forced into the cheapest one
+    at least the share `easy` succeeded; p is the share of the group's forced draws that succeeded.
 
     Args:
         mode: which mode the draw was in, a whole number.
@@ -89,14 +108,14 @@ class ModeCost(BatchComponent):
         """Return `batch` with another column `score` on draws."""
         rows = Rows(batch, "draw")
         groups, successes = rows.keys("group_id"), rows.flags("success").astype(np.float64)
-        cheap = rows.values(self.mode) == self.cheapest
-        forced = rows.valid & rows.is_known("success") & rows.flags(self.forced)
+        cheap, forced = rows.values(self.mode) == self.cheapest, rows.flags(self.forced)
+        known = forced & rows.valid & rows.is_known("success")
         rates, cheap_rates = (
-            np.nan_to_num(group.statistics(successes, groups, valid=counted).mean, nan=0.0)[groups]
-            for counted in (forced, forced & cheap)
+            np.nan_to_num(group.statistics(successes, groups, valid=counted).mean, nan=-1.0)[groups]
+            for counted in (known, known & cheap)
         )
         scores = rows.values("score")
-        dear = (cheap_rates > self.easy) & ~cheap
+        dear = (cheap_rates >= self.easy) & ~cheap & ~forced
         return rows.write(score=np.where(dear, scores * (1.0 - rates**self.power), scores))
 
 
@@ -110,6 +129,6 @@ A2FM = Recipe(
         + RolloutSpec(3)
     ),
     reward=(OutcomeScore(), ModeCost(), CombineReward(column="reward.format", kind="multiply")),
-    advantage=GroupRelative(),
+    advantage=GroupRelative(ddof=0),
     loss=Policy(),
 )

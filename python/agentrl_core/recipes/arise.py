@@ -4,20 +4,41 @@ A skill is a text. Of the 10 in the cache the policy takes the one that is likel
 
     s_k = 1/|d_k| (log pi(q d_k) - log pi(q)),   p = softmax(s / 1)
 
-if its p is at least 0.35 (else none), and with probability 0.1 one at random. The group's rollouts see it; one that
-used a skill and solved the task is paid 1 more. Of each group an agent (`skill`) makes a new skill, of the first
-rollout that solved the task or of the first one, and one rollout more tries it, kept and not trained:
+if its p is at least 0.35 (else none); if one passes, with probability 0.1 one at random. The group's rollouts see it;
+one that used a skill and solved the task is paid 1 more. If a group has better rollouts than its mean, an agent
+(`skill`) makes a new skill of the first of them, and one rollout more tries it, kept and not trained:
 
     new skill tried         none of the group right    some right
     right                   1 (critical)               0.5 (redundant)
     wrong                   0                          -1 (harmful)
 
-When the iteration is closed: u <- 0.9 u + 0.1 R of skills that were there; then new ones are added, the weakest of a
+When the iteration is closed: u <- 0.9 u + 0.1 R of a skill that was selected; then new ones are added, the weakest of a
 full cache goes to the reservoir (100), the best of that comes back when it is better than the weakest of the cache, and
-of the reservoir those below the 10th percentile that were never used are deleted. The first 500 iterations only fill
+of the reservoir those below its 10th percentile that were never used are deleted. The first 500 iterations only fill
 the library.
 
 Needs: the collector's model `logprob`: the sum of log pi over the tokens of each path.
+
+Equations:
+    Read: README and code of the authors' repository; not the paper's text.
+
+    - 6, score of a skill: `Skills.shares`, the mean log-prob of its tokens.
+    - 8, advantage: `GroupRelative`; groups whose scores are equal are replaced (`DynamicSampling`).
+    - 10, selection: `Skills.shares`, `Skills.passes`, then the likeliest, or one at random.
+    - C1, reward of a rollout: `CombineReward(column="skill_used", only="success")`.
+    - C2, worth of a new skill: `Skills.worth`.
+    - C3, utility: `Skills.maintained`; R is the mean score of the group.
+    - C4, maintenance: `Skills.maintained`.
+    - C5, deletion: `Skills.maintained`.
+
+Differs:
+    - Selection: README and abstract sample from the softmax; the code and this recipe take the likeliest.
+    - Reward of a selected skill: that of one rollout in the code, which does not say which; the group's mean here.
+    - Conclusion: of up to two rollouts in the code, of one here.
+    - Worth: a skill is made only if some of the group are right and some are not, so that 1 and 0 never occur, in the
+      code and here.
+    - Score: of at most 128 tokens by the configuration, which the code does not enforce; of all tokens here.
+    - Rounds of replaced groups, KL, optimizer steps: not said; 4, none and 1 here.
 """
 
 from __future__ import annotations
@@ -27,6 +48,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
@@ -35,6 +57,7 @@ from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.rollout import Branch, Group, TextMemory, ask_agent, insert_text, read_notes
+from agentrl_core.select import DynamicSampling
 
 Skill = dict[str, Any]
 """`text`, `utility`, and how often it was `used`."""
@@ -51,7 +74,7 @@ class Skills(TextMemory):
         reservoir: others that are kept.
         warm_up: iterations that only make skills.
         threshold: the probability of the likeliest skill below which none is shown.
-        explored: chance of a random skill.
+        explored: chance of a random skill, if one passes.
         decay: of utilities.
         longest: letters of a skill, at most.
         shown: the prompt with a skill: `{prompt}` and `{text}`.
@@ -94,16 +117,26 @@ class Skills(TextMemory):
         return -1.0 if solved else 0.0
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Utilities, new skills, and who goes where."""
+        """Maintain the library by what the iteration's groups noted."""
+        finished = closed.finished
+        return self.maintained(state, read_notes(finished, "used"), read_notes(finished, "tried"))
+
+    def maintained(self, state: State, used: Sequence[Any], tried: Sequence[Any]) -> State:
+        """Update, add, evict, load and delete, in this order.
+
+        Args:
+            state: the library.
+            used: the text of each selected skill, with the mean score of its group.
+            tried: the text of each new skill, with its worth.
+        """
         cache, reservoir = ([dict(skill) for skill in state[name]] for name in ("cache", "reservoir"))
         known = {skill["text"]: skill for skill in (*cache, *reservoir)}
-        for text in read_notes(closed.finished, "used"):
+        for text, reward in used:
             if text in known:
+                known[text]["utility"] = self.decay * known[text]["utility"] + (1.0 - self.decay) * reward
                 known[text]["used"] += 1
-        for text, worth in read_notes(closed.finished, "tried"):
-            if text in known:
-                known[text]["utility"] = self.decay * known[text]["utility"] + (1.0 - self.decay) * worth
-            else:
+        for text, worth in tried:
+            if text not in known:
                 known[text] = {"text": text, "utility": worth, "used": 0}
                 cache.append(known[text])
         while len(cache) > self.cache:
@@ -114,7 +147,7 @@ class Skills(TextMemory):
             if reservoir[best]["utility"] > cache[weakest]["utility"]:
                 cache[weakest], reservoir[best] = reservoir[best], cache[weakest]
         if reservoir:
-            bar = np.quantile([skill["utility"] for skill in reservoir], 0.1)
+            bar = sorted(skill["utility"] for skill in reservoir)[max(len(reservoir) // 10 - 1, 0)]
             reservoir = [skill for skill in reservoir if skill["used"] or skill["utility"] >= bar]
         reservoir = sorted(reservoir, key=lambda skill: -skill["utility"])[: self.reservoir]
         return {"cache": cache, "reservoir": reservoir}
@@ -127,17 +160,30 @@ class Skills(TextMemory):
         branches = await group.run(
             group.start_many(group.size, prompt, facts={"skill_used": 0.0 if text is None else 1.0})
         )
+        scores = await group.score(branches=branches)
+        if np.isnan(scores).all():
+            return
+        mean = float(np.nanmean(scores))
         if text is not None:
-            self.note(group, "used", text, branches[0])
-        solved = [branch for branch in branches if branch.success]
-        await self.make(group, (solved or branches)[0], solved=bool(solved))
+            self.note(group, "used", [text, mean], branches[0])
+        better = [branch for branch, score in zip(branches, scores, strict=True) if score > mean]
+        if better:
+            await self.make(group, better[0], solved=any(branch.success for branch in branches))
+
+    def shares(self, sums: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the probability of each skill, from the sum of its tokens' log-probs and their number."""
+        scores = sums / np.maximum(lengths, 1)
+        shares = np.exp(scores - scores.max())
+        return np.asarray(shares / shares.sum())
+
+    def passes(self, shares: NDArray[np.float64]) -> bool:
+        """Whether the likeliest skill is likely enough to be shown."""
+        return bool(shares.max() >= self.threshold)
 
     async def chosen(self, group: Group, skills: Sequence[str]) -> str | None:
         """The skill that is shown; None: none."""
         if not skills or group.iteration < self.warm_up:
             return None
-        if group.uniform("explored") < self.explored:
-            return skills[int(group.uniform("skill") * len(skills))]
         helpers = group.start_many(len(skills) + 1, role="helper", facts={"skill_used": 0.0})
         lengths = []
         for helper, text in zip(helpers, ("", *skills), strict=True):
@@ -149,10 +195,12 @@ class Skills(TextMemory):
         whole = await group.query("logprob", helpers)
         for helper in helpers:
             helper.stop("a skill was weighed", status="aborted")
-        scores = (whole[1:] - whole[0]) / np.maximum(lengths[1:], 1)
-        shares = np.exp(scores - scores.max())
-        best = int(shares.argmax())
-        return skills[best] if shares[best] / shares.sum() >= self.threshold else None
+        shares = self.shares(whole[1:] - whole[0], np.array(lengths[1:]))
+        if not self.passes(shares):
+            return None
+        if group.uniform("explored") < self.explored:
+            return skills[int(group.uniform("skill") * len(skills))]
+        return skills[int(shares.argmax())]
 
     async def make(self, group: Group, about: Branch, *, solved: bool) -> None:
         """A new skill of a rollout, and what it is worth."""
@@ -175,6 +223,7 @@ ARISE = Recipe(
     name="arise",
     source="arXiv:2603.16060",
     rollout=Skills(),
+    admit=DynamicSampling(),
     reward=(OutcomeScore(), CombineReward(column="skill_used", only="success")),
     advantage=GroupRelative(),
     loss=Policy(),

@@ -3,7 +3,23 @@
 Following instructions collapses into habits when only the outcome pays. The warm start imitates just the tokens that
 the model finds surprising; in reinforcement learning the entropy bonus goes to the tokens of a response whose updates
 would reduce the entropy most. The reward is the share of constraints that a response meets, which its environment
-knows. Source: arXiv:2508.03178.
+knows. Source: arXiv:2508.03178. Needs: the model reference.
+
+Equations:
+    Read: the public code and README, notes; not the paper's text.
+
+    - C1, covariance of a token: `CovarianceEntropy`, over the rows of an optimizer step.
+    - C2, coefficient: `CovarianceEntropy(softmax_coefficient=10, at_most=5)`.
+    - C3, entropy of TEA-RL: `CovarianceEntropy(coefficient=1)`.
+    - C4, policy loss of the scripts: `Policy(clip=Clip(1.0, 1.0, dual=10.0), kl=KL(0.001))`, `GroupRelative`; a group
+      of one keeps its reward.
+    - C5, entropy-preserving supervised loss: `Imitation` with `TopTokens("surprise", 0.2)`, at stage `warm_start`.
+    - N1, dense reward: `OutcomeScore`; the environment pays the share.
+
+Differs:
+    - Released code: it overwrites the sum with the entropy, which has no effect there; here it has.
+    - Gradient of the coefficient: the code leaves that through the token's own log-prob; here c is detached.
+    - Means of the covariance: over a micro-batch in the code, over an optimizer step here.
 """
 
 from __future__ import annotations
@@ -14,7 +30,19 @@ from typing import TYPE_CHECKING, ClassVar
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import ADVANTAGES, KL, EntropyTerm, Imitation, Policy, Tokens, TopTokens, Train, Unit, torch
+from agentrl_core.loss import (
+    ADVANTAGES,
+    KL,
+    Clip,
+    EntropyTerm,
+    Imitation,
+    Policy,
+    Tokens,
+    TopTokens,
+    Train,
+    Unit,
+    torch,
+)
 from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
@@ -48,7 +76,7 @@ class CovarianceEntropy(EntropyTerm):
     reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_entropy", "sequence")
     over: ClassVar[Unit] = "update"
 
-    coefficient: float = option(0.001, above=0)
+    coefficient: float = option(1.0, above=0)
     softmax_coefficient: float = option(10.0, above=0)
     at_most: float = option(5.0, above=0)
 
@@ -66,9 +94,13 @@ LIGHT_IF = Recipe(
     name="light_if",
     source="arXiv:2508.03178",
     reward=OutcomeScore(),
-    advantage=GroupRelative(),
+    advantage=GroupRelative(singleton="raw"),
     loss=(
-        Train(Imitation("token_mean", mask=TopTokens("surprise", 0.2)), stage="warm_start"),
-        Policy(kl=KL(0.001), entropy=CovarianceEntropy()),
+        Train(
+            Imitation("token_mean", mask=TopTokens("surprise", 0.2, kind="floor", denominator="kept")),
+            stage="warm_start",
+        ),
+        Policy(clip=Clip(1.0, 1.0, dual=10.0), kl=KL(0.001), entropy=CovarianceEntropy()),
     ),
+    minibatches=4,
 )

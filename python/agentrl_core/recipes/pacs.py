@@ -7,10 +7,30 @@ Gradients flow through the baselines too, so a group lies whole in one pack. Nei
 only mark right answers, those above the mean of their group. In a group that is all right or all wrong that
 is wrong, which costs the same, as the psi of a group add up to 0. The paper's other scores:
 `OutcomeClassifier(baseline="standard")` and `"none"`, the latter with `label="score"`; beta is 1 or 2.
+
+Equations:
+    Read: the public code and README; not the paper's text.
+
+    - C1, implicit reward: `OutcomeClassifier(beta=1)`; its second method, a mean of log p without the old policy, is an
+      option of the code that the recipe leaves out.
+    - C2, score: `OutcomeClassifier(baseline="leave_one_out")`.
+    - C3, class weights: `OutcomeClassifier(balanced=True)`; the modes that train one class alone are left out.
+    - C4, loss: `OutcomeClassifier`, a mean over answers.
+    - C5, gradient: that of `OutcomeClassifier`, through all scores of a group.
+
+Differs:
+    - Group of one: the code divides by 0; here its score is q.
+    - Tokens of tools: the code has none; they are no part of q here.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import OutcomeClassifier
 
-PACS = Recipe(name="pacs", source="arXiv:2509.02522", advantage=GroupRelative(), loss=OutcomeClassifier())
+PACS = Recipe(
+    name="pacs",
+    source="arXiv:2509.02522",
+    advantage=GroupRelative(),
+    loss=OutcomeClassifier(),
+    minibatches=4,
+)

@@ -9,8 +9,26 @@ as many answers each:
     any wrong:  reflect: the task again, with a wrong answer of it in sight; the environment judges it
 
 At most 32 judgements and 32 reflections a batch, of groups by chance. A reflection shows the whole wrong answer in the
-first half of the batch's groups, and its result alone in the second. A trajectory without a result (`result`) is in no
-item. Judgements are read from the last `\boxed{...}`. KL 0.001 to the reference.
+first half of the batch's groups, and its result alone in the second. A trajectory without a result (`result`) is not
+judged, and reflected on in the first half alone. Judgements are read from the last `\boxed{...}`. KL 0.001 to the
+reference.
+
+Equations:
+    Read: the public code and README; not the paper's text.
+
+    - C1, judge items: `Recycled.judge`, alone by `Recycled.judged_alone`.
+    - C2, reflection items: `Recycled.look_again`.
+    - C3, schedule: left out: the code caches items and trains 64 of them in a step of their own when there are so many;
+      here those of a batch, at most 32 + 32, are sampled and trained with it, so that none is older than the policy.
+    - C4, advantage: `GroupRelative`; an item is a group of its own.
+    - C5, loss: `Policy(kl=KL(0.001))`.
+
+Differs:
+    - All right: the code judges the first rollout, also if its answer cannot be read; here one of the readable ones.
+    - Epsilon of the advantage: 1e-9 in the code, 1e-6 here.
+    - Rewards: the code rounds those other than 0 and 1; here a score above 0 is right.
+    - Discount: 1 in the code's settings, which no part of its loss reads; none here.
+    - Optimizer steps: not clear in the script; 1 here.
 """
 
 from __future__ import annotations
@@ -113,7 +131,10 @@ class Recycled(Rollout):
         kinds = [self.sorted(group, known) for group, known in zip(groups, scores, strict=True)]
         rows = sorted(range(len(groups)), key=lambda row: groups.uniform("item", row))
         judged = [row for row in rows if any(kinds[row])][: self.judgements]
-        looked_at = [row for row in rows if kinds[row][1]][: self.reflections]
+        half = (len(groups) + 1) // 2
+        failed = [self.failed(group, known) for group, known in zip(groups, scores, strict=True)]
+        seen = [failed[row] if row < half else kinds[row][1] for row in range(len(groups))]
+        looked_at = [row for row in rows if seen[row]][: self.reflections]
         numbers = {group.name: row for row, group in enumerate(groups)}
 
         async def items(group: Group) -> None:
@@ -122,7 +143,7 @@ class Recycled(Rollout):
             if row in judged:
                 await self.judge(group, right, wrong)
             if row in looked_at:
-                await self.look_again(group, wrong, whole=row < (len(groups) + 1) // 2)
+                await self.look_again(group, seen[row], whole=row < half)
 
         await groups.run_each(items)
 
@@ -135,9 +156,19 @@ class Recycled(Rollout):
         ]
         return [branch for branch, won in known if won], [branch for branch, won in known if not won]
 
+    def failed(self, group: Group, scores: NDArray[np.float64]) -> list[Branch]:
+        """The wrong solutions, with a result or without."""
+        return [
+            branch for branch, score in zip(group.branches, scores.tolist(), strict=True) if score <= self.solved_above
+        ]
+
+    def judged_alone(self, right: int, wrong: int, draw: float) -> bool:
+        """Whether one of so many right and wrong solutions is judged alone, by a random number from 0 to 1."""
+        return not right or not wrong or draw < self.pointwise
+
     async def judge(self, group: Group, right: Sequence[Branch], wrong: Sequence[Branch]) -> None:
         """One item about the solutions of a group."""
-        if right and wrong and group.uniform("pointwise") >= self.pointwise:
+        if not self.judged_alone(len(right), len(wrong), group.uniform("pointwise")):
             ordered = [_one(group, "right", right), _one(group, "wrong", wrong)]
             label = "A" if group.uniform("order") < 0.5 else "B"
             first, second = ordered if label == "A" else ordered[::-1]

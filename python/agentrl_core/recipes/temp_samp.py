@@ -1,9 +1,23 @@
 """TempSamp-R1: the right answer is one member of each group, and does not outshine the others (arXiv:2509.18056).
 
 Three rollouts are sampled, the fourth member is the task's solution. Its tokens were not sampled: all old log-probs
-are recomputed. Scores are flattened above 0.8 and steepened below before they are compared (`CompressHigh`). The
-paper's other two forms, a reward scaled by 0.8 and an advantage anchored at 1.2 times the largest sampled one, are not
-here. Without a solution the fourth is sampled as the others are.
+are recomputed. Scores are flattened above 0.8 and steepened below before they are compared (`CompressHigh`). Without a
+solution the fourth is sampled as the others are.
+
+Equations:
+    Read: the paper's sections 3.1 to 3.3 and 4, and notes of others.
+
+    - 1, objective: `Policy` with the joint ratio of a solution, a mean over solutions.
+    - 2, joint advantage: `GroupRelative` over sampled solutions and the given one.
+    - S1, reward downscaling: left out: one of the two alternatives that the paper finds worse than equation 4.
+    - 3, advantage anchoring: left out: the other of them.
+    - 4, non-linear reward shaping: `CompressHigh`.
+    - S2, interval reward: left out: the environment pays it, in the second phase with the format's.
+
+Differs:
+    - KL: the paper gives no beta; none here. `Policy(kl=KL(...))` is the term.
+    - Clip: not said; 0.2 here, which does not act at the one step of the paper's settings.
+    - Phases without and with reasoning: prompts and rewards of the environment.
 """
 
 from __future__ import annotations
@@ -16,7 +30,7 @@ import numpy as np
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
-from agentrl_core.loss import Policy
+from agentrl_core.loss import Policy, Ratio
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.rollout import RolloutSpec, Rounds, SolutionHint
 
@@ -70,6 +84,6 @@ TEMP_SAMP = Recipe(
     ),
     reward=(OutcomeScore(), CompressHigh()),
     advantage=GroupRelative(),
-    loss=Policy(),
+    loss=Policy(ratio=Ratio("sequence", reduce="sum", gradient="segment"), aggregate="sequence_mean"),
     old_logprob="recomputed",
 )

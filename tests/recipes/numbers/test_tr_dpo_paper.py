@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from arithmetic import Value
 from common_examples import pairs
+from moved_models import followed
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
-from rollouts import small
 
 from agentrl_core import recipes
 from agentrl_core.recipe import Recipe
@@ -30,29 +27,12 @@ def losses(**options: Any) -> Recipe:
     return TR_DPO.replace(loss=replace(TR_DPO.loss, **options), hooks=None)
 
 
-def followed(hook: SyncModel, thetas: Sequence[float], start: float) -> Value:
-    """The reference after each optimizer step, if the policy is at these numbers after them."""
-    models = {name: torch.nn.Linear(1, 1, bias=False).double() for name in ("policy", "reference")}
-    models["reference"].weight.data.fill_(start)
-    optimizer = torch.optim.SGD(models["policy"].parameters(), lr=0.0)
-    recipe = TR_DPO.replace(hooks=hook, epochs=len(thetas))
-    batch = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0]).with_columns("token", reference_logprob=[-1.0, -1.0])
-    updates = recipe.updates(recipe.credit(batch), models=models)
-    found = []
-    for place, update in enumerate(updates):
-        found.append(models["reference"].weight.item())
-        models["policy"].weight.data.fill_(thetas[place])
-        update.step(optimizer)
-    recipe.run_hooks(updates, **models)
-    return np.array([*found[1:], models["reference"].weight.item()])
-
-
 @EXAMPLES.by("loss before and after an update of the reference")
 def before_and_after(example: Example) -> Found:
     given = {name: float(example.values[name]) for name in ("theta", "ref", "w", "l", "beta")}
     assert TR_DPO.loss.beta == given["beta"]
-    soft = followed(replace(HOOK, every=1), [given["theta"]], given["ref"])
-    hard = followed(replace(HOOK, every=1, mix=1.0), [given["theta"]], given["ref"])
+    soft = followed(TR_DPO, replace(HOOK, every=1), np.array([given["theta"]]), given["ref"])
+    hard = followed(TR_DPO, replace(HOOK, every=1, mix=1.0), np.array([given["theta"]]), given["ref"])
     away = given["theta"] - np.concatenate([[given["ref"]], soft, hard])
     loss = np.concatenate(
         [pairs(losses(), [([each * given["w"]], [each * given["l"]])])["loss"] for each in away.tolist()]
@@ -62,10 +42,10 @@ def before_and_after(example: Example) -> Found:
 
 @EXAMPLES.by("reference over four steps")
 def four_steps(example: Example) -> Found:
-    thetas, start = example.values["theta"].tolist(), float(example.values["ref"])
+    thetas, start = example.values["theta"], example.values["ref"]
     return {
-        "soft": followed(replace(HOOK, every=2), thetas, start),
-        "hard": followed(replace(HOOK, every=2, mix=1.0), thetas, start),
+        "soft": followed(TR_DPO, replace(HOOK, every=2), thetas, start),
+        "hard": followed(TR_DPO, replace(HOOK, every=2, mix=1.0), thetas, start),
     }
 
 

@@ -1,0 +1,101 @@
+"""Worked examples of the paper of icpi, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from imagining import first_turn
+from paper_files import Example
+from paper_numbers import Found, PaperExamples
+
+from agentrl_core import recipes
+from agentrl_core.recipes.icpi import Imagine, _Transition
+
+EXAMPLES = PaperExamples("icpi")
+ICPI = recipes.ICPI.rollout
+assert isinstance(ICPI, Imagine)
+
+
+def imagined(rewards: Value, *, ends: bool = True) -> list[str]:
+    """Answers of the world, and of the policy between them, for an imagined episode."""
+    last = len(rewards) - 1
+    told = [
+        f"reward: {reward:g}; done: {'yes' if ends and place == last else 'no'}; next: s{place}"
+        for place, reward in enumerate(rewards.tolist())
+    ]
+    return [said for line in told for said in (line, "a")][: len(told) * 2 - int(ends)]
+
+
+@EXAMPLES.by("three actions from one state")
+def three(example: Example) -> Found:
+    """The third action's episode goes on beyond the depth."""
+    given = example.values
+    program = replace(ICPI, actions="a|b|c", horizon=len(given["c"]))
+    values, taken = first_turn(
+        program, [*imagined(given["a"]), *imagined(given["b"]), *imagined(given["c"], ends=False)]
+    )
+    return {"value": values, "chosen": [float(action == taken) for action in program.choices]}
+
+
+@EXAMPLES.by("a rollout whose third state is malformed")
+def malformed(example: Example) -> Found:
+    """At the third try the episode ends: a fourth answer, which can be read, is not asked for."""
+    answers = [*imagined(example.values["r"], ends=False), *["nothing"] * 3, "reward: 9; done: yes; next:"]
+    return {"value": first_turn(replace(ICPI, actions="a"), answers)[0]}
+
+
+def episode(*rewards: float) -> list[_Transition]:
+    last = len(rewards) - 1
+    return [_Transition(f"{place}", "a", reward, place == last, "") for place, reward in enumerate(rewards)]
+
+
+@EXAMPLES.by("balanced termination examples")
+def balanced(example: Example) -> Found:
+    ended, more = (int(example.values[name]) for name in ("ended", "going_on"))
+    seen = [_Transition(f"{place}", "a", 0.0, place < ended, "") for place in range(ended + more)]
+    found = ICPI.balanced(seen, "a")
+    rare = [each for each in found if each.done]
+    return {
+        "examples_of_each_class": len(rare),
+        "total": len(found),
+        "mean_copies_of_the_rare": len(rare) / len(set(rare)),
+    }
+
+
+@EXAMPLES.by("probability of the model")
+def coin(example: Example) -> Found:
+    return {"probability": [ICPI.chance_of_model(int(count)) for count in example.values["n"]]}
+
+
+def shown(program: Imagine, episodes: Sequence[list[_Transition]]) -> Value:
+    """Which of the episodes are shown."""
+    kept = program.window(episodes)
+    return np.array([float(any(each is one for one in kept)) for each in episodes])
+
+
+@EXAMPLES.by("the window and its old trajectories")
+def window(example: Example) -> Found:
+    return {"kept": shown(ICPI, [episode(won) for won in example.values["success"].tolist()])}
+
+
+@EXAMPLES.by("threshold")
+def threshold(example: Example) -> Found:
+    both = [example.values[name].tolist() for name in ("r_a", "r_b")]
+    return {
+        "return_a": ICPI.discounted(both[0]),
+        "return_b": ICPI.discounted(both[1]),
+        "success": shown(ICPI, [episode(*rewards) for rewards in both]),
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
+
+
+def test_every_example_is_computed() -> None:
+    assert EXAMPLES.names == EXAMPLES.all_names

@@ -1,0 +1,47 @@
+"""Values that a program of ICPI imagines: what it remembers is given, and what its agents answer, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from riddles import in_turn, solve
+
+from agentrl_core.recipes.icpi import Imagine
+from agentrl_core.rollout import Group
+
+_MEMORY: list[Any] = []
+_VALUES: list[float] = []
+
+
+@dataclass(frozen=True)
+class Watched(Imagine):
+    """Every turn is imagined from the given episodes; the values are kept."""
+
+    def recall(self, group: Group) -> Any:
+        del group
+        return {"episodes": list(_MEMORY)}
+
+    def chance_of_model(self, successes: int) -> float:
+        del successes
+        return 1.0
+
+    async def value(self, *args: Any) -> float:
+        found = await super().value(*args)
+        _VALUES.append(found)
+        return found
+
+
+def first_turn(program: Imagine, answers: Sequence[str]) -> tuple[list[float], str]:
+    """Return the values of all actions before a first turn, and the action that is taken.
+
+    Args:
+        program: its actions were each taken once, without reward.
+        answers: of the agents, in the order in which they are asked; the last one ever after.
+    """
+    _MEMORY[:] = [[["a", action, 0.0, False, "b"]] for action in program.choices]
+    _VALUES.clear()
+    run = solve(Watched(**asdict(program)), in_turn(*answers), group_size=1, turn_limit=1)
+    [member] = [row for row in run.rows if row.role == "member"]
+    return list(_VALUES), member.actions[0]
