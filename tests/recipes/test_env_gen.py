@@ -17,6 +17,8 @@ from agentrl_core.recipes.env_gen import Designed, configurations
 from agentrl_core.rollout import read_notes
 
 TWO = 'One: {"question": "dig here"}, another: {"question": "dig there", "payload": {"depth": 2}}. {"no": 1} {'
+MADE = '{"question": "dig here"}\n{"question": "dig there", "payload": {"depth": 2}}'
+"""The environments of a cycle, as the designer is told."""
 LONG = Sampling(max_tokens=512)
 
 
@@ -40,7 +42,9 @@ def speak(context: str, request: Request) -> str:
     del request
     if "Write 4 environments" in context:
         assert "dig: 0 %" in context
-        assert "cut: 100 %" in context
+        assert "cut: 100 % +/- 0 %" in context
+        seen = context.partition("these environments:\n")[2].partition("\n\n")[0]
+        assert seen in ("", MADE, MADE.splitlines()[0])
         return TWO
     return RIGHT if "cut" in context or "dig here" in context else WRONG
 
@@ -61,9 +65,7 @@ def test_a_cycle_measures_asks_and_trains_on_what_was_written(tmp_path: Path) ->
         assert state["made"] == []
         assert not batch.column("designed", "draw").any()
     first = found[1][1]["skills"]
-    assert sum(tried for _, tried in first.values()) == 24
-    assert first["dig"][0] == 0
-    assert first["cut"][0] == first["cut"][1] > 0
+    assert first == {"dig": [0], "cut": [100]}, "one iteration"
     assert sum(row.role == "helper" for row in found[1][2]) == 1, "the designer is asked once a cycle"
     assert [len(read_notes(batch, "environment")) for batch, _, _ in found] == [0, 2, 0, 2]
     batch, state, _ = found[2]

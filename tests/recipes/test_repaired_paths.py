@@ -217,7 +217,11 @@ def wandering(context: str, request: Request) -> str:
 
 
 CASES: dict[str, Any] = {
-    "a3t": (recipes.A3T.replace(rollout=Autonomy(column="success", attempts=2)), wandering, {"world": Doors()}),
+    "a3t": (
+        recipes.A3T.replace(rollout=Autonomy(column="success", attempts=2), replay=None),
+        wandering,
+        {"world": Doors()},
+    ),
     "rac": (recipes.RAC, wandering, {}),
     "aepo_ae": (recipes.AEPO_AE, lambda _, request: RIGHT if request.seed % 2 else WRONG, {}),
     "ui_s1": (recipes.UI_S1, lambda _, request: "ab"[request.seed % 2], {"world": Expert(("a", "b", "a"))}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -175,6 +177,25 @@ def test_v05_stops_when_one_more_does_not_pay() -> None:
     assert solve(UntilSure(variance=0.25, cost=0.03 / 4), in_turn(RIGHT)).asked == 4
     assert solve(UntilSure(variance=0.25, cost=0.029 / 4), in_turn(RIGHT)).asked == 5
     assert solve(UntilSure(cost=0.0, at_most=7), in_turn(RIGHT)).asked == 7
+
+
+def test_v05_asks_a_value_model_for_the_prior() -> None:
+    asked: list[int] = []
+
+    def value(paths: Sequence[np.ndarray]) -> list[float]:
+        asked.extend(len(path) for path in paths)
+        return [1.0] * len(paths)
+
+    program = UntilSure(model="value")
+    run = solve(program, in_turn(RIGHT), models={"value": value})
+    # As good as expected: nothing pays. The helper that the model was asked about is no rollout.
+    assert run.asked == len(run.drawn) == 4
+    assert run.fact("prior") == [1.0] * 4
+    [helper] = [row for row in run.rows if row.role == "helper"]
+    assert RIGHT not in helper.text
+    assert len(asked) == 1
+    assert 0 < asked[0] <= len(helper.text)
+    assert check_resumes(program, by_chance(0.3), models={"value": value}) >= 2
 
 
 PROGRAMS = {

@@ -242,14 +242,16 @@ class CommonExamples:
     def second_step(self, example: Example, losses: Recipe | None = None) -> Found:
         """Losses of two optimizer steps of a batch, and which tokens have a gradient at the second.
 
-        Steps are log-probs beside those of `old`, or log-ratios. Another recipe computes the loss if one is given.
+        Steps are log-probs beside those of `old`, or log-ratios; those of the second may be called `d`. Another recipe
+        computes the loss if one is given.
         """
         losses, given = losses or self._losses, example.values
-        old = given["old"] if "old" in given else np.full(len(given["A"]), -1.0)
+        zero = np.zeros(len(given["A"]))
+        first, second = (zero, given["d"]) if "d" in given else (given.get("first", zero), given["second"])
+        old = given.get("old", zero - 1.0)
         base = 0.0 if "old" in given else old
-        first = base + (given["first"] if "first" in given else np.zeros(len(old)))
-        moved = single_tokens(losses, old, base + given["second"], given["A"])
-        losses_of = {"first": single_tokens(losses, old, first, given["A"])["loss"], "second": moved["loss"]}
+        moved = single_tokens(losses, old, base + second, given["A"])
+        losses_of = {"first": single_tokens(losses, old, base + first, given["A"])["loss"], "second": moved["loss"]}
         found = {f"{name}{end}": loss for name, loss in losses_of.items() for end in ("", "_loss")}
         moves = np.abs(moved["gradient.logprob"]) > 1e-7  # the reference is stored in 32 bits
         found |= {"second_has_gradient": moves, "has_gradient": moves, "loss": moved["loss"]}

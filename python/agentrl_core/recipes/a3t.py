@@ -2,15 +2,30 @@
 
 A task that nobody of the group solves gets four attempts more. At a step of theirs, with probability 0.25, one of the
 commands that the environment lists is taken at random, an agent (`actre`) writes the reasons for it, and the policy is
-trained as if it had reasoned so first. Trajectories are paid 1 and -1 by their outcome, balanced for each task, and no
-ratio is taken:
+trained as if it had reasoned so first. Trajectories are paid 1 and -1 by their outcome, balanced for each task over
+all that was collected so far, and no ratio is taken:
 
     w = 1 / n_solved of one that solved it, -0.5 / n_failed of another, 0 if none did
     L = - 1/M sum over trajectories of w sum over tokens of log pi
 
-The paper does not say how the signs are balanced (the numbers are chosen here) nor which steps are taken at random. It
-trains the base model on everything that was collected, in four rounds: give the recipe a `replay.Memory` and
-`actions=schedule.SyncModel("base", "policy")` for that.
+The reset to the base model before each round's training is left out: hooks run after the optimizer steps, and a round
+collects with the policy of the round before. Load the base weights in the loop, between the collection and the steps.
+
+Equations:
+    Read: the abstract, and notes by others, which propose the balance. The paper's text was not read.
+
+    - N1, annotation: `Autonomy`.
+    - N2, policy gradient: `Policy`, `surrogate=Reinforce()`, a mean over trajectories of sums over tokens.
+    - N3, balance for each task: `Contrast`.
+    - N4, rounds: `Mix` of everything that was collected before; an iteration is a round.
+
+Differs:
+    - Denominator: the number of trajectories, as N2; N3 has none.
+    - Base model: the paper trains it again in each round; here the policy goes on, see above.
+    - Random steps: not given; 0.25 of the steps of four attempts here. The notes compose one step of a failed
+      trajectory and keep what came before it.
+
+Needs: a store; environments that list their commands; an agent `actre`; the fact success.
 """
 
 from __future__ import annotations
@@ -25,6 +40,7 @@ from agentrl_core import Recipe
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option, sum_rows
 from agentrl_core.env import ExtraColumn, as_messages
 from agentrl_core.loss import Policy, Reinforce
+from agentrl_core.replay import Memory, Mix
 from agentrl_core.rollout import Branch, Group, RolloutSpec, RoundResult, Rounds, ask_agent
 
 if TYPE_CHECKING:
@@ -149,5 +165,6 @@ A3T = Recipe(
     rollout=Autonomy(column="success"),
     advantage=Contrast(),
     loss=Policy(clip=None, surrogate=Reinforce(), aggregate="constant", constant=1.0),
+    replay=Mix(Memory(), count=100_000, old_logprob="recomputed"),
     old_logprob="recomputed",
 )

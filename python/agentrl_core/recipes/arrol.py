@@ -1,7 +1,23 @@
 """ARRoL: half of a group is stopped early, so that right and wrong ones are balanced (arXiv:2603.24840).
 
 Each of 16 rollouts generates 512 tokens; half go on (`PruneRunning`), and GRPO compares those alone. The first
-20 iterations prune nothing.
+20 iterations prune nothing. The training of the quality head and the calibration of its scores are left out: the head
+reads the policy's hidden states, which packs do not return; without a head the mean probability of the tokens takes
+its place.
+
+Equations:
+    Read: summaries by others. The paper's text was not read, and its public code was empty.
+
+    - N1, quality head: left out: its training; `PruneRunning(head=...)` asks the collector's model of that name.
+    - N2, posterior: left out: it calibrates the head, so the model that is given returns probabilities.
+    - N3, quotas: `PruneRunning`, `keep=0.5` and `balance=0.5`.
+    - N4, survival: `PruneRunning.survival`, with the cap at 1 in the solution; `systematic` chooses the survivors.
+    - N5, advantage over survivors: `GroupRelative`, std of n - 1; pruned rollouts are no draws. Two stay at least.
+    - N6, variance of the rewards: `balance=0.5` is where it is largest.
+    - N7, vote: left out: it weighs answers at test time.
+
+Differs:
+    - Clip ranges, group size, optimizer steps: not given; GRPO's here.
 """
 
 from __future__ import annotations

@@ -1,21 +1,40 @@
 """EnvGen: an agent writes environments that train what the policy is weak at (arXiv:2403.12014).
 
 Tasks have skills (their domain, or a key column). In a cycle the share of rollouts that succeed is measured for each
-skill, on the original tasks alone; at its end an agent (`designer`) reads these shares and writes configurations of
-environments, JSON objects that change parts of a task: its `question`, its `payload`. In the next cycle
-each group is rolled out on one of them with probability `share`, else on its own task. There are few calls: four in the
-paper, one a cycle here. Training is whatever it was; GRPO here, PPO in the paper.
+skill in each iteration, on the original tasks alone; at its end an agent (`designer`) reads the mean of these shares,
+their standard deviation and the environments of the cycle, and writes the next ones, JSON objects that change parts of
+a task: its `question`, its `payload`. In the next cycle each group is rolled out on one of them with probability
+`share`, else on its own task. There are few calls: four in the paper, one a cycle here. Configurations are those of
+the last cycle; those that are no such JSON are left out. The paper's small agent with a value network, and PPO with it,
+are left out: the policy is a language model that GRPO trains.
 
-Of the paper only the abstract could be read: the share of 0.5, the length of a cycle and four configurations are
-choices of ours. Configurations are those of the last cycle; those that are no such JSON are left out.
+Equations:
+    Read: the public code of the environments and the abstract. The code of the training is not public, and the paper's
+    text was not read.
+
+    - C1, feedback: `Designed.feedback`; shares are whole percents, and so are the mean and the deviation that are sent.
+    - C2, new environments: `Designed.design`; not computed: texts of the designer, as in the tests of the recipe.
+    - C3, consistent inventory: left out: it is of one game; its environment completes what a configuration lacks.
+    - C4, copies: not computed: a configuration is drawn for each group, with equal chances; the rollouts of a group are
+      its copies.
+    - N1, mixture: `Designed(share=0.5)`; not computed: a chance of each group, as in the tests of the recipe.
+    - N2, agent: `Policy`, clip range 0.2.
+
+Differs:
+    - Advantage: of a value network in the paper; of the group here.
+    - Evaluations: three of the trained agent in the code; each iteration of a cycle is one here.
+    - Cycle: its length is not given; 10 iterations here.
+    - Talk with the designer: the code keeps earlier answers; here each question has the last environments.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
@@ -39,15 +58,16 @@ class Designed(TextMemory):
         count: configurations that are asked for.
         share: chance of a group to be rolled out on one of them, from 0 to 1.
         designer: who writes them.
-        question: what it is asked: `{skills}` is a line of each skill with its share, `{count}` how many are wanted.
+        question: what it is asked: `{skills}` is a line of each skill with its share, `{environments}` a line of each
+            environment of this cycle, `{count}` how many are wanted.
 
     Raises:
         RecipeError: an option is out of range.
 
     Example:
         >>> from agentrl_core.recipes.env_gen import Designed
-        >>> Designed().said({"skills": {"dig": [1, 4], "cut": [2, 2]}})
-        'dig: 25 %\ncut: 100 %'
+        >>> Designed().said({"skills": {"dig": [20, 30], "cut": [100]}})
+        'dig: 25 % +/- 5 %\ncut: 100 % +/- 0 %'
     """
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = {"designed": ExtraColumn("trajectory")}
@@ -57,7 +77,8 @@ class Designed(TextMemory):
     share: float = option(0.5, at_least=0, at_most=1)
     designer: str = option("designer", filled=True)
     question: str = option(
-        "An agent succeeds so often at each of these skills:\n{skills}\n\nWrite {count} environments that train those "
+        "An agent succeeds so often at each of these skills:\n{skills}\n\nIt trains on these environments:\n"
+        "{environments}\n\nWrite {count} environments that train what "
         'it is weak at, each as a JSON object with "question" or "payload".',
         filled=True,
     )
@@ -77,8 +98,14 @@ class Designed(TextMemory):
         return (iteration + 1) % self.every == 0
 
     def said(self, state: Mapping[str, Any]) -> str:
-        """How often each skill succeeds, in words."""
-        return "\n".join(f"{skill}: {100 * won / tried:.0f} %" for skill, (won, tried) in state["skills"].items())
+        """Return how often each skill succeeds, in words."""
+        measured = {skill: self.feedback(percents) for skill, percents in state["skills"].items()}
+        return "\n".join(f"{skill}: {mean:.0f} % +/- {error:.0f} %" for skill, (mean, error) in measured.items())
+
+    @staticmethod
+    def feedback(percents: Sequence[float]) -> tuple[float, float]:
+        """Return the mean and the standard deviation, by n, of the success of a skill in several iterations."""
+        return float(np.mean(percents)), float(np.std(percents))
 
     def changed(self, task: Task, number: int, configuration: Mapping[str, Any]) -> Task:
         """The task of a configuration."""
@@ -108,8 +135,9 @@ class Designed(TextMemory):
 
     async def design(self, group: Group, skills: Mapping[str, Any]) -> None:
         """Ask for environments, and note those that are ones."""
+        made, about = self.recall(group)["made"], group.branches[0]
         question = self.question.replace("{skills}", self.said({"skills": skills}))
-        about = group.branches[0]
+        question = question.replace("{environments}", "\n".join(map(json.dumps, made)))
         text = await ask_agent(group, question.replace("{count}", str(self.count)), agent=self.designer, about=about)
         for configuration in configurations(text)[: self.count]:
             self.note(group, "environment", configuration, about)
@@ -153,12 +181,15 @@ def _outcome(group: Group) -> list[Any]:
 
 
 def _added(skills: Mapping[str, Any], solved: list[Any]) -> dict[str, list[int]]:
-    """Measurements so far, with those of new groups."""
-    total = {skill: list(counts) for skill, counts in skills.items()}
+    """Success of each skill in whole percents, iteration by iteration, with an iteration more."""
+    counts: dict[str, list[int]] = {}
     for skill, won, tried in solved:
-        before = total.get(skill, [0, 0])
-        total[skill] = [before[0] + won, before[1] + tried]
-    return total
+        before = counts.get(skill, [0, 0])
+        counts[skill] = [before[0] + won, before[1] + tried]
+    after = {skill: list(percents) for skill, percents in skills.items()}
+    for skill, (won, tried) in counts.items():
+        after[skill] = [*after.get(skill, []), round(100 * won / tried)]
+    return after
 
 
 ENV_GEN = Recipe(

@@ -5,6 +5,21 @@ after the task alone. It stays only if its reward is at least 1 (`at_least=None`
 success with a demonstration is paid 1 + max(0, 1 - t / 400). Its tokens have the factor p / (p + 0.01) in the place of
 a ratio (0.1 in the public code), the others PPO's clip with a dual clip of 3; KL 0.001. Demonstrations are what the run
 itself solved so far, without their questions: until there is one, the eighth member is like the others.
+
+Equations:
+    Read: the public code, and notes by others on the paper. The paper's text was not read.
+
+    - C1, rollouts: `Shown`, with `RolloutSpec(train_without_hint=True)`; log-probs are recomputed after the task alone.
+    - C2, annealed reward: `CombineReward(column="shown", only="success")`.
+    - C3, advantage: `GroupRelative`; a group of one is 0 here, and its reward in the code (`singleton="raw"`).
+    - C4, loss of steered rollouts: `Expert`.
+    - C5, loss of other rollouts: `Policy`, dual clip 3, one token mean with those of C4.
+    - N1, expert region reject sampling: `Shown(at_least=1.0)`.
+
+Differs:
+    - Shaping: 0.1 in the code; 0.01 in the paper, by the notes, and here.
+    - Failed steered rollouts: kept in the code; dropped here, as in the paper.
+    - Demonstrations: from a data set of solutions in the code; from the run here.
 """
 
 from __future__ import annotations
@@ -66,4 +81,5 @@ ICPO = Recipe(
     weight=ExpertMask(),
     loss=Policy(clip=Clip(0.2, 0.2, 3.0), kl=KL(0.001), expert=Expert(0.01)),
     old_logprob="recomputed",
+    minibatches=2,
 )

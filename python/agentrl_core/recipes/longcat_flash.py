@@ -4,8 +4,23 @@
     J_t = min(r A, clip(r, 0.8, 1.28) A), at least 5 A if A < 0,   r = p / p_trainer
 
 p_trainer is the trainer's probability before the first update, p_engine the engine's at sampling.
-The constant is the longest answer; no KL. The bounds are not given: these are ours. Each answer comes from one version
-of the policy, which is the collection's to see to; so are the advantages' groups, here GRPO's.
+The constant is the longest answer; no KL. The bounds are not given: these are ours. Two contributions are left out:
+DORA, whose engines generate with several versions of the policy at once, each answer with one (`Collector(...,
+staleness=2)` runs ahead, with one engine that takes each new version), and the fusion of experts of several domains,
+which merges weights after training.
+
+Equations:
+    Read: a digest of the report, and notes by others, which propose the bounds. The report's text was not read.
+
+    - N1, objective: `Policy`, with the third bound on negative advantages alone, as the digest explains it.
+    - N2, engine weight: `ImportanceWeight`.
+    - N3, DORA: left out: it is a schedule of engines, see above.
+    - N4, advantage: `GroupRelative`, std of n - 1.
+    - N5, fusion of experts: left out: it merges models that were trained.
+
+Differs:
+    - Constant T_max: 48K to 64K tokens in the report, by domain; 8192 here.
+    - Bounds: not given; 0.2, 0.28, 5 and 2 as in the notes.
 
 Source: LongCat-Flash-Thinking Technical Report, arXiv:2509.18883. Needs: `recomputed_logprob`.
 """

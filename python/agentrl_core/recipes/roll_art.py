@@ -3,25 +3,41 @@
 RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure (arXiv:2512.22560).
 
     more groups run than are wanted: the batch is that of the first to end
-    a trajectory that began before version v - alpha is stopped at version v, and drawn by nobody
+    a trajectory that began with version b is not trained after version b + alpha, alpha = 1
     L = - mean of min(r A, clip(r, 0.8, 1.2) A),   A = (R - mean) / std of the group
 
-Collect with `Collector(..., staleness=1, concurrency={...}, batch_policy=BatchPolicy(oversample=1.25, max_carryovers=1,
-stragglers="drop"))`: places by environment, generating while the trainer steps, redundant groups, and the bound alpha =
-1 (the paper's is not stated). Which device serves which task is the engine's: a table of engines by the name of the
-agent. Redundancy prefers short
-episodes: see what is `dropped` in the metrics.
+Collect with `Collector(..., staleness=1, concurrency={...}, batch_policy=BatchPolicy(oversample=1.25, max_carryovers=0,
+stragglers="drop"))`: places by environment, generating while the trainer steps, and redundant groups. The recipe bounds
+`staleness` by alpha; `max_carryovers` adds to it. Which device serves which task is the engine's: a table of engines by
+the name of the agent. Redundancy prefers short episodes: see what is `dropped` in the metrics. Its loss is GRPO's: what
+the paper adds is how rollouts are collected.
 
-Its loss is GRPO's: what the paper adds is how rollouts are collected.
+Equations:
+    Read: the public code, the abstract, and a note by a reader of the paper. The paper's text was not read.
+
+    - N1, staleness of a trajectory: `LimitStaleness(1)`: what would be too old does not start; with stragglers dropped,
+      what has not ended when its batch is cut is aborted.
+    - C1, staleness of a group: `LimitStaleness(1)`, by iterations, whose groups start together.
+    - C2, groups that are made: `LimitStaleness(1)`: two iterations start at first, then one.
+    - C3, redundant rollouts: left out: redundancy is of groups here (`BatchPolicy(oversample=1.25)`), and within a
+      group the option `ROLL_ART.replace(rollout=rollout.EarlyStop())`.
+    - N2, order of an iteration: `LimitStaleness(1)`: rollouts are one version behind after a training.
+    - N3, GRPO: `GroupRelative`, std of n - 1.
+
+Differs:
+    - Staleness: the paper aborts a trajectory at the turn in which it becomes too old; here it is not begun.
+    - Clip ranges: the paper gives none; GRPO's here.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
+from agentrl_core.schedule import LimitStaleness
 
 ROLL_ART = Recipe(
     name="roll_art",
     source="arXiv:2512.22560",
     advantage=GroupRelative(),
     loss=Policy(),
+    hooks=LimitStaleness(1),
 )
