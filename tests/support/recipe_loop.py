@@ -43,8 +43,8 @@ ITERATIONS = 3
 WIDTH = 16
 TOKENS = 1 << 20
 """Most tokens of a pack: all of them."""
-GROUP_SIZES = {"rstar2": 20}
-"""Of recipes that keep so many draws of each group that a small one would be left out."""
+GROUP_SIZES = {"rac": 20, "rstar2": 20}
+"""Of recipes that keep so few draws of each group that a small one would train nothing."""
 SMALLER: dict[str, dict[str, Any]] = {
     "ac_flow": {"hooks": FreezeModel("policy", until=2)},
     "ace_reason": {
