@@ -55,6 +55,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "bu_po": {"hooks": (FreezeModel("policy", until=2), FreezeModel("internal", since=2))},
     "brorl": {"rollout": Pieces(count=8, piece=4)},
     "otr": {"rollout": OneToken(candidates=16)},
+    "ss_orl": {"hooks": (FreezeModel("policy", until=2), FreezeModel("inverse", since=2))},
     "vla_rl": {"hooks": FreezeModel("policy", until=2)},
 }
 """Recipes that would roll out hundreds for each task, wait for long, or name the domains of other tasks."""
