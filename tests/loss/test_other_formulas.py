@@ -312,7 +312,7 @@ def test_values(kind: str, clip: float | None, combine: str, seed: int) -> None:
 
 @pytest.mark.parametrize(("clip", "kind"), [(None, "squared"), (0.3, "huber"), (None, "cross_entropy")])
 def test_values_of_the_token_that_was_said(kind: str, clip: float | None) -> None:
-    """Q of the logits: the token's logit (ARSQ), or its distance from the largest one and a head (B-Coder)."""
+    """Q of the logits: the token's logit, or its distance from the largest one and a head (B-Coder)."""
     case = Case.random(3)
     target, old, temperature = case.streams["return"], case.streams["old_value"], 1.0 / case.inverse_temperature
 

@@ -39,9 +39,14 @@ def test_each_turn_is_credited_against_its_seat_in_its_game() -> None:
     }
     offsets, tokens = batch.offsets("step"), batch.offsets("token")
     expected: list[float] = []
+    returned = {name: np.cumsum((np.array(played[name]) - means[seats[name]])[::-1])[::-1] for name in draws}
+    # Each seat is centred over the distinct returns that it has in both games, and 0.
+    distinct = {
+        agent: {0.0, *np.concatenate([returned[name] for name in draws if seats[name][1] == agent]).round(9).tolist()}
+        for agent in seen
+    }
     for place, name in enumerate(draws):
-        centred = np.array(played[name]) - means[seats[name]]
-        returns = np.cumsum(centred[::-1])[::-1]
+        returns = returned[name] - np.mean(list(distinct[seats[name][1]]))
         for turn, number in enumerate(range(offsets[place], offsets[place + 1])):
             expected += [returns[turn]] * int(tokens[number + 1] - tokens[number])
     numbers = np.array(expected)

@@ -121,7 +121,8 @@ class AnyWorld:
     def said(self, *key: object, step: int) -> dict[str, float]:
         """What an episode says behind a step: 0 or 1 by a seed, except where only other numbers make sense."""
         facts = {name: float(chance(name, *key) < 0.5) for name in self.facts}
-        sensible = {"turn": float(step), **{name: 0.0 for name in facts if name.startswith("item_needs")}}
+        sensible = {"turn": float(step), "image_width": 2.0, "image_height": 2.0}
+        sensible |= {name: 0.0 for name in facts if name.startswith("item_needs")}
         return {name: sensible.get(name, said) for name, said in facts.items()}
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:

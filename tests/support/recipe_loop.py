@@ -43,8 +43,8 @@ ITERATIONS = 3
 WIDTH = 16
 TOKENS = 1 << 20
 """Most tokens of a pack: all of them."""
-GROUP_SIZES = {"rstar2": 20}
-"""Of recipes that keep so many draws of each group that a small one would be left out."""
+GROUP_SIZES = {"rac": 20, "rstar2": 20}
+"""Of recipes that keep so few draws of each group that a small one would train nothing."""
 SMALLER: dict[str, dict[str, Any]] = {
     "ac_flow": {"hooks": FreezeModel("policy", until=2)},
     "ace_reason": {
@@ -55,6 +55,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "bu_po": {"hooks": (FreezeModel("policy", until=2), FreezeModel("internal", since=2))},
     "brorl": {"rollout": Pieces(count=8, piece=4)},
     "otr": {"rollout": OneToken(candidates=16)},
+    "ss_orl": {"hooks": (FreezeModel("policy", until=2), FreezeModel("inverse", since=2))},
     "vla_rl": {"hooks": FreezeModel("policy", until=2)},
 }
 """Recipes that would roll out hundreds for each task, wait for long, or name the domains of other tasks."""

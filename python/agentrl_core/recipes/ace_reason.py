@@ -1,21 +1,76 @@
-"""AceReason-Nemotron: mathematics first, code later, and exactly one optimizer step for each batch (arXiv:2505.16400).
+"""AceReason-Nemotron: mathematics first, then code, with longer answers stage by stage (arXiv:2505.16400).
 
     A = (R - mean) / std of the group,   L = - mean over tokens of r A, at r = 1
 
-With one step there is nothing to clip and no divergence to pay for. Tasks of code open after 500 iterations, and none
-of mathematics follow; tasks that more than 6 of 16 attempts solve leave the pool. An answer that was cut off has no
-score: neither is it trained nor does it vote. The lengths of answers grow stage by stage (8, 16, 24, 32 thousand
-tokens), which is not in the recipe: give the collector `context_tokens=Schedule(...)`, which limits prompt and answer
-together. When a stage ends, and what becomes of cut answers, is not given.
+A batch has exactly one optimizer step, so there is nothing to clip and no divergence to pay for. Tasks of code open
+after 500 iterations, and none of mathematics follow; tasks that more than 6 of 16 attempts solve leave the pool. An
+action has at most 8192, 16384, 24576 and 32768 tokens in the four stages of mathematics, and 24576 and 32768 in the two
+of code; one that is cut has no answer, so it is wrong. How long a stage is, is not said: 125 iterations are a proposal.
 
-Needs: the pool's column `domain`, of `math` and `code`.
+Equations:
+    Read: an excerpt of the paper's text and notes of others.
+
+    - N1, objective: `Policy`; its clip range does not act in the one step of a batch.
+    - N2, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; which std is not said.
+    - N3, reward: the environment's, 1 or 0.
+    - N4, stages of length: `LengthStages`, and `Curriculum` for mathematics before code.
+    - N5, filter by pass rate: `PoolFilter(at_most=6 / 16, attempts=16)`.
+    - N6, difficulty of code: left out: the data are chosen by another model's samples before the run.
+
+Differs:
+    - Filter by pass rate: from the stage of 24576 tokens on in the paper; here from the 16th attempt on.
+    - Group size: 8 in the first stage of mathematics and of code, 16 later; the user's choice here.
+
+Needs: the pool's column `domain`, of `math` and `code`; sampling of at least 32768 tokens.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
 from agentrl_core.loss import Policy
-from agentrl_core.reward import OutcomeScore, Unscored
+from agentrl_core.rollout import Branch, Rollout
 from agentrl_core.select import ComposedSelector, Curriculum, PoolFilter
+
+
+@dataclass(frozen=True)
+class LengthStages(Rollout):
+    """Limit the tokens of an action in stages: in iteration n the limit is limits[min(floor(n / every), S - 1)].
+
+    An action that is longer is cut, and the environment gets what there is of it. Validation has no limit.
+
+    Args:
+        limits: the limits of the S stages, in tokens.
+        every: iterations of a stage.
+
+    Raises:
+        RecipeError: a limit is no positive whole number.
+
+    Example:
+        >>> from agentrl_core.recipes.ace_reason import LengthStages
+        >>> program = LengthStages(limits=(8192, 16384), every=100)
+        >>> [program.limit(iteration) for iteration in (0, 99, 100, 250)]
+        [8192, 8192, 16384, 16384]
+    """
+
+    limits: tuple[int, ...] = option((8192, 16384, 24576, 32768), at_least=1)
+    every: int = option(125, at_least=1)
+
+    def limit(self, iteration: int) -> int:
+        """The most tokens of an action."""
+        return self.limits[min(iteration // self.every, len(self.limits) - 1)]
+
+    async def branch(self, branch: Branch) -> None:
+        """Turns whose actions are cut at the limit."""
+        limit = self.limit(branch.group.key[0]) if branch.group.mode == "train" else None
+        while not branch.over:
+            await branch.generate(max_tokens=limit)
+            if not branch.over:
+                await branch.submit()
+
 
 ACE_REASON = Recipe(
     name="ace_reason",
@@ -24,7 +79,7 @@ ACE_REASON = Recipe(
         stage=Curriculum("domain", "math,code", above=None, iterations=500, earlier=0.0),
         pool=PoolFilter(at_most=6 / 16, attempts=16),
     ),
-    reward=(OutcomeScore(), Unscored(flags="truncated")),
+    rollout=LengthStages(limits=(8192, 16384, 24576, 32768, 24576, 32768), every=125),
     advantage=GroupRelative(),
     loss=Policy(),
 )

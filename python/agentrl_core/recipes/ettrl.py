@@ -1,9 +1,30 @@
 """ETTRL: train at test time without labels, with forks at the policy's most uncertain tokens (arXiv:2508.11356).
 
+    A = Y (r - mean) / std of the group,   Y = 1 + (mean H - H) / mean H,   H = mean entropy of the draw's tokens
+
 M whole rollouts; each is left before its 3 most uncertain tokens by 2 forks: M (1 + 6) answers, of which the most
-common is taken for the right one. With H the mean entropy of a draw, its advantage is multiplied by
-max(0, 1 + (mean H - H) / mean H), so that certain answers of an uncertain group are trusted less. M is as many as fit
-into the group size: 9 for 64. The environment reports `answer_cluster` and `answer_parsed`.
+common is taken for the right one. Certain answers count more than uncertain ones, whether they are right or wrong; a
+draw of more than twice the group's mean entropy has its advantage reversed, by the formula. M is as many as fit into
+the group size: 9 for 64. A batch has 8 optimizer steps, as in the script of TTRL.
+
+Equations:
+    Read: a note on the paper, and the code of TTRL, the method that it changes.
+
+    - C1, majority reward: `AnswerAgreement(kind="majority")`.
+    - N1, entropy-fork tree: `TokenForks`.
+    - N2, advantage of the group: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - N3, clipped advantage: left out: the other variant, whose bound no source gives.
+    - N4, advantage by relative entropy: `EntropyScaled(kind="relative")`; `at_least=0.0` bounds the factor at 0, as the
+      notes do.
+
+Differs:
+    - Minibatches: of one prompt each in TTRL's script; random draws here.
+    - Clip range: not said; 0.2 here.
+    - KL: a penalty in TTRL's script, whose coefficient was not read; none here.
+    - Unreadable answer: an answer of its own among the votes in TTRL's code; no vote here.
+    - Votes: 64 in TTRL, of which 32 are trained; all leaves vote and are trained here.
+
+Needs: the facts `answer_cluster` and `answer_parsed`; entropies of the sampled tokens.
 """
 
 from __future__ import annotations
@@ -104,6 +125,7 @@ ETTRL = Recipe(
     rollout=TokenForks(positions=3, copies=2),
     reward=AnswerAgreement(kind="majority"),
     advantage=GroupRelative(),
-    weight=EntropyScaled(level="draw", kind="relative", group_by="group_id", coefficient=1.0),
+    weight=EntropyScaled(level="draw", kind="relative", group_by="group_id", coefficient=1.0, at_least=None),
     loss=Policy(),
+    minibatches=8,
 )

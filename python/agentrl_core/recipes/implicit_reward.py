@@ -1,22 +1,111 @@
 """Cloning that keeps a divergence from the reference, as a start that leaves room for preferences (SFT as DPO's kin).
 
-    L = - mean over demonstrations of the mean over tokens of min(2 u, 10) log p,   u = p / p_ref within exp(+-5)
+    L = - mean over demonstrations of f'(u),   u = p / p_ref of the whole demonstration
+    gradient: - w grad log p,   w = u f''(u) within at most 10, log u within +-5
 
-Cloning learns an implicit reward beta f'(u), of which plain likelihood drops the divergence. Its weight is u f''(u):
-2 u for Pearson's chi squared (here), 1 for the KL, u^(-1/2) / 2 for Hellinger's (`kind="hellinger"`). It is the stage
-`warm_start`; the preferences of `dpo` follow. The paper's objectives are not public: the form is derived.
+Cloning learns an implicit reward beta f'(u), of which plain likelihood drops the divergence. f' is 2 (u - 1) for
+Pearson's chi squared (here), 1 - u^(-1/2) for Hellinger's distance and log u + 1 for the reverse KL, whose gradient is
+that of plain likelihood. It is the stage `warm_start`; the preferences of `dpo` follow, whose reference is the policy
+that the warm start gave: copy it into the model `reference` between the stages. The paper's objectives were not read:
+the form is a reconstruction.
+
+Equations:
+    Read: the abstract, and notes of others.
+
+    - S1, implicit reward: `Preference(beta=0.1)`, of which it is a log-ratio of each answer.
+    - S2, reward for an f-divergence: `ImplicitReward`; beta scales the loss, and is left to the optimizer.
+    - S3, alternative loss: `ImplicitReward`.
+    - S4, weight of the gradient: `ImplicitReward(at_most=10.0)`.
+    - S5, DPO after the warm start: `Preference(beta=0.1)`.
+
+Differs:
+    - Learning rate: lower than usual in the paper, by a factor that is not said; the user's optimizer has it here.
+    - beta: not said; 0.1 here.
 
 Source: Implicit Reward as the Bridge: A Unified View of SFT and DPO Connections (arXiv:2507.00018). Needs:
 demonstrations; then pairs; the model reference.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.loss import Imitation, Preference, Train
+from agentrl_core.component import Column, option, token
+from agentrl_core.loss import Preference, Tokens, Train, Unit, WeightedLoss, metric_sums
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ImplicitReward(WeightedLoss):
+    """Raises the implicit reward of demonstrations: -f'(u), u the ratio to the reference of a whole demonstration.
+
+    `kind`: `pearson`: f'(u) = 2 (u - 1); `hellinger`: 1 - u^(-1/2); `reverse_kl`: log u + 1. The gradient is that of
+    log u times u f''(u), which is bounded. A demonstration counts as the weights of its tokens add up.
+
+    Args:
+        aggregate: as of every loss; `sequence_mean` gives the mean over demonstrations.
+        constant: as of every loss.
+        kind: the divergence, see above.
+        at_most: the largest weight of a gradient.
+        log_at_most: largest size of log u in a weight.
+
+    Metrics: `log_ratio` (log u) and `slope` (the weight), of every row its demonstration's.
+
+    Example:
+        >>> from agentrl_core.recipes.implicit_reward import ImplicitReward
+        >>> ImplicitReward(kind="hellinger").unit
+        'trajectory'
+    """
+
+    kind: Literal["pearson", "hellinger", "reverse_kl"] = "pearson"
+    at_most: float = option(10.0, above=0)
+    log_at_most: float = option(5.0, above=0)
+
+    def own_reads(self) -> Iterable[str | Column]:
+        """Weights, the reference's log-probs, and which trajectory a token is of."""
+        return ("weight_kl", token("reference_logprob", model="reference"), "sequence")
+
+    def own_unit(self) -> Unit:
+        """The trajectory, over whose tokens log u is a sum."""
+        return "trajectory"
+
+    def own_foldable(self) -> bool:
+        """No: it sums over the tokens of each branch."""
+        return False
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The negative reward of the demonstrations, and metrics."""
+        sequences = tokens.segments("sequence")
+        away = sequences.sum(tokens.logprob - tokens.stream("reference_logprob"))
+        known = away.detach()
+        reward = self._reward(tokens.limited(known))
+        slope = self._slope(known.clamp(-self.log_at_most, self.log_at_most)).clamp(max=self.at_most)
+        term = reward + slope * (away - known)
+        loss = -(sequences.sum(tokens.stream("weight_kl")) * term).sum()
+        return loss, metric_sums(tokens, log_ratio=sequences.spread(known), slope=sequences.spread(slope))
+
+    def _reward(self, away: Tensor) -> Tensor:
+        """Return f'(u) at a log-ratio."""
+        if self.kind == "pearson":
+            return 2.0 * away.expm1()
+        return -(-away / 2.0).expm1() if self.kind == "hellinger" else away + 1.0
+
+    def _slope(self, away: Tensor) -> Tensor:
+        """Return u f''(u) at a log-ratio."""
+        if self.kind == "pearson":
+            return 2.0 * away.exp()
+        return (-away / 2.0).exp() / 2.0 if self.kind == "hellinger" else away.new_ones(len(away))
+
 
 IMPLICIT_REWARD = Recipe(
     name="implicit_reward",
     source="arXiv:2507.00018",
     advantage=GroupRelative(),
-    loss=(Train(Imitation(kind="chi_squared"), stage="warm_start"), Train(Preference(beta=0.1))),
+    loss=(Train(ImplicitReward(kind="pearson"), stage="warm_start"), Train(Preference(beta=0.1))),
 )

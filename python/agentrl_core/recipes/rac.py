@@ -1,23 +1,42 @@
-"""RaC: to recover is learned, and to do better after it, not the mistake before (recovery and correction).
+"""RaC: to recover is learned, and to do better after it, not the mistake before (arXiv:2509.07953).
+
+    L = mean over the tokens of recoveries and corrections of - log p
 
 If a rollout fails at a step that the environment flags, it continues after that step, with an action that takes the
-world back (`undo`, an action that the environment has to know). From there the policy goes on, for at most 4 turns. Of
-the new trajectory the failing part is context, the recovery and the correction are trained. From "RaC: robot learning
-for long-horizon tasks by scaling recovery and correction" (arXiv:2509.07953), whose segments are a human's; this is its
-idea for agents.
+world back (`undo`, an action that the environment has to know). From there the policy goes on, for at most 4 turns. If
+it succeeds, the recovery and the correction are imitated; the failing part is context, and other rollouts are not
+trained. Half of a batch are recoveries of earlier iterations. In the paper a person recovers and corrects a robot; this
+is its idea for agents.
+
+Equations:
+    Read: a public port, and notes of others; the paper's text was not read.
+
+    - N1, record: `Recovered`; a correction that fails is dropped.
+    - N2, mask: `Branch.fork(train_prefix=False)`, and `Train(where=Where(column="recovered"))`.
+    - N3, loss: `Imitation("token_mean")`.
+    - N4, rounds: `Mix`; not computed: the example counts frames of a data set, the memory trajectories to draw from.
+
+Differs:
+    - Intervention: by a person in the paper, at any time; here by one action and the policy, after a flagged step.
+    - Failing segment: masked by the notes and here; trained in the port.
+    - Rounds: training on all data again in the paper; half of each batch here.
+
+Source: "RaC: robot learning for long-horizon tasks by scaling recovery and correction" (arXiv:2509.07953).
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from agentrl_core import Recipe
-from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import option
-from agentrl_core.env import StepFlag
+from agentrl_core.component import Where, option
+from agentrl_core.env import ExtraColumn, StepFlag
 from agentrl_core.exceptions import AgentRLWarning
-from agentrl_core.loss import Policy
+from agentrl_core.loss import Imitation, Train
+from agentrl_core.replay import Memory, Mix
 from agentrl_core.rollout import Branch, ErrorLocation, Group, Repair
 
 
@@ -27,7 +46,8 @@ class Recovered(Repair):
 
     A branch in which the environment refuses the undo (it flags a format or tool error, or the episode ends) is
     dropped with a warning, so no recovery is trained that did not happen. An environment that takes any text without a
-    flag is not noticed.
+    flag is not noticed. A branch whose correction does not solve the task is dropped too. The draw column `recovered`
+    is 1 for a recovery.
 
     Args:
         undo: the action that takes the environment back.
@@ -42,6 +62,8 @@ class Recovered(Repair):
         8
     """
 
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"recovered": ExtraColumn("trajectory")}
+
     undo: str = option("<undo>", filled=True)
     turns: int = option(4, at_least=1)
 
@@ -50,7 +72,7 @@ class Recovered(Repair):
         end = fault.step.turn + 1
         if end == len(branch.turns):
             return False  # the mistake ended the episode
-        fork = branch.fork(at=branch.position_after(end), train_prefix=False)
+        fork = branch.fork(at=branch.position_after(end), train_prefix=False, facts={"recovered": 1.0})
         turn = await fork.turn(self.undo)
         # After an undo that did nothing the policy would be trained as if it had recovered.
         if turn.flags & (StepFlag.FORMAT_ERROR | StepFlag.TOOL_ERROR) or fork.status == "finished":
@@ -72,14 +94,18 @@ class Recovered(Repair):
                 fork.stop("the correction is over", status="truncated")
 
         await group.run([fork], correct)
-        return True
+        solved = bool((await group.score(self.column, [fork]))[0] > self.solved_above)
+        if not solved:
+            group.drop([fork], "the correction failed")
+        return solved
 
+
+RECOVERED = Where(column="recovered", at_least=0.5)
 
 RAC = Recipe(
     name="rac",
     source="arXiv:2509.07953",
     rollout=Recovered(column="success", at_most=4),
-    advantage=GroupRelative(),
-    loss=Policy(),
-    old_logprob="recomputed",
+    loss=Train(Imitation("token_mean"), where=RECOVERED),
+    replay=Mix(Memory(where=RECOVERED), share=0.5, old_logprob="none"),
 )

@@ -1,21 +1,79 @@
 """ROSA: after each turn, regress the policy towards the best one by that turn's feedback (T2PAM).
 
-    L = (log p - log p_old - r / beta)^2 of the whole answer,   beta = 1
+    D = r / beta - log Z,   Z = 1 - p + p exp(r / beta),   p = p_old of the turn's whole answer
+    L = mean over turns of (log p - log p_old - D)^2
 
-The policy that best trades the feedback r against its distance from the last one weighs the answer by
-exp(r / beta) / Z, and Z is 1 for an answer as unlikely as any long one is. The paper solves the linearised problem for
-a small part of the parameters by one least-squares step, which is the optimizer's; it does not state beta.
+The policy that best trades the feedback r against its distance from the last one weighs the answer by exp(r / beta) /
+Z; Z is near 1 for a long answer. Every turn is a problem of its own. The value of beta is not said; it is 1 here.
 
-Source: T2PAM, "Test-Time Policy Adaptation for Enhanced Multi-Turn Interactions with LLMs", arXiv:2509.23166.
+Equations:
+    Read: public reviews of the paper, and a note on it; the paper's text was not read.
+
+    - S1, objective of a turn: not computed: the loss is of its optimum, S2.
+    - S2, optimum: the minimum of `Regression(level="step", residual="log_ratio")`.
+    - S3, target shift: `TargetShift`.
+    - S4, linear step: left out: the step is the user's optimizer's; a recipe gives its loss.
+    - S5, damped solution: left out: as S4; conjugate gradients need the Jacobian of the chosen parameters.
+
+Differs:
+    - Step: one least-squares solution over a small set of parameters in the paper; steps of the user's optimizer on the
+      squared residual here.
+
+Source: T2PAM, "Test-Time Policy Adaptation for Enhanced Multi-Turn Interactions with LLMs", arXiv:2509.23166. Needs:
+rewards of steps, the feedback on each turn: -1 for a wrong answer, 0 for one that is accepted.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
 from agentrl_core import Recipe
-from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
 from agentrl_core.loss import Regression
+
+if TYPE_CHECKING:
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class TargetShift(BatchComponent):
+    """Log-ratio of each turn's answer under the best policy: r / beta - log(1 - p + p exp(r / beta)).
+
+    p is the probability with which the whole answer was sampled. A turn without feedback (NaN) has 0: it stays.
+
+    Args:
+        beta: price of the distance from the last policy, above 0.
+
+    Raises:
+        RecipeError: the option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.rosa import TargetShift
+        >>> TargetShift(beta=0.5).makes
+        (step('advantage'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (step("reward"), token("behaviour_logprob"))
+    makes: ClassVar[tuple[Column, ...]] = (step("advantage"),)
+
+    beta: float = option(1.0, above=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on steps."""
+        steps, tokens = Rows(batch, "step"), Rows(batch, "token")
+        sampled = np.where(tokens.valid, np.nan_to_num(tokens.values("behaviour_logprob")), 0.0)
+        probability = np.exp(np.bincount(tokens.within("step"), weights=sampled, minlength=len(steps)))
+        gain = np.nan_to_num(steps.values("reward")) / self.beta
+        return steps.write(advantage=gain - np.log1p(probability * np.expm1(gain)))
+
 
 ROSA = Recipe(
     name="rosa",
     source="arXiv:2509.23166",
-    advantage=GroupRelative(center="none", scale="none"),
-    loss=Regression(residual="log_ratio"),
+    advantage=TargetShift(),
+    loss=Regression("step_mean", level="step", residual="log_ratio"),
 )

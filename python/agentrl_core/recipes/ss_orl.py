@@ -12,12 +12,27 @@ CQL, TD3BC and decision transformers; here a trajectory is imitated as much as i
     L = - sum of max(r, 0) log p / number of tokens
 
 The environment answers every action with what was recorded, and ends with the recording; it is rolled out once without
-actions where they are not known, to see what follows. Actions are compared with nobody: groups have one member. In an
-iteration the actions are filled in by the model as it was when the iteration began; in the paper it is trained to its
-end first (`schedule.FreezeModel("policy", until=n)` does that).
+actions where they are not known, to see what follows. Actions are compared with nobody: groups have one member. The
+inverse model is trained for 100 iterations, then the policy, on recordings whose actions the inverse model, frozen from
+then on, fills in. 100 is a proposal.
 
-Source: Semi-Supervised Offline Reinforcement Learning with Action-Free Trajectories, arXiv:2210.06518, of which only
-the abstract could be read; one observation of the past and the offline loss are choices of ours.
+Equations:
+    Read: the authors' code, and the abstract.
+
+    - C1, which trajectories are labelled: left out: the data have their actions or have not.
+    - C2, input of the inverse model: `Imputed.asked`, `past=1`; texts are neither padded nor normalised.
+    - C3, loss of the inverse model: `Imitation("token_mean")` of the model `inverse`.
+    - C4, proxy label: left out: a mean over models is of numbers; one model's answer is the action, as in the code's
+      default of one model.
+    - C5, critics: left out: of TD3+BC, one of three offline algorithms of the paper; returns weigh the imitation here.
+    - C6, actor: left out: it follows the gradient of Q by a continuous action, which a text does not have.
+
+Differs:
+    - Discount: 0.99 in the critics of the code; a trajectory is weighed by its return without discount here.
+    - Labels: filled in once in the paper; each time that a recording is drawn here, by the same frozen model.
+    - Inverse model: that with the best validation loss in the paper; the last one here.
+
+Source: Semi-Supervised Offline Reinforcement Learning with Action-Free Trajectories, arXiv:2210.06518.
 """
 
 from __future__ import annotations
@@ -32,6 +47,7 @@ from agentrl_core.component import Where, option
 from agentrl_core.env import ExtraColumn, as_messages
 from agentrl_core.loss import Imitation, Train
 from agentrl_core.rollout import Branch, Group, Rollout, ask_agent
+from agentrl_core.schedule import FreezeModel
 
 
 @dataclass(frozen=True)
@@ -147,4 +163,5 @@ SS_ORL = Recipe(
         Train(Imitation("token_mean"), "inverse", where=INVERSE),
         Train(Imitation("token_mean", tokens="advantage"), where=RECORDED),
     ),
+    hooks=(FreezeModel("policy", until=101), FreezeModel("inverse", since=101)),
 )

@@ -25,7 +25,7 @@ class EntropyScaled(BatchComponent):
 
     - `standard_score`: (H - mean) / std, std with n - 1, or 1 if it is 0 (AEPO, arXiv:2510.14545);
     - `relative`: (mean - H) / mean, or 0 if the mean is 0 (ETTRL, arXiv:2508.11356: `level="draw",
-      group_by="group_id", coefficient=1.0, at_least=0.0`; its public code: `at_least=None`).
+      group_by="group_id", coefficient=1.0, at_least=None`).
 
     If `at_least` is None, a weight may be negative and flip the sign of the advantage. Rows without a known entropy
     have factor 1.

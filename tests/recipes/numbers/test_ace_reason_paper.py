@@ -1,0 +1,95 @@
+"""Worked examples of the paper of ace_reason, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from common_examples import CommonExamples, advantages, given_advantages
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+from pools import Story
+from riddles import RIGHT, Riddle, Riddles, in_turn, solve
+
+from agentrl_core import recipes
+from agentrl_core.engine import Sampling
+from agentrl_core.env import StepResult, Task
+
+EXAMPLES = PaperExamples("ace_reason")
+RECIPE = recipes.ACE_REASON
+CommonExamples(EXAMPLES, RECIPE, but=["groups of five and of three", "a group of one"])
+
+
+class OneAnswer(Riddle):
+    """An episode that any answer ends."""
+
+    def step(self, action: str) -> StepResult:
+        return StepResult(reward=float(RIGHT in action), terminated=True, success=RIGHT in action)
+
+
+class OneAnswerRiddles(Riddles):
+    """Riddles of such episodes."""
+
+    def reset(self, task: Task, seed: int) -> Riddle:
+        del seed
+        return OneAnswer(task)
+
+
+@EXAMPLES.by("groups of five and of three")
+def groups(example: Example) -> Found:
+    found = advantages(RECIPE, example.values["R"], example.values["S"])
+    return dict(zip(("five_n_minus_1", "three_n_minus_1"), found, strict=True))
+
+
+@EXAMPLES.by("a group of one")
+def alone(example: Example) -> Found:
+    return {"numerator": advantages(RECIPE, example.values["R"])[0]}
+
+
+@EXAMPLES.by("token-level loss at ratio 1")
+def token_mean(example: Example) -> Found:
+    lengths = example.values["n"].astype(int)
+    members = answers(lengths, example.values["A"].tolist())
+    found = computed(given_advantages(RECIPE), ["loss", "gradient.logprob"], members=members)
+    return {"loss": found["loss"], "gradient_of_a_token": -found["gradient.logprob"][[0, lengths[0]]]}
+
+
+@EXAMPLES.by("prompts that stay at 24K")
+def stays(example: Example) -> Found:
+    attempts, pool = int(example.values["of"]), RECIPE.select.pool
+    solved = {
+        row: [1.0] * int(right) + [0.0] * (attempts - int(right)) for row, right in enumerate(example.values["right"])
+    }
+    state = pool.next(pool.initial_state(), Story().visits(0, solved), np.arange(len(solved)), epoch=0)
+    return {"stays": ~state["out"]}
+
+
+@EXAMPLES.by("a response longer than the stage's limit is right only after the limit grows")
+def longer(example: Example) -> Found:
+    lengths, program = example.values["length"].astype(int), RECIPE.rollout
+    said = ["x" * (length - len(RIGHT)) + RIGHT for length in lengths]
+    found = {}
+    for stage, name in enumerate(("at_8K", "at_16K", "at_24K", "at_32K")):
+        limited = replace(program, limits=(program.limit(stage * program.every),))
+        run = solve(
+            RECIPE.replace(select=recipes.GRPO.select, rollout=limited),
+            in_turn(*said),
+            world=OneAnswerRiddles(),
+            group_size=len(said),
+            sampling=Sampling(max_tokens=40_000),
+            context_tokens=50_000,
+        )
+        found[name] = run.batch.column("score", "draw")
+    return found
+
+
+def test_stages_of_length_and_of_domain_agree() -> None:
+    stage, program = RECIPE.select.stage, RECIPE.rollout
+    assert [program.limit(place * program.every) // 1024 for place in range(7)] == [8, 16, 24, 32, 24, 32, 32]
+    assert stage.iterations == 4 * program.every, "code begins with its first limit"
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

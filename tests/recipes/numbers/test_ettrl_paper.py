@@ -1,0 +1,127 @@
+"""Worked examples of the paper of ettrl, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import advantages, given_advantages, plain_reward
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+from riddles import RIGHT, solve
+
+from agentrl_core import recipes
+from agentrl_core.engine import Request
+from agentrl_core.engine.scripted import ScriptedReply
+
+EXAMPLES = PaperExamples("ettrl")
+RECIPE = recipes.ETTRL
+PAID = plain_reward(RECIPE)
+"""With rewards that are given."""
+
+
+def members(rewards: Sequence[float], entropies: Sequence[float]) -> list[dict[str, Any]]:
+    """Draws of one token."""
+    return [
+        {**member, "entropies": [entropy]}
+        for member, entropy in zip(answers([1] * len(rewards), rewards), entropies, strict=True)
+    ]
+
+
+def reshaped(rewards: Value, entropies: Value, weight: Any = RECIPE.weight) -> tuple[Value, Value, Value]:
+    """Advantages before and after they are reshaped, and the factors; an unscored draw has none (nan)."""
+    given = members(np.ravel(rewards).tolist(), entropies.tolist())
+    names = ["draw.score", "draw.advantage", "draw.weight"]
+    found = computed(PAID.replace(weight=weight), names, members=given)
+    before = np.where(np.isnan(found["draw.score"]), np.nan, found["draw.advantage"])
+    return before, before * found["draw.weight"], found["draw.weight"]
+
+
+@EXAMPLES.by("votes with a tie and an unreadable answer")
+def votes(example: Example) -> Found:
+    read = [*example.values["answers"].tolist(), -1.0]
+    given = [
+        {**member, "facts": {"answer_cluster": f"{answer:g}", "answer_parsed": float(answer >= 0)}}
+        for member, answer in zip(members([0.0] * len(read), [1.0] * len(read)), read, strict=True)
+    ]
+    rewards = computed(RECIPE, ["draw.score"], members=given)["draw.score"]
+    [label] = set(np.array(read)[rewards > 0].tolist())
+    return {"pseudo_label": label, "reward": rewards}
+
+
+@EXAMPLES.by("leaves of the tree")
+def leaves(example: Example) -> Found:
+    entropies, kept = example.values["H"].tolist(), []
+
+    def speak(context: str, request: Request) -> ScriptedReply | str:
+        del request
+        said = context.rpartition("assistant\n")[2]
+        if said:
+            kept.append(len(said))
+            return RIGHT[len(said) :]
+        count = len(RIGHT) + 1
+        return ScriptedReply(RIGHT, [-1.0] * count, [*entropies, *[0.0] * (count - len(entropies))])
+
+    program = RECIPE.rollout
+    assert (program.positions, program.copies) == (example.values["N"], example.values["B"])
+    size = int(example.values["M"]) * (1 + program.positions * program.copies)
+    run = solve(program, speak, group_size=size)
+    places = sorted(set(kept))
+    return {
+        "fork": np.isin(np.arange(len(entropies)), places),
+        "leaves": len(run.drawn),
+        "tokens_kept_at_the_forks": np.array(places),
+    }
+
+
+@EXAMPLES.by("both ways to reshape, groups of four and of three")
+def relative_entropy(example: Example) -> Found:
+    given = example.values
+    before, after, factor = reshaped(given["r"], given["H"])
+    _, second, factor_second = reshaped(given["s"], given["G"])
+    bounded = reshaped(given["r"], given["H"], replace(RECIPE.weight, at_least=0.0))[1]
+    return {
+        "advantage": before,
+        "factor": factor,
+        "adv_res": after,
+        "adv_res_clamped_at_0": bounded,
+        "factor_second": factor_second,
+        "adv_res_second": second,
+    }
+
+
+@EXAMPLES.by("a group of one")
+def alone(example: Example) -> Found:
+    return {
+        "factor": reshaped(example.values["r"], example.values["H"])[2],
+        "centred_reward": advantages(PAID.replace(weight=None), example.values["r"])[0],
+    }
+
+
+@EXAMPLES.by("one response of four has no score (convention)")
+def unscored(example: Example) -> Found:
+    rewards, entropies = np.append(example.values["r"], np.nan), np.append(example.values["H"], 5.0)
+    return {"adv_res": reshaped(rewards, entropies)[1]}
+
+
+@EXAMPLES.by("the factor stays over two optimizer steps")
+def later_step(example: Example) -> Found:
+    given = example.values
+    entropies = 2.0 - given["Y"]  # their mean is 1
+    recipe = given_advantages(RECIPE).replace(weight=RECIPE.weight)
+    losses, names = [], ["draw.advantage", "draw.weight", "loss"]
+    for step in ("old", "second"):
+        policy = {"logprob": given[step].tolist()}
+        found = computed(recipe, names, members=members(given["A"].tolist(), entropies.tolist()), policy=policy)
+        losses.append(found["loss"])
+    reshaped_by = found["draw.advantage"] * found["draw.weight"]
+    return {"adv_res": reshaped_by, "first_loss": losses[0], "second_loss": losses[1]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

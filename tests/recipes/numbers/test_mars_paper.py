@@ -1,0 +1,143 @@
+"""Worked examples of the paper of mars, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import given_advantages, single_tokens
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+
+from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.recipe import Recipe
+
+EXAMPLES = PaperExamples("mars")
+RECIPE = recipes.MARS
+CENTRING, RETURNS, DISTINCT, WHITENING = RECIPE.chain("advantage")
+LOSSES = given_advantages(RECIPE)
+GIVEN = GroupRelative(column="given", level="token", center="none", scale="none")
+"""Advantages of tokens that an example gives."""
+
+
+def turns(rewards: Sequence[float], lengths: Sequence[int] | None = None, **member: Any) -> dict[str, Any]:
+    """A trajectory of turns with these rewards; of one token each if no lengths are given."""
+    lengths = [1] * len(rewards) if lengths is None else lengths
+    return {
+        "path": "1 " + " ~ 9 ".join(f"| 3*{length}" for length in lengths),
+        "steps": [{} if np.isnan(reward) else {"reward": reward} for reward in rewards],
+        "reward": 0.0,
+        "facts": {"env_tag": "poker"},
+        **member,
+    }
+
+
+def centred(*members: dict[str, Any]) -> Value:
+    """Rewards of turns, centred; of an unknown one nan."""
+    names = ["step.step_score", "step.advantage"]
+    found = computed(RECIPE.replace(advantage=CENTRING), names, members=members)
+    return np.where(np.isnan(found["step.step_score"]), np.nan, found["step.advantage"])
+
+
+@EXAMPLES.by("rewards of turns")
+def rewards(example: Example) -> Found:
+    paid, lengths = example.values["game"] + example.values["format"], example.values["n"].astype(int).tolist()
+
+    def scores(of_turns: Value) -> Value:
+        return computed(RECIPE, ["step.step_score"], members=[turns(of_turns.tolist(), lengths)])["step.step_score"]
+
+    return {"length": scores(np.zeros(len(paid))), "reward": scores(paid)}
+
+
+@EXAMPLES.by("centring for each player, unequal turns")
+def players(example: Example) -> Found:
+    first, second = (example.values[name].tolist() for name in ("first", "second"))
+    found = centred(turns(first, group="a", agent=0), turns(second, group="b", agent=1))
+    return {"first": found[: len(first)], "second": found[len(first) :]}
+
+
+@EXAMPLES.by("whitening and return over tokens of two turns")
+def whitened_returns(example: Example) -> Found:
+    member = turns(example.values["r"][1::2].tolist(), [2, 2])
+    recipe = RECIPE.replace(advantage=(CENTRING, RETURNS))
+    found = computed(recipe, ["token.advantage"], members=[member])["token.advantage"]
+    return {"advantage": found, "whitened": found - np.append(found[1:], 0.0)}
+
+
+@EXAMPLES.by("distinct values, then whitening")
+def distinct(example: Example) -> Found:
+    given = [example.values[f"A_{name}"] for name in ("first", "second")]
+    members = [turns([0.0], [len(each)], group=str(place), agent=place) for place, each in enumerate(given)]
+    columns = {"token": {"given": np.concatenate(given).tolist()}}
+
+    def found(recipe: Recipe) -> Value:
+        return computed(recipe, ["token.advantage"], members=members, columns=columns)["token.advantage"]
+
+    one, other = np.split(found(RECIPE.replace(advantage=(GIVEN, DISTINCT))), [len(given[0])])
+    white = found(RECIPE.replace(advantage=(GIVEN, DISTINCT, WHITENING)))
+    return {"centred_first": one, "centred_second": other, "whitened": white}
+
+
+def losses_of(ratios: Value, given: Value) -> tuple[Value, Value]:
+    """Loss of each token alone, without divergence, and its gradient by log-prob."""
+    old, new = np.full(len(given), -1.0), np.log(ratios) - 1.0
+    alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, given))) for at in range(len(given))]
+    return tuple(np.concatenate([each[name] for each in alone]) for name in ("loss", "gradient.logprob"))
+
+
+@EXAMPLES.by("loss of two trajectories")
+def two_trajectories(example: Example) -> Found:
+    one, other = ({name: example.values[f"{name}_{end}"] for name in ("u", "A")} for end in "12")
+    new = np.log(np.concatenate([one["u"], other["u"]])) - 1.0
+    away = np.append(np.zeros(len(one["u"])), example.values["d_2"])
+    members = [{"path": "1 | 3 ~ 9 | 4 5", "reward": one["A"][0]}, {"path": "1 | 3", "reward": other["A"][0]}]
+    found = {
+        name: computed(
+            LOSSES,
+            ["loss"],
+            members=members,
+            columns={"token": {"reference_logprob": reference.tolist()}},
+            policy={"logprob": new.tolist()},
+        )["loss"]
+        for name, reference in (("policy", new), ("loss", new + away))
+    }
+    return {
+        "first": losses_of(**dict(zip(("ratios", "given"), one.values(), strict=True)))[0],
+        "second": losses_of(**dict(zip(("ratios", "given"), other.values(), strict=True)))[0],
+        "policy": found["policy"],
+        "kl": (found["loss"] - found["policy"]) / RECIPE.loss.kl.coefficient,
+        "loss": found["loss"],
+    }
+
+
+@EXAMPLES.by("a role with one turn in its environment")
+def one_turn(example: Example) -> Found:
+    return {"centred": centred(turns(np.ravel(example.values["r"]).tolist()))}
+
+
+@EXAMPLES.by("second batch, nothing carried over")
+def second_batch(example: Example) -> Found:
+    return {
+        name: centred(turns(example.values[given].tolist()))
+        for name, given in (("first", "batch_1"), ("second", "batch_2"))
+    }
+
+
+@EXAMPLES.by("two steps in one batch")
+def two_steps(example: Example) -> Found:
+    losses, gradients = losses_of(example.values["u"], example.values["A"])
+    return {"loss": losses, "minus_derivative_by_log_pi": -gradients}
+
+
+@EXAMPLES.by("a game without a result (convention)")
+def without_result(example: Example) -> Found:
+    return {"centred": centred(turns([*example.values["r"].tolist(), np.nan]))}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,45 @@
+"""Worked examples of the paper of ss_orl, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("ss_orl")
+RECIPE = recipes.SS_ORL
+
+
+@EXAMPLES.by("windows of a trajectory of four states")
+def windows(example: Example) -> Found:
+    """The states that the inverse model sees; a missing one is 0, and all are normalised as in the example."""
+    states, mean, spread = (example.values[name] for name in ("s", "m", "d"))
+    program = replace(RECIPE.rollout, question="{seen}\n{next}")
+
+    def window(step: int) -> Value:
+        seen = [float(line) for line in program.asked([str(state) for state in states], step).split()]
+        return (np.append(np.zeros(program.past + 2 - len(seen)), seen) - mean) / spread
+
+    return {"first": window(0), "second": window(1), "last": window(len(states) - 1)}
+
+
+@EXAMPLES.by("one model and a trajectory of one step")
+def inverse_loss(example: Example) -> Found:
+    """A density of the example as the log-prob of one token."""
+    mean, spread, action = (torch.as_tensor(example.values[name]) for name in ("m", "sigma", "a"))
+    density = float(torch.distributions.Normal(mean, spread).log_prob(action))
+    member = {"path": "1 | 3", "reward": 1, "unsampled": True, "facts": {"imputed": 0, "inverse": 1}}
+    found = computed(RECIPE, ["loss.inverse"], members=[member], inverse={"logprob": [density]})
+    return {"loss": found["loss.inverse"]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
