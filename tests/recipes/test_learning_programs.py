@@ -211,8 +211,26 @@ def test_the_worse_half_goes_and_candidates_come() -> None:
     assert after["texts"] == ["a", "new", "c", "d"]
     assert after["rollouts"][1] == 0
     used = int(batch.column("instruction", "draw")[0])
-    weights = [0.9 * weight if place == used else weight for place, weight in enumerate(state["weights"])]
-    assert after["weights"][1] == pytest.approx(np.mean([weights[0], weights[2], weights[3]]))
+    assert after["weights"][1] == after["weights"][2] == pytest.approx(0.81 if used == 2 else 0.9), "as its parent"
+
+
+def test_the_policy_tries_candidates_and_the_better_one_comes() -> None:
+    proposed = iter(["be wrong", "be right"])
+
+    def speak(context: str, request: Request) -> str:
+        del request
+        if "Write a better instruction" in context:
+            return next(proposed)
+        return RIGHT if "be right" in context else WRONG
+
+    # The third place is empty.
+    run = solve(Instructed(begin="a|b|", every=1, tries=3), speak, tasks=3, group_size=2)
+    assert read_notes(run.batch, "instruction") == ["be right"]
+    helpers = [
+        row for row in run.rows if row.role == "helper" and "riddle?" in row.prompt and "better" not in row.prompt
+    ]
+    assert [row.prompt for row in helpers] == ["be wrong\n\nriddle?"] * 3 + ["be right\n\nriddle?"] * 3
+    assert not any(row.drawn for row in helpers)
 
 
 CASES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -76,19 +76,33 @@ def test_active_vln_makes_a_group_anew_twice() -> None:
     assert made(WRONG) == ([False] * 4 + [True] * 2, [[WRONG], [WRONG]])
     expert = [["0123456789", RIGHT]]
     assert made(WRONG, expert=True) == ([False] * 4 + [True] * 3, [[WRONG], [WRONG], *expert])
-    # The expert has 2 steps: at most 2 * 2 turns; tolerance 1: 2; turns 3: 3.
-    assert made("look")[1] == [["look"] * 4] * 2
-    assert made("look", tolerance=1.0)[1] == [["look"] * 2] * 2
+    # The expert has 2 steps: the fifth is one more than 2 * 2; tolerance 1.4: int(2.8) and one more; turns 3: 3.
+    assert made("look")[1] == [["look"] * 5] * 2
+    assert made("look", tolerance=1.4)[1] == [["look"] * 3] * 2
+    assert made("look", steps=1)[1] == [["look"] * 2] * 2
     assert made("look", turns=3)[1] == [["look"] * 3] * 2
+
+
+def test_active_vln_counts_the_steps_of_a_turn() -> None:
+    class Walk(Riddles):
+        facts: ClassVar = {"steps": ExtraColumn("step")}
+
+        def reset(self, task: Any, seed: int) -> Any:
+            episode = super().reset(task, seed)
+            answer = episode.step
+            episode.step = lambda action: replace(answer(action), facts={"steps": 3.0})
+            return episode
+
+    run = solve(Anew(column="success", attempts=0), in_turn("look"), world=Walk(), group_size=1)
+    assert run.rows[0].actions == ["look"] * 2  # 6 steps are more than 2 * 2
+    assert run.rows[0].status == "truncated"
 
 
 def test_active_vln_begins_behind_the_expert() -> None:
     # 6 steps, W = 3: in iteration t = 1, f = log(1) / log(4) = 0, so n = 2 are left and 4 are given.
     world = Riddles((*"abcde", RIGHT))
-    run = solve(
-        Anew(column="success", warm_up=3), in_turn("look", "look", "look", "look", RIGHT), world=world, group_size=1
-    )
-    # At most 2 * 2 turns of its own: the fourth is its last.
+    run = solve(Anew(column="success", warm_up=3), in_turn(*["look"] * 5, RIGHT), world=world, group_size=1)
+    # At most 2 * 2 steps of its own: the fifth is its last.
     assert [row.actions for row in run.rows if row.drawn] == [[*"abcd", RIGHT]]
     assert [row.trained for row in run.rows if row.drawn] == [RIGHT + END]
     # t = 2: f = (log 2 / log 4)^2 = 1/4, n = 2 + 4/4 = 3; t = 3: f = (log 3 / log 4)^2 = 0.628: n = floor(4.51) = 4.

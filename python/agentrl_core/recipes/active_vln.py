@@ -2,8 +2,9 @@
 
 Three parts, of which the first two are on here:
 
-- a trajectory ends as a failure after min(2 * n, 120) turns of its own, n those that the expert still needs;
-- where nobody of a group succeeds it is dropped and made anew, at most twice; `expert=True` then adds the expert's own
+- a trajectory ends as a failure when it takes more than min(2 n, 120) steps of its own, cut to a whole number, n those
+  that the expert still needs, or after 40 turns, of which each three steps of the expert before it take one;
+- a group in which no rollout succeeds is dropped and made anew, at most twice; `expert=True` then adds the expert's own
   trajectory to one that still fails;
 - `warm_up=W`: episodes begin after the expert's first steps, which are not trained. Of the expert's N steps
 
@@ -12,6 +13,25 @@ Three parts, of which the first two are on here:
   are left to the policy (floor), but for a share `from_scratch` of the groups and all groups later.
 
 The environment pays success, scaled by the distance from the goal; its tasks have the expert's steps (`Task.solution`).
+The step fact `steps` is the number of steps that a turn took; without it a turn is one step.
+
+Equations:
+    Read: the public code and the abstract; the paper's text was not read.
+
+    - C1, budgets: `Anew.budgets`.
+    - C2, end: `Anew.branch` for the budgets; not computed: stops and malformed turns are judged by the environment.
+    - C3, reward: left out: the environment pays it, which knows the distance.
+    - C4, path similarity: left out: the environment knows both paths; its weight is 0 in the script.
+    - C5, resampling: `Anew(attempts=2)`.
+    - C6, expert prefix: `Anew.left`; off here as in the settings, `warm_up=W` switches it on.
+    - C7, advantage: `GroupRelative`; a group of one is 0 here, and its reward in verl (`singleton="raw"`).
+    - C8, loss: `Policy(clip=Clip(0.2, 0.28))`, mean over tokens, no KL.
+
+Differs:
+    - Turns over the budget: the code samples one more turn and ignores it; here it is not sampled.
+    - Steps over the budget: the code ends in the middle of a turn; here the turn is finished.
+    - Imitation before RL: left out, it comes before this recipe.
+    - Temperature of sampling: 1.2 in the script; the collector's here.
 """
 
 from __future__ import annotations
@@ -25,22 +45,24 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn
-from agentrl_core.loss import Policy
+from agentrl_core.loss import Clip, Policy
 from agentrl_core.rollout import Branch, Group, RolloutSpec, RoundResult, Rounds, SolutionHint
 
 
 @dataclass(frozen=True)
 class Anew(Rounds):
-    """Drops a group of which nobody succeeded and makes it anew; the other parts are those of the file.
+    """Drops a group in which no rollout succeeded and makes it anew; the other parts are those of the file.
 
     The draw column `expert` is 1 for a trajectory that is the expert's.
 
     Args:
         attempts: how often a group is made anew.
         expert: whether the expert's trajectory joins a group that still fails.
-        tolerance: turns of a trajectory's own for each that the expert still needs; a task without an expert has
-            `turns` of them.
-        turns: the most turns of a trajectory's own.
+        tolerance: steps of a trajectory's own for each that the expert still needs; a task without an expert has
+            `steps` of them.
+        steps: the most steps of a trajectory's own.
+        turns: the most turns of a trajectory, those of the expert included.
+        turn_steps: steps of the expert that count as one turn.
         warm_up: W: how many iterations begin with the expert's steps; 0: none.
         at_least: n_min.
         power: of f.
@@ -56,6 +78,8 @@ class Anew(Rounds):
         4
         >>> program.left(10, iteration=8)
         10
+        >>> program.budgets(9, given=7)
+        (18, 37)
     """
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = {"expert": ExtraColumn("trajectory")}
@@ -63,7 +87,9 @@ class Anew(Rounds):
     attempts: int = option(2, at_least=0)
     expert: bool = False
     tolerance: float = option(2.0, above=0)
-    turns: int = option(120, at_least=1)
+    steps: int = option(120, at_least=1)
+    turns: int = option(40, at_least=1)
+    turn_steps: int = option(3, at_least=1)
     warm_up: int = option(0, at_least=0)
     at_least: int = option(2, at_least=1)
     power: float = option(2.0, above=0)
@@ -76,21 +102,34 @@ class Anew(Rounds):
         share = float((math.log(iteration + 1) / math.log(self.warm_up + 1)) ** self.power)
         return math.floor(round(self.at_least + (steps - self.at_least) * share, 9))
 
+    def budgets(self, remaining: int, *, given: int) -> tuple[int, int]:
+        """Return how many steps and turns a trajectory has.
+
+        Args:
+            remaining: steps that the expert still needs; 0 if no expert is known.
+            given: steps of the expert before it.
+        """
+        steps = min(int(self.tolerance * remaining), self.steps) if remaining else self.steps
+        return steps, self.turns - math.ceil(given / self.turn_steps)
+
     async def branch(self, branch: Branch) -> None:
-        """Turns until it is over or has used up its own."""
-        begin, needed = len(branch.turns), len(branch.group.task.solution)
-        most = min(math.ceil(self.tolerance * (needed - begin)), self.turns) if needed > begin else self.turns
-        while not branch.over:
-            await branch.turn()
-            if len(branch.turns) - begin >= most and not branch.over:
-                branch.stop("out of turns", status="truncated")
+        """Take turns until it is over or has no budget left."""
+        given = len(branch.turns)
+        most_steps, most_turns = self.budgets(max(len(branch.group.task.solution) - given, 0), given=given)
+        steps = 0
+        while not branch.over and len(branch.turns) - given < most_turns:
+            steps += int((await branch.turn()).facts.get("steps", 1))
+            if steps > most_steps and not branch.over:
+                branch.stop("out of steps", status="truncated")
+        if not branch.over:
+            branch.stop("out of turns", status="truncated")
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """The group, as often as nobody succeeds."""
+        """Return the group again, as often as no rollout succeeds."""
         steps = len(group.task.solution)
         if not rounds or (len(rounds) <= self.attempts and not self.solved(rounds[-1]).any()):
             if rounds:
-                group.drop(rounds[-1].branches, "nobody succeeded")
+                group.drop(rounds[-1].branches, "no success")
             left = self.left(steps, group.iteration)
             if left == steps or group.uniform("from scratch") < self.from_scratch:
                 return self.members
@@ -108,5 +147,5 @@ ACTIVE_VLN = Recipe(
     source="arXiv:2509.12618",
     rollout=Anew(column="success"),
     advantage=GroupRelative(),
-    loss=Policy(),
+    loss=Policy(clip=Clip(0.2, 0.28)),
 )

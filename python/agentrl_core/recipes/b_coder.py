@@ -2,12 +2,34 @@
 
     Q(s, a) = alpha (l(s, a) - max l(s, .)) + V(s),   l the policy's logits, V its value head, alpha 1
     y_t = r_t + 0.999 Q_target(s_{t+1}, argmax of the proposal),   r_t: the tests' verdict at the last token
-    L = mean over tokens of (Q - y)^2 + 0.5 (- log p)
+    L = mean over tokens of (Q - y)^2 + mean over human programs of sum over tokens of (0.1 |Q - V| + 0.5 (- log p))
 
 The bootstrap takes the token that a frozen proposal (the supervised model) likes best, in place of a free maximum: no
-value of what nobody would write is believed. It is the token column `value`, and `return` follows from it; the batch's
-programs may be anybody's, since there are no ratios. A third term on the advantage is left out: neither its form nor
-its weight is known, as alpha, the weight of cross-entropy and gamma are not.
+value of what no program has is believed. It is the token column `value`, and `return` follows from it; the batch's
+programs may be of any writer, since there are no ratios. Human programs are those of origin `expert`. Before it, in the
+stage `warm_start`, the same error trains the value head alone: give its parameters to that stage's optimizer. Alpha,
+gamma and both weights are in appendices that were not read; these are chosen here.
+
+Equations:
+    Read: the paper's sections 3.1, 3.2 and 4.1 to 4.5, without the appendices.
+
+    - 2, reward: left out: the environment pays the tests' verdict: 1, -0.3, -0.6 or -1 at the last token.
+    - 7, duelling form: `Value(of="duelling")` and `proposed_value`.
+    - 8, advantage loss: `HumanPrograms(advantage=0.1)`.
+    - 11, policy: the policy's own logits, whatever the value is.
+    - 12, first stage: the stage `warm_start`.
+    - 15, conservative temporal difference: `proposed_value` and `Gae(gamma=0.999, lam=0.0)`.
+    - 17, second stage: the `Sum` of both losses.
+    - 19, reward model for ranking: left out: it sorts finished programs, after training.
+
+Differs:
+    - Discount: not said in what was read; 0.999 here.
+    - Value: the frozen head of the first stage and a residual one that starts at 0 in the paper; one head here, which
+      goes on from the first stage.
+    - Cross-entropy: a sum over the tokens of a human program here; the paper does not say of which programs it is.
+    - Factor of the first stage: 1/2, which the paper has not.
+    - Cap of Q at the largest reward: left out, how is in an appendix that was not read.
+    - Program without a verdict: left out of the loss as a whole; all but its last token would have a target.
 
 Needs: the token column `value`, of `arl.annotate(batch, "value", proposed_value(proposal, target))`; a policy with a
 value head.
@@ -16,12 +38,13 @@ value head.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
-from agentrl_core.loss import Imitation, Sum, Value
+from agentrl_core.component import Column, Where, option
+from agentrl_core.loss import Sum, Tokens, Train, Value, WeightedLoss, metric_sums
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,10 +71,49 @@ def proposed_value(proposal: nn.Module, target: nn.Module, scale: float = 1.0) -
     return answer
 
 
+@dataclass(frozen=True)
+class HumanPrograms(WeightedLoss):
+    """Gives the tokens of human programs the highest advantage of all tokens, and imitates them.
+
+        L = sum of w (advantage * scale (max l - l) - likelihood * log p),   l the logits
+
+    Args:
+        aggregate: as of every loss.
+        constant: as of every loss.
+        advantage: weight of the advantage, at least 0.
+        likelihood: weight of the cross-entropy, at least 0.
+        scale: alpha, above 0.
+
+    Example:
+        >>> from agentrl_core.recipes.b_coder import HumanPrograms
+        >>> HumanPrograms("constant", 1.0).outputs
+        ('max_logprob',)
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = ("weight_kl", "inverse_temperature")
+    reads_outputs: ClassVar[tuple[str, ...]] = ("max_logprob",)
+
+    advantage: float = option(0.1, at_least=0)
+    likelihood: float = option(0.5, at_least=0)
+    scale: float = option(1.0, above=0)
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """How far human tokens are from the likeliest ones, their cross-entropy, and metrics."""
+        gap = self.scale * (tokens.output("max_logprob") - tokens.logprob)
+        gap = gap / tokens.raw("inverse_temperature").where(tokens.trained, 1.0)
+        loss = (tokens.stream("weight_kl") * (self.advantage * gap - self.likelihood * tokens.logprob)).sum()
+        return loss, metric_sums(tokens, human_advantage=-gap, nll=-tokens.logprob)
+
+
+_ERROR = Value("token_mean", of="duelling")
+
 B_CODER = Recipe(
     name="b_coder",
     source="arXiv:2310.03173",
     frozen=("critic",),  # a copy of the policy that one's own loop makes
     advantage=Gae(gamma=0.999, lam=0.0),
-    loss=Sum(Value("token_mean", of="duelling"), Imitation("token_mean"), 2.0, 0.5),
+    loss=(
+        Train(Sum(_ERROR, HumanPrograms("constant", 1.0), 2.0, second_where=Where(origin="expert"))),
+        Train(_ERROR, stage="warm_start"),
+    ),
 )

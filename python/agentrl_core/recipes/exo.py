@@ -3,7 +3,22 @@
     P = softmax of 0.5 x,  x = sum of log p - log p_ref;   Q = softmax of R / 0.5;   L = mean over groups of KL(P || Q)
 
 DPO fits them the other way round, which covers modes: `ListMatch(direction="forward")`. The advantage is the reward
-less the group's mean, which gives the same Q; dividing it by a spread gives another.
+less the group's mean, which gives the same Q; dividing it by a spread gives another. If only pairs and no rewards are
+known, rewards of 1 and 0 with `ListMatch(temperature=0.1)` are the code's target of pairs, log Q = 0 and -10.
+
+Equations:
+    Read: the public code and the abstract; the paper's text was not read.
+
+    - C1, distribution of the policy: `ListMatch`, sums over the tokens of the policy.
+    - C2, distribution of the reward: `GroupRelative(scale="none")` and `ListMatch`.
+    - C3, loss: `ListMatch(direction="reverse")`.
+    - C4, DPO with rewards: an option, `ListMatch(direction="forward")`.
+
+Differs:
+    - Prompts of unequal numbers of responses: the code gives every prompt as many; here a group counts as its
+      responses do, so one of three counts more than one of two.
+    - Target of a pair: the code's sums to 1 + exp(-10), that of `temperature=0.1` to 1; the gradient is the same.
+    - KL: no term of its own; the log-ratio to the reference has it, with 0.5 for both temperatures.
 
 Needs: the model reference.
 """

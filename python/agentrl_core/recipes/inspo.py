@@ -2,11 +2,28 @@
 
 Each group is asked its task under one instruction, drawn by p_j = softmax(w_j / 0.1) of those that are alive; w_j <-
 0.9 w_j + 0.1 mean reward of its groups. Every 20 iterations the worse half of those with at least 32 rollouts goes,
-down to two (`select.PromptBandit`); before that an agent (`proposer`) reads failures under the best instruction, writes
-a new one for each that may go, and it takes an empty place with the mean weight of those that are alive. Advantages are
-GRPO's within the group; instructions are context, never trained. Numbers are chosen here: the paper's are not public,
-and neither is its check of candidates by a cheap evaluation, which is left out: a bad candidate loses its weight
-instead. Source: INSPO (agentic policy optimisation by instruction-policy co-evolution), arXiv:2512.01945.
+down to two (`select.PromptBandit`). Before that an agent (`proposer`) reads failures under the best instruction and
+writes two candidates for each that may go; the policy tries each candidate in four rollouts of the first group's task,
+which are not trained. The candidates of the largest mean rewards take the empty places, with the weight of the best
+instruction. Advantages are GRPO's within the group; instructions are context, never trained. Numbers are chosen here:
+the paper's are not public. Source: INSPO (agentic policy optimisation by instruction-policy co-evolution),
+arXiv:2512.01945.
+
+Equations:
+    Read: the abstract, and notes of others; the paper's text was not read.
+
+    - N1, choice of an instruction: `Instructed.probabilities`.
+    - N2, advantage: `GroupRelative`; a group has one instruction and one task.
+    - N3, objective: `Policy`, mean over the policy's tokens, clip range 0.2.
+    - N4, weight of an instruction: `Instructed.next`; the mean is over all its groups of an iteration.
+    - N5, pruning: `Instructed.worse`.
+    - N6, new instructions: `Instructed.propose`.
+
+Differs:
+    - Replay buffer: failures are those of the iteration under the best instruction, not of earlier ones.
+    - Pruning: an instruction of fewer than 32 rollouts stays, and so do the last two.
+    - Tasks of the check: one, that of the first group; what a cheap proxy is in the paper was not read.
+    - Weight of a new instruction: the parent's or the mean in the notes; the parent's here.
 
 Needs: a model that reads an instruction in front of the task. The small one that `agentrl train` makes never saw one:
 all its answers are paid alike, and nothing is learned.
@@ -41,6 +58,8 @@ class Instructed(TextMemory):
         every: iterations between two halvings.
         least: rollouts of an instruction before it may go.
         shown: failures that the proposer reads.
+        candidates: new instructions that are written for each place.
+        tries: rollouts of a candidate.
         template: the prompt: `{text}` is the instruction, `{prompt}` the task.
         question: what the proposer is asked: the `{instruction}` and the `{failures}` under it.
 
@@ -65,6 +84,8 @@ class Instructed(TextMemory):
     every: int = option(20, at_least=1)
     least: int = option(32, at_least=1)
     shown: int = option(4, at_least=1)
+    candidates: int = option(2, at_least=1)
+    tries: int = option(4, at_least=1)
     template: str = option("{text}\n\n{prompt}", filled=True)
     question: str = option(
         "An instruction:\n{instruction}\n\nIt failed here:\n{failures}\n\nWrite a better instruction.", filled=True
@@ -99,6 +120,7 @@ class Instructed(TextMemory):
 
     def next(self, state: State, closed: IterationRecord) -> State:
         """Weights follow rewards; then the worse ones go, and candidates come."""
+        parent = int(np.argmax(self.probabilities(state)))
         rows = Rows(closed.batch, "draw")
         used, rewards = rows.values("instruction"), rows.values("reward")
         texts, weights, rollouts = (list(state[name]) for name in ("texts", "weights", "rollouts"))
@@ -111,10 +133,9 @@ class Instructed(TextMemory):
         if self.halves(closed.iteration):
             for place in self.worse(state):
                 texts[place] = ""
-            mean = float(np.mean([weight for text, weight in zip(texts, weights, strict=True) if text]))
             empty = (place for place, text in enumerate(list(texts)) if not text)
             for place, text in zip(empty, read_notes(closed.finished, "instruction"), strict=False):
-                texts[place], weights[place], rollouts[place] = text, mean, 0
+                texts[place], weights[place], rollouts[place] = text, weights[parent], 0
         return state
 
     async def group(self, group: Group) -> None:
@@ -147,12 +168,22 @@ class Instructed(TextMemory):
             await groups.run_each(lambda group: self.propose(group, state["texts"][best], failures, count), groups[:1])
 
     async def propose(self, group: Group, instruction: str, failures: list[str], count: int) -> None:
-        """New instructions, which are noted."""
+        """Write candidates and try them; note the best."""
         question = self.question.replace("{instruction}", instruction).replace("{failures}", "\n\n".join(failures))
-        for _ in range(count):
+        tried = []
+        for _ in range(count * self.candidates):
             text = (await ask_agent(group, question, agent="proposer", about=group.branches[0])).strip()
             if text:
-                self.note(group, "instruction", text, group.branches[0])
+                tried.append((await self.tried(group, text), text))
+        for _, text in sorted(tried, key=lambda each: -each[0])[:count]:
+            self.note(group, "instruction", text, group.branches[0])
+
+    async def tried(self, group: Group, text: str) -> float:
+        """Return the mean reward of a few rollouts under a candidate."""
+        branches = group.start_many(self.tries, lambda asked: insert_text(asked, self.template, text), role="helper")
+        await group.run(branches)
+        rewards = [branch.reward for branch in branches if np.isfinite(branch.reward)]
+        return float(np.mean(rewards)) if rewards else -np.inf
 
 
 INSPO = Recipe(

@@ -5,9 +5,20 @@
 
 So G + 1 rollouts cost the gradient of G. If more than half of the rewards are equal MAD is 0 and A is a thousand
 times the difference, as in the public code, which leaves it to the clipping of gradients; `scale_at_least=1.0` is a
-floor. A
-variant of its code scales what is left of a group up:
-`weight.SignalRescale(kind="rows", column="advantage", group_by="group_id")`.
+floor. A batch is trained twice.
+
+Equations:
+    Read: the public code and the abstract; the paper's text was not read.
+
+    - C1, median baseline: `GroupRelative(center="median", median="lower")`.
+    - C2, scale: `GroupRelative(scale="mad", eps=1e-3)`.
+    - C3, drop: `SelectDraws(kind="pivot")`; of equal draws the first leaves.
+    - C4, rescaling of the GSM8K trainer: an option, `weight.SignalRescale(kind="rows", column="advantage",
+      group_by="group_id")` before `SelectDraws`.
+    - C5, loss: `Policy(kl=KL(0.04), aggregate="sequence_mean")`, clip range 0.2, two passes over a batch.
+
+Differs:
+    - Dropped draw of equal ones: the one whose index the median of torch returns in the code, the first here.
 
 Needs: the model reference.
 """
@@ -23,4 +34,5 @@ MC_GRPO = Recipe(
     advantage=GroupRelative(center="median", median="lower", scale="mad", eps=1e-3),
     weight=SelectDraws(kind="pivot"),
     loss=Policy(kl=KL(0.04), aggregate="sequence_mean"),
+    epochs=2,
 )

@@ -1,11 +1,31 @@
 """RecPO (R2ec): reasoning is learned from all answers, the recommendation from the best one (arXiv:2505.16994).
 
-    R = NDCG part + 0.05 similarity of the target,   A = (R - mean) / (std + 1e-8)
-    L = - mean over tokens of min(r A, clip(r, 0.8, 1.28) A); of steps that recommend only in the group's best draw
+    R = 0.95 NDCG + 0.05 similarity of the target,   A = (R - mean) / (std + 1e-8)
+    L = - mean over draws of sum over tokens of min(r A, clip(r, 0.8, 1.28) A); of recommendations in the best draw only
 
-The reward is 0.95 of the gain of the ranking; the small continuous part tells equal ranks apart. Draws that are left
-out still count in the mean. A leave-one-out advantage is the paper's other choice:
-`advantage.GroupRelative(center="leave_one_out", scale="none")`.
+The environment pays the gain of the ranking; the small continuous part tells equal ranks apart. Draws whose
+recommendation is left out still count in the mean.
+
+Equations:
+    Read: the public code, the paper's sections 3.2.1 to 3.2.3 without formulas, and notes of others with them.
+
+    - 8, objective: `Policy(aggregate="constant", constant=1.0)` and `BestMarked`.
+    - C1, reward: two `CombineReward`; NDCG and the softmax of similarities are the environment's.
+    - C2, advantage: `GroupRelative(eps=1e-8)`.
+    - C3, other advantage: left out: an option of the code that is off; R minus the mean of the others would be
+      `GroupRelative(center="leave_one_out", scale="none")`.
+    - C4, token loss: left out: the code divides by tokens and by rows, the paper by rollouts (8).
+    - C5, item loss: `BestMarked` for m; not computed: the softmax over the items of a batch, which is of a head that
+      scores embeddings; a recommendation is an action of tokens here.
+    - C6, loss: left out: the sum of the code's two; the paper's is here (8).
+
+Differs:
+    - Rollout alone: its advantage is 1 in the code, 0 here.
+    - Recommendations that are trained: those of the best rollout in the paper and by default in the code, of two in its
+      script: `BestMarked(count=2)`.
+    - Old policy: the code takes every ratio as 1, so that its clip range never acts; here they are of the policy that
+      sampled.
+    - Clip range: one threshold for both sides in the paper; 0.2 and 0.28 in the code and here.
 
 Needs: the fact `recommends` of steps (1 if the final action is), and the reward's component `similarity`.
 """
@@ -77,8 +97,12 @@ class BestMarked(BatchComponent):
 REC_PO = Recipe(
     name="rec_po",
     source="arXiv:2505.16994",
-    reward=(OutcomeScore(), CombineReward(column="reward.similarity", coefficient=0.05)),
+    reward=(
+        OutcomeScore(),
+        CombineReward(column="score", coefficient=-0.05),  # 0.95 of it is left
+        CombineReward(column="reward.similarity", coefficient=0.05),
+    ),
     advantage=GroupRelative(eps=1e-8),
     weight=BestMarked(column="recommends"),
-    loss=Policy(clip=Clip(0.2, 0.28)),
+    loss=Policy(clip=Clip(0.2, 0.28), aggregate="constant", constant=1.0),
 )
