@@ -49,7 +49,8 @@ def test_a_saturated_objective_weighs_less_than_one_that_falls() -> None:
     # One mean of each, then two, then the newest two of three.
     close(column(made[0]), [1.3, 1.3])
     close(column(made[1]), [0.9, 0.9])
-    convergence, instability = [0.5 / 0.5, 0.8 / 0.4], [0.0, 0.0]
+    # Halves of one: sigma is the distance of both means.
+    convergence, instability = [0.5 / 0.5, 0.8 / 0.4], [0.0, 0.4 / 1.2]
     weights = 2 * softmax(np.add(convergence, instability), 0.5)
     close(column(made[2]), [weights @ [0.5, 0.4]] * 2)
     weights = 2 * softmax([1.0, 1.0], 0.5)
@@ -74,7 +75,9 @@ def test_objectives_against_a_loop(kind: str) -> None:
                 newest = history[k][-2 * n :]
                 old, new = newest[:n], newest[n:]
                 c[k] = sum(old) / sum(new)
-                own = np.std(new) / (np.mean(new) + np.mean(old))
+                own = np.sqrt(sum((x - np.mean(new)) ** 2 for x in newest) / (2 * n - 1)) / (
+                    np.mean(new) + np.mean(old)
+                )
                 i[k] = own if kind == "sum" else np.std(newest) / np.mean(newest)
         weights = 2 * softmax(np.add(c, i), 0.3)
         if kind == "mixture":

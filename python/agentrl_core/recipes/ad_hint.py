@@ -10,6 +10,20 @@ the hinted ones, positive advantages of plain members are multiplied by 1 + D, n
 1 + (1 - D_h). Hints are trained where the advantage is not negative, each token by how well its entropy H fits that of
 what the policy wrote behind it (mean C): exp(-|H - C| / C). The bounds, the noise, both factors and the gate are
 not published: they are proposals.
+
+Equations:
+    Read: the abstract, a survey made from the paper's source, and notes; the paper's formulas were not read.
+
+    - N1, difficulty: `HintsByDifficulty`: 1 - mean score of the first round.
+    - N2, hint ratio: `HintsByDifficulty.share`, and `SolutionHint(unit="tokens")`, which rounds down.
+    - N3, gate of hint tokens: `FittingHints`; it is at most 1 without the minimum.
+    - N4, selective masking: `FittingHints`: hint tokens of draws with a negative advantage weigh 0.
+    - N5, advantages: `GroupRelative(group_by="group_id,hinted")` and `HintDifficulty`, std of n - 1.
+
+Differs:
+    - Bounds of the hint ratio: noise may take it below 0.1, down to 0; the notes do not say.
+    - Base algorithm: its loss is not said; here PPO's with clip range 0.2 and one step, one mean over all tokens, and
+      old log-probs recomputed, since hints were not sampled.
 """
 
 from __future__ import annotations

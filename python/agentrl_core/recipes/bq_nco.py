@@ -1,26 +1,75 @@
-"""BQ-NCO: ways that lead to the same rest of a task are one state, and steps from it are compared.
+"""BQ-NCO: solve what is left of a problem as a smaller problem of its own, by imitation of optimal solutions.
 
-Past actions matter only by what is left to do (a bisimulation quotient): tours of the same cities that end at the
-same place leave the same problem, in whatever order they went. With the key of what is left as the state, more steps
-are comparable, also those of different tasks:
+    L = - mean of log p(a_k | what is left after a_1, ..., a_(k-1)),   k uniform over the actions of the solution
 
-    A_t = G_t - mean of G over all steps of the batch that acted on the same rest,   G_t = sum of the rewards from t on
+Past actions matter only by what they leave to do (a bisimulation quotient): partial solutions that leave the same
+problem are one state, in whatever order they were made. So a rollout plays the first k - 1 actions of the reference
+solution (`Task.solution`), shows the policy the last observation alone, as a new prompt, and trains the next action
+in that context. The environment makes the quotient: its observation is the problem that is left, without the history.
+In reinforcement learning, `GroupRelative(level="step", group_by="state_key")` compares the steps that act on the same
+rest, if `state_key` is canonical.
 
-Source: BQ-NCO: Bisimulation Quotienting for Efficient Neural Combinatorial Optimization (arXiv:2301.03313). It imitates
-optimal solutions; that steps are compared, and clipped as PPO does, is ours. Needs: an environment whose `state_key` is
-canonical: of what is left to do alone, sets in order, history left out; rewards of steps.
+Equations:
+    Read: the authors' code and the abstract; the paper's text was not read.
+
+    - C1, C2 and C3, residual problems: the environment shows them; `ResidualSteps` makes them the whole context.
+    - C4, imitation loss: `Imitation("token_mean")`.
+    - C5, loss without an order: left out: it spreads the target over all actions that are right; a text is one action,
+      and `Task.solution` has an order.
+    - C6, decoding: left out: beams are of the evaluation; a greedy one is `Sampling(temperature=0)`.
+
+Differs:
+    - Length of a residual problem: one for a whole batch in the code, one for each rollout here.
+    - Batch: 512 rows in the code; as many as are collected here.
+
+Source: arXiv:2301.03313. Needs: `Task.solution` as actions, and an environment that shows what is left.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 from agentrl_core import Recipe
-from agentrl_core.advantage import Discounted, GroupRelative
-from agentrl_core.loss import Policy
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Imitation
+from agentrl_core.rollout import Branch, Rollout
+
+
+@dataclass(frozen=True)
+class ResidualSteps(Rollout):
+    """Trains one action of the task's solution, in the context of what the actions before it leave to do.
+
+    A task without a solution makes no draw.
+
+    Example:
+        >>> from agentrl_core.recipes.bq_nco import ResidualSteps
+        >>> ResidualSteps().facts
+        {}
+    """
+
+    async def branch(self, branch: Branch) -> None:
+        """Play so many actions, forget them, write the next one."""
+        await branch.begin()
+        solution = branch.group.task.solution
+        if not solution:
+            branch.drop("no solution")
+            return
+        seen = None
+        for action in solution[: int(branch.uniform("left") * len(solution))]:
+            branch.write(action, trained=False)
+            seen = (await branch.submit()).observation
+        if branch.over:
+            return
+        if seen is not None:
+            await branch.rewrite([seen])
+        branch.write(solution[len(branch.turns)])
+        branch.finish(reward=1.0, success=True)
+
 
 BQ_NCO = Recipe(
     name="bq_nco",
     source="arXiv:2301.03313",
-    advantage=(
-        Discounted(gamma=1.0),
-        GroupRelative(column="advantage", level="step", group_by="state_key", scale="none"),
-    ),
-    loss=Policy(),
+    rollout=ResidualSteps(),
+    advantage=GroupRelative(),
+    loss=Imitation("token_mean"),
 )

@@ -1,11 +1,29 @@
-"""Dual RL (f-DVL): train a conservative critic on offline data, and clone actions by its values.
+"""Dual RL (f-DVL): fit a value by an f-divergence instead of an exponential, and clone offline actions by it.
 
-    delta = r_t + 0.99 V_target(s_{t+1}) - V(s_t),   f*(x) = x + x^2 / 4   (Pearson's chi squared)
-    L_critic = mean over steps of 0.3 V + 0.7 f*(delta)
-    L = - mean over tokens of w log p,   w = max(0, f*'(delta)) = max(0, 1 + delta / 2)
+    d_t = r_t + 0.99 V(s_{t+1}) - V(s_t)
+    L_critic = mean over steps of 0.8 max(d, 0) - 0.2 d      (total variation; chi-squared: max(d + d^2 / 4, 0))
+    L = - mean over tokens of w log p,   w = min(exp(3 d), 100)
 
-The exponential that other offline methods have in these places explodes where delta is large; a square does not. Values
-of the target network are the step column `value`. The share 0.7 is a proposal (0.5 to 0.9).
+The exponential that other offline methods have in the value's loss explodes if d is large; a line or a square does not.
+In the paper Q-functions of actions are fitted to r + 0.99 V(s'), and d is the smaller one of two slow copies of them,
+less V. Here V is compared with one sample of that target, which is Q itself if the environment is deterministic. V in
+the target, and in w, is the step column `value`, from before the update.
+
+Equations:
+    Read: the authors' code and the abstract; the paper's text was not read.
+
+    - C1, value by chi-squared: `DualValue(divergence="chi_squared")`.
+    - C2, value by total variation: `DualValue`.
+    - C3, value by reverse KL: left out: it is the Gumbel regression that the paper replaces.
+    - C4, critic: its target is `return` of `Gae(lam=0.0)`; there are no networks of actions, and no Huber loss of them.
+    - C5, actor: `ExponentialWeight` and `Imitation(tokens="imitation")`.
+    - C6, slow critics: left out: `value` is that of the critic before the update. In your own loop, move a copy with
+      `schedule.SyncModel("critic", "target", mix=0.005, unit="steps")` and annotate `value` with it.
+
+Differs:
+    - Divergence: total variation with lambda 0.8, one of the README's two settings; its other one is chi-squared with
+      lambda 1, `DualValue("step_mean", divergence="chi_squared", share=1.0)`, which has no linear term.
+    - Temperature: 3, that of locomotion; mazes have 10.
 
 Source: arXiv:2302.08560. Needs: rewards of steps; the critic, as step column `value`.
 """
@@ -14,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -30,12 +48,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ConjugateWeight(BatchComponent):
-    """Makes the weight with which a step is cloned: step column `imitation` = max(0, 1 + advantage / 2).
+class ExponentialWeight(BatchComponent):
+    """Makes the weight with which a step is cloned: step column `imitation` = min(exp(scale * advantage), at_most).
+
+    Args:
+        scale: temperature of the paper; larger values make weights less equal.
+        at_most: the largest weight.
+
+    Raises:
+        RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.dual_rl import ConjugateWeight
-        >>> ConjugateWeight().makes
+        >>> from agentrl_core.recipes.dual_rl import ExponentialWeight
+        >>> ExponentialWeight().makes
         (step('imitation'),)
     """
 
@@ -43,24 +68,33 @@ class ConjugateWeight(BatchComponent):
     needs: ClassVar[tuple[Column, ...]] = (step("advantage"),)
     makes: ClassVar[tuple[Column, ...]] = (step("imitation"),)
 
+    scale: float = option(3.0, above=0)
+    at_most: float = option(100.0, above=0)
+
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `imitation` on steps."""
         rows = Rows(batch, "step")
-        return rows.write(imitation=np.maximum(0.0, 1.0 + rows.values("advantage") / 2.0))
+        powers = np.minimum(self.scale * rows.values("advantage"), np.log(self.at_most))
+        return rows.write(imitation=np.exp(powers))
 
 
 @dataclass(frozen=True)
 class DualValue(WeightedLoss):
-    """Trains a critic of steps to be low, except at steps where the data prevents it.
+    """Trains a critic of steps towards the upper values of its targets, as the dual of a divergence.
 
-        L = sum of w [(1 - share) V + share f*(R - V)],   f*(x) = x + x^2 / 4,   R the stream `return`
+        L = sum of w [share f(d) - (1 - share) d],   d = R - V,   R the stream `return`
+        f(d) = max(d, 0) of `total_variation`, max(d + d^2 / 4, 0) of `chi_squared`
 
     V is the critic's value at the first trained token of a step, before the action.
 
     Args:
         aggregate: as of every loss.
         constant: as of every loss.
-        share: between 0 and 1.
+        divergence: the function f.
+        share: lambda, above 0 and at most 1.
+
+    Raises:
+        RecipeError: an option is out of range.
 
     Example:
         >>> from agentrl_core.recipes.dual_rl import DualValue
@@ -68,7 +102,8 @@ class DualValue(WeightedLoss):
         (token('return'),)
     """
 
-    share: float = option(0.7, above=0, below=1)
+    divergence: Literal["total_variation", "chi_squared"] = "total_variation"
+    share: float = option(0.8, above=0, at_most=1)
 
     @property
     def of_steps(self) -> bool:
@@ -91,7 +126,8 @@ class DualValue(WeightedLoss):
         """The dual of the values, and metrics."""
         value = tokens.output("value")
         away = tokens.stream("return") - value
-        cost = (1.0 - self.share) * value + self.share * (away + away.square() / 4.0)
+        square = away.square() / 4.0 if self.divergence == "chi_squared" else 0.0
+        cost = self.share * (away + square).relu() - (1.0 - self.share) * away
         return (tokens.stream("weight_kl") * cost).sum(), metric_sums(tokens, value=value, value_error=cost)
 
 
@@ -99,6 +135,6 @@ DUAL_RL = Recipe(
     name="dual_rl",
     source="arXiv:2302.08560",
     advantage=Gae(level="step", column="reward", outcome="", gamma=0.99, lam=0.0),
-    weight=ConjugateWeight(),
+    weight=ExponentialWeight(),
     loss=(Train(DualValue("step_mean"), model="critic"), Train(Imitation("token_mean", tokens="imitation"))),
 )

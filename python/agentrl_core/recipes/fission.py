@@ -4,8 +4,27 @@ After a group has been rolled out, each member with a call that failed gives a c
 that call, what the environment answered, and a diagnosis of the agent `simulator`. The policy goes on from there G' = 4
 times, in a group of its own: it is compared with itself alone, and nothing of the context is trained. Here that is done
 at once, under the weights that failed; the paper keeps contexts in a queue, the newest first, until there are enough.
-G' and the number of contexts of a group are proposals. Source:
-Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors (arXiv:2601.15625).
+G' and the number of contexts of a group are proposals.
+
+Equations:
+    Read: the abstract, and summaries and notes of others; the paper's formulas were not read.
+
+    - N1 and N2, reward: left out: the environment pays it; the schedules of its weights are not said; one is
+      `reward.CombineReward(column="reward.format", coefficient=Schedule(2.0, 1.0, iterations=100))`.
+    - N3, corrective context: `Fission`: prompt, failed attempt and diagnosis, untrained.
+    - N4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a recovery group has its own statistics.
+    - N5, objective: `Policy`, `aggregate="sequence_mean"`.
+    - N6, buffer: left out: contexts are used at once, so that all of them come from the current policy, which is what
+      the order of the buffer is for.
+
+Differs:
+    - Clip range: not stated; 0.2 here.
+    - Optimizer steps: not stated; recoveries have updates of their own in the paper, here they are in the batch of
+      the groups that failed.
+    - Trigger: a call that failed, as in the notes; the project page names trajectories of low quality too.
+    - Error simulator: a model trained for it in the paper; any agent `simulator` here.
+
+Source: Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors (arXiv:2601.15625).
 """
 
 from __future__ import annotations
@@ -76,5 +95,5 @@ FISSION = Recipe(
     source="arXiv:2601.15625",
     rollout=Fission(column="success"),
     advantage=GroupRelative(),
-    loss=Policy(),
+    loss=Policy(aggregate="sequence_mean"),
 )

@@ -4,11 +4,23 @@ For each failure the policy is shown the right solution and names the first bad 
 200 tokens. Its text before that step, followed by the intervention, is imitated if at least one of 32
 continuations of it succeeds; the continuations, and what follows the intervention, are not. This is the supervised
 stage before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention
-that gives the answer away is for `reveals`, a pattern, to refuse. Source: InT: Self-Proposed Interventions
-(arXiv:2601.14209).
+that gives the answer away is for `reveals`, a pattern, to refuse.
 
-Needs: `Task.solution`, and a model that can write `number: text`. One that cannot, such as the small one that `agentrl
-train` makes, proposes nothing, and nothing is imitated.
+Equations:
+    Read: the abstract, the beginning of the project page, and notes of others; the paper's text was not read.
+
+    - P1, target: `Intervene`: the text before the first error and the intervention, all of it trained.
+    - N1, fine-tuning loss: `Imitation("token_mean")`.
+    - N2, filter: `Intervene`: 32 continuations, at most 199 tokens, and `reveals`.
+    - N3, after it: left out: the later stage is the recipe `grpo`, on tasks that the base never solves.
+
+Differs:
+    - Prefix: imitated with the intervention, as the abstract has it; one reading trains the intervention alone.
+    - Epochs: 4 over about 1100 targets in the notes; as many as the loop makes here.
+    - Interventions that give the answer away: found by a pattern, `reveals`, here; the notes do not say how.
+
+Source: InT: Self-Proposed Interventions (arXiv:2601.14209). Needs: `Task.solution`, and a model that can write `number:
+text`. One that cannot, such as the small one that `agentrl train` makes, proposes nothing, and nothing is imitated.
 """
 
 from __future__ import annotations

@@ -5,7 +5,22 @@
 
 It takes the sum over tokens to be a first-order approximation of the sequence's objective, which holds while the policy
 that samples, the one that begins the step (`proximal_logprob`) and the one that is trained are close. So lengths do not
-normalise. Routing replay of mixtures of experts is the trainer's: the batch has no routes.
+normalise. Routing replay of mixtures of experts is left out: it is the model's, and a batch has no routes.
+
+Equations:
+    Read: notes of others, of which one has the paper's equations 3 to 11; the paper's text was not read.
+
+    - N1, decomposition: the weight is p / p_behaviour, of which the clip sees p / p_proximal alone.
+    - N2, first order: not computed: it is the argument for a sum over tokens, and no step of the algorithm.
+    - N3, gradient: `Reinforce("ratio", "ratio", at_most=5.0)`, `aggregate="constant"`: a sum over tokens.
+    - N4, mask: `InBounds` by `Clip(0.2, 0.27, center="proximal")`.
+    - N5, advantage: `GroupRelative(scale="none")`.
+    - N6, routing replay: left out: the experts of each token are not recorded.
+
+Differs:
+    - Standard deviation: one summary divides by it; the notes and this recipe do not.
+    - Optimizer steps: 1, 2, 4 or 8 a batch in the paper, 1 here. `MINI_RL.replace(minibatches=4)` makes 4; the mask
+      acts from the second one on.
 
 Source: arXiv:2512.01374. Needs: `proximal_logprob`, from `arl.annotate` before the first update.
 """

@@ -5,14 +5,35 @@ from what is saturated. Of an objective's newest means, an even number up to 2 `
 newer one:
 
     convergence c = sum O / sum N          below 1: the reward rises; above 1: it falls; 1 with fewer than two means
-    instability i = std N / (mean N + mean O)                            0 with fewer than two means
+    instability i = sigma / (mean N + mean O)                            0 with fewer than two means
+    sigma^2 = sum over O and N of (x - mean N)^2 / (their number - 1)
     w = K softmax((c + i) / temperature),  score = sum_k w_k x_k
 
-Then GRPO with eps 1e-4. Source: arXiv:2510.21978. Its public code has i = std / mean of O and N together and
+Then GRPO with eps 1e-4. Its public code has i = std / mean of O and N together and
 `BalancedSum(kind="mixture")`: w = K [mix softmax(c / temperature) + (1 - mix) softmax(i / temperature)], with
 `mix=Schedule(1.0, 0.0, iterations=500)` where it moves from convergence to instability. Supervised objectives on
 replayed data are `loss.Sum(Policy(), Imitation("token_mean", tokens="expert"))` with weights of one's own; here is
 the part that learns from rewards.
+
+Equations:
+    Read: the paper's sections 3 and 4, and the public code.
+
+    - P1, convergence rate: c of `BalancedSum`.
+    - P2, instability: i of `BalancedSum`.
+    - 1, priority: w of `BalancedSum`, temperature 5.
+    - P3, training objective: the score is K times it: a surrogate is linear in the reward.
+    - C1, rates of the code: c of `BalancedSum`, as in a batch of rollouts.
+    - C2, instability of the code: i of `BalancedSum(kind="mixture")`.
+    - C3, weights of the code: `BalancedSum(kind="mixture")`; `mix=Schedule(1.0, 0.0, iterations=500)` anneals.
+    - C4, reward and advantage: `BalancedSum` and `GroupRelative(eps=1e-4)`.
+    - C5, supervised loss: left out: only rewards are balanced; the coefficient of a supervised loss is fixed.
+
+Differs:
+    - Objectives that do not apply: the code goes by the first row of a batch; here by each draw.
+    - Missing rewards: undefined for the whole history in the code; here they do not vote.
+    - Window: 10 means a half in the notes and here; the code keeps all of them.
+
+Source: arXiv:2510.21978. Needs: the rewards `reward.answer` and `reward.format`, each at least 0 in the mean.
 """
 
 from __future__ import annotations
@@ -121,11 +142,11 @@ class BalancedSum(StatefulComponent):
             newest = np.array(all_means[-2 * half :])
             older, newer = newest[:half], newest[half:]
             convergence[place] = older.sum() / (newer.sum() + _EPS)
-            instability[place] = (
-                newer.std() / (newer.mean() + older.mean() + _EPS)
-                if self.kind == "sum"
-                else newest.std() / (newest.mean() + _EPS)
-            )
+            if self.kind == "sum":
+                sigma = np.sqrt(np.square(newest - newer.mean()).sum() / (len(newest) - 1))
+                instability[place] = sigma / (newer.mean() + older.mean() + _EPS)
+            else:
+                instability[place] = newest.std() / (newest.mean() + _EPS)
         if self.kind == "sum":
             return len(means) * self._softmax(convergence + instability)
         shares = self.mix * self._softmax(convergence) + (1.0 - self.mix) * self._softmax(instability)

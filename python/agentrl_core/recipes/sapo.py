@@ -2,6 +2,25 @@
 
 A hard clip either learns from a token in full or not at all. The sigmoid lets its gradient fall off smoothly, faster
 for negative advantages, whose gradients spread over the vocabulary.
+
+Equations:
+    Read: the abstract, notes of others on the paper's equations, and two public ports; the paper's text was not read.
+
+    - N1, objective: `Policy`, `aggregate="sequence_mean"`, without a clip or a KL.
+    - N2, gate: `Smooth`.
+    - N3, temperature of the gate: `Smooth(positive=1.0, negative=1.05)`.
+    - N4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - N5, gradient: that of `Smooth` by the token's log-prob.
+    - N6, gradient by logit: not computed: it is that of the softmax, the reason for the larger temperature.
+    - N7, gate of the sequence: not computed: an analysis of N5 for small steps, and no step of the algorithm.
+    - C1, loss of verl: `Policy`; a log-ratio is bounded at 20 here too.
+    - C2, loss and advantage of TRL: `Policy`; tokens of tools are in neither sum.
+
+Differs:
+    - Groups of unequal size: the formula is a mean over each group and then over queries; here, as in the ports, one
+      over all responses.
+    - Standard deviation: which one is not said; n - 1 here.
+    - Optimizer steps: 4 a batch in mathematics, as here; 2 for Qwen3-VL.
 """
 
 from __future__ import annotations
@@ -55,4 +74,5 @@ SAPO = Recipe(
     source="arXiv:2511.20347",
     advantage=GroupRelative(),
     loss=Policy(clip=None, surrogate=Smooth(), aggregate="sequence_mean"),
+    minibatches=4,
 )

@@ -4,16 +4,31 @@
 
 Text in the tags of simulated results is not trained, like text of an environment. The same policy goes on
 with a real search later. The format score (balanced tags, more of it for up to two thoughts, none above eight) is the
-environment's `reward.format`. The paper's table of rewards differs a little from the public code, which is followed
-here.
+environment's `reward.format`.
 
-Needs: the facts success and `reward.format`; the model reference; the token column `simulated`, of
-`arl.annotate(batch, "simulated", spans.Parsed(...))` with what finds `<information>...</information>`.
+Equations:
+    Read: the authors' code and the abstract; the paper's text was not read.
+
+    - C1, reward: `OutcomeScore(success=0.9)` and `CombineReward(coefficient=0.1)`; success is an exact match.
+    - C2, format: left out: it is of the tags in a text; the environment pays it as `reward.format`.
+    - C3, mask: `MarkedScaled(column="simulated", marked=0.0, of="keep")`.
+    - C4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a group of one is 0 here, and its reward in the
+      code (`singleton="raw"`).
+    - C5, policy loss: `Policy(clip=Clip(0.2, 0.2, dual=3.0))`.
+    - C6, divergence: `KL(0.001, at_most=10.0)`.
+
+Differs:
+    - Token mean: over a micro-batch in the code, over the whole optimizer step here.
+    - Results with a line end in them: keep their loss in the code, by a fault of its search; here none has.
+    - Rewards: notes recall another table in the paper, which was not read; those of the code here.
+
+Source: arXiv:2508.10874. Needs: the facts success and `reward.format`; the model reference; the token column
+`simulated`, of `arl.annotate(batch, "simulated", spans.Parsed(...))` with what finds `<information>...</information>`.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.loss import KL, Policy
+from agentrl_core.loss import KL, Clip, Policy
 from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.weight import MarkedScaled
 
@@ -23,5 +38,5 @@ SSRL = Recipe(
     reward=(OutcomeScore(success=0.9, failure=0.0), CombineReward(column="reward.format", coefficient=0.1)),
     advantage=GroupRelative(),
     weight=MarkedScaled(column="simulated", marked=0.0, of="keep"),
-    loss=Policy(kl=KL(0.001)),
+    loss=Policy(clip=Clip(0.2, 0.2, dual=3.0), kl=KL(0.001, at_most=10.0)),
 )

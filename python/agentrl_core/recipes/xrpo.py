@@ -12,7 +12,25 @@ tasks of the largest priority
 
 with n scores of standard deviation s (n - 1) and T rollouts so far, until the mean is 8. A task that nobody solved yet
 is asked with two solved tasks in front of it, and trained so. Base, rounds, budget, 0.1 and 0.975 are proposals; no
-public code of the authors is known. The paper takes the nearest solved tasks by embedding, here they are any.
+public code of the authors is known.
+
+Equations:
+    Read: the abstract, reviews, and notes of others; the paper's text was not read.
+
+    - N1 and N2, half-width and expected reduction: `PriorityRounds.priority`.
+    - N3 and N4, exploration and priority: `PriorityRounds`; statistics are taken anew in each round.
+    - N5, seeding: `ExampleHint(count=2)`: any solved tasks of earlier iterations, not the nearest ones.
+    - N6, novelty: `Novelty`, by the log-probs at sampling, over all scored draws of a group.
+    - N7, sharpened advantage: `Novelty(coefficient=2.5, at_most=0.5)`.
+    - N8, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+
+Differs:
+    - Examples: nearest by embedding in the paper; the library of solved tasks has no embeddings of their prompts.
+    - Rounds: three planning phases by a review; as many as the budget needs here, a rollout for each of 4 tasks.
+    - Seeded rollouts: trained with their examples in the prompt; the notes do not say.
+    - Clip range: not stated; 0.2 here.
+
+Source: arXiv:2510.06672.
 """
 
 from __future__ import annotations

@@ -1,0 +1,132 @@
+"""Worked examples of the paper of bq_nco, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+from riddles import Riddles, in_turn, solve
+
+from agentrl_core import recipes
+from agentrl_core.env import StepResult, Task
+
+EXAMPLES = PaperExamples("bq_nco")
+Shown = Callable[[Sequence[str]], str]
+
+
+class Problem:
+    """An episode that shows what is left after the actions so far."""
+
+    def __init__(self, shown: Shown) -> None:
+        self.shown = shown
+        self.done: list[str] = []
+        self.observation = shown(self.done)
+
+    def step(self, action: str) -> StepResult:
+        self.done.append(action)
+        return StepResult(self.shown(self.done))
+
+    def state_key(self) -> str:
+        return self.shown(self.done)
+
+
+class Problems(Riddles):
+    """Tasks with one solution each."""
+
+    def __init__(self, shown: Shown, solution: Sequence[str]) -> None:
+        super().__init__(solution)
+        self.shown = shown
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
+        return [replace(task, question=self.shown([])) for task in super().tasks(count, split=split, start=start)]
+
+    def reset(self, task: Task, seed: int) -> Problem:
+        del task, seed
+        return Problem(self.shown)
+
+
+def last_step(shown: Shown, *solution: str) -> str:
+    """The context in which the last action of a solution is trained, without the prompts of other steps."""
+    run = solve(recipes.BQ_NCO, in_turn("unasked"), world=Problems(shown, solution), group_size=24)
+    assert run.asked == 0
+    found = {row.text for row in run.drawn if row.trained.startswith(solution[-1])}
+    assert {row.trained for row in run.drawn} == {f"{action}<|im_end|>" for action in solution}
+    [context] = found
+    return context.split("<|im_start|>user\n", 1)[1].split("<|im_end|>", 1)[0]
+
+
+@EXAMPLES.by("two orders, one state")
+def knapsack(example: Example) -> Found:
+    weights, capacity = example.values["weight"], float(example.values["capacity"])
+
+    def shown(done: Sequence[str]) -> str:
+        left = capacity - sum(weights[int(item)] for item in done)
+        fits = [item for item in range(len(weights)) if str(item) not in done and weights[item] <= left]
+        return f"{left:g} {fits}"
+
+    one, other = last_step(shown, "0", "2", "1"), last_step(shown, "2", "0", "1")
+    return {
+        "capacity_a": np.array(float(one.split()[0])),
+        "capacity_b": np.array(float(other.split()[0])),
+        "fits": np.array([float(item in one.partition(" ")[2]) for item in "13"]),
+    }
+
+
+@EXAMPLES.by("a tour's state forgets the way")
+def tour(example: Example) -> Found:
+    places = example.values["x"]
+
+    def shown(done: Sequence[str]) -> str:
+        at = places[int(done[-1])] if done else places[0]
+        return f"{at:g} {places[0]:g} {sorted({'1', '2', '3'} - set(done))}"
+
+    found = [last_step(shown, *way, "0").split() for way in (("1", "3", "2"), ("3", "1", "2"))]
+    rest_a, rest_b = (np.array(abs(float(at) - float(end))) for at, end, _ in found)
+    return {"rest_of_a": rest_a, "rest_of_b": rest_b}
+
+
+@EXAMPLES.by("capacity of a vehicle with and without the depot")
+def vehicle(example: Example) -> Found:
+    given = {name: float(value) for name, value in example.values.items()}
+
+    def shown(done: Sequence[str]) -> str:
+        before = {"direct": given["left"], "depot": given["full"]}
+        return f"{before[done[0]] - given['demand'] if done else given['left']:g}"
+
+    return {
+        name: np.array(float(last_step(shown, way, "end")))
+        for name, way in (("direct", "direct"), ("via_depot", "depot"))
+    }
+
+
+def imitated(scores: Value, right: int) -> Value:
+    """Loss of the right one of several actions of one token with these scores."""
+    logprob = scores[right] - np.log(np.exp(scores).sum())
+    members = [{"path": "1 | 3", "reward": 1, "unsampled": True}]
+    return computed(recipes.BQ_NCO, ["loss"], members=members, policy={"logprob": [float(logprob)]})["loss"]
+
+
+@EXAMPLES.by("the next node of a tour")
+def next_node(example: Example) -> Found:
+    return {"loss": imitated(example.values["scores"], 1)}
+
+
+@EXAMPLES.by("a second step has a residual problem of another length")
+def two_steps(example: Example) -> Found:
+    return {
+        f"loss_{place}": imitated(example.values[name], 0) for place, name in enumerate(("first", "second"), start=1)
+    }
+
+
+def test_a_task_without_a_solution_makes_no_draw() -> None:
+    assert not solve(recipes.BQ_NCO, in_turn("unasked"), world=Riddles(()), group_size=2).drawn
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,86 @@
+"""Worked examples of the paper of h2o, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("h2o")
+
+
+def learned(
+    members: Sequence[dict[str, Any]], gaps: Value, values: Value, now: Value | None = None
+) -> Mapping[str, Value]:
+    """What the critic learns from steps with these log-ratios of simulator to reality; real ones have `nan`."""
+    odds = np.exp(-gaps)
+    columns = {"real_probability": odds / (1 + odds), "real_action_probability": np.where(np.isnan(gaps), gaps, 0.5)}
+    return computed(
+        recipes.H2O,
+        ["step.trust", "step.slope", "step.return", "loss.critic", "gradient.critic.value"],
+        members=members,
+        columns={"step": {"value": values.tolist(), **{name: each.tolist() for name, each in columns.items()}}},
+        critic={"value": (values if now is None else now).tolist()},
+    )
+
+
+def alone(reward: float = 0.0) -> dict[str, Any]:
+    """A rollout of one step."""
+    return {"path": "1 | 3", "reward": 0, "steps": [{"reward": reward}]}
+
+
+@EXAMPLES.by("ratio of dynamics from two discriminators")
+def ratios(example: Example) -> Found:
+    given = example.values
+    pair = given["l_sa"][0] - given["l_sa"][1]
+    triples = np.array([np.subtract(*(given[name] + given["l_sa"])) for name in ("l_sas_a", "l_sas_b")])
+    columns = {
+        "value": [0.0, 0.0],
+        "real_probability": (1 / (1 + np.exp(-triples))).tolist(),
+        "real_action_probability": [1 / (1 + np.exp(-pair))] * 2,
+    }
+    found = computed(recipes.H2O, ["step.trust"], members=[alone()] * 2, columns={"step": columns})
+    return {"weight": found["step.trust"]}
+
+
+@EXAMPLES.by("TD loss of real and simulated transitions")
+def td_loss(example: Example) -> Found:
+    """The loss without the values times their slopes."""
+    given = example.values
+    steps = [{"reward": reward} for reward in given["r_real"].tolist()]
+    real = {"path": "1 | 3 ~ 9 | 3 ~ 9 | 3", "reward": 0, "success": False, "steps": steps}
+    simulated = [alone(float(target)) for target in given["y_sim"]]
+    gaps = np.array([np.nan] * 3 + (-np.log(given["w"])).tolist())
+    values = np.array([0.0, *given["next_real"][:-1], 0.0, 0.0])
+    now = np.concatenate([given["q_real"], given["q_sim"]])
+    found = learned([real, *simulated], gaps, values, now)
+    loss = found["loss.critic"] - (found["step.slope"] * now).mean()
+    assert recipes.H2O.chain("advantage")[0].gamma == given["gamma"]
+    return {"target": found["step.return"][:3], "loss": loss}
+
+
+@EXAMPLES.by("penalty by the gap")
+def penalty(example: Example) -> Found:
+    """Targets are the values, so that the loss and its gradient are those of the penalty."""
+    given = example.values
+    values = np.concatenate([given["q_sim"], given["q_real"]])
+    gaps = np.array([*given["log_gap"], np.nan, np.nan])
+    found = learned([alone(float(value)) for value in values], gaps, values)
+    slopes = found["gradient.critic.value"]
+    np.testing.assert_allclose(slopes, found["step.slope"] / len(values), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(slopes[3:], -0.01 / 2, rtol=1e-6)
+    np.testing.assert_allclose(slopes[:3], example.expect["slope_in_simulated_values"], rtol=1e-5, atol=1e-11)
+    plain = slopes[:3] / np.exp(given["q_sim"])
+    return {"omega": plain / plain.sum(), "slope_in_simulated_values": slopes[:3]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

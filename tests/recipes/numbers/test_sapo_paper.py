@@ -1,0 +1,104 @@
+"""Worked examples of the paper of sapo, computed by the recipe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import CommonExamples, advantages, given_advantages, one_rollout, single_tokens
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("sapo")
+CommonExamples(EXAMPLES, recipes.SAPO, but=["one rollout of four has no score (convention)"])
+LOSSES = given_advantages(recipes.SAPO)
+ONE_STEP = recipes.SAPO.replace(minibatches=1)
+
+
+def alone(log_ratios: Value, given: Value) -> tuple[Value, Value]:
+    """Losses of tokens, each a rollout of its own batch, and their gradients by log-prob."""
+    pairs = zip(np.atleast_1d(log_ratios), np.broadcast_to(given, np.shape(log_ratios)), strict=True)
+    found = [single_tokens(LOSSES, np.array([-3.0]), np.array([away - 3.0]), np.array([each])) for away, each in pairs]
+    return tuple(np.concatenate([each[name] for each in found]) for name in ("loss", "gradient.logprob"))
+
+
+@EXAMPLES.by("gate by sign of the advantage")
+def gates(example: Example) -> Found:
+    away = np.log(example.values["r"])
+    return {
+        "gate_positive_advantage": -alone(away, np.array(1.0))[0],
+        "gate_negative_advantage": alone(away, np.array(-1.0))[0],
+        "loss_of_zero_advantage": alone(np.log([1.3]), np.array(0.0))[0],
+    }
+
+
+@EXAMPLES.by("gradient by log-probability, nowhere cut")
+def gradients(example: Example) -> Found:
+    found: Found = {}
+    for name in ("positive", "negative"):
+        given = example.values[f"A_{name[:3]}"]
+        gradient = alone(np.log(example.values["r"]), given)[1]
+        found[f"gradient_{name}_advantage"] = gradient
+        found[f"weight_{name}_advantage"] = -gradient / (example.values["r"] * given)
+    return found
+
+
+@EXAMPLES.by("one rollout of four has no score (convention)")
+def unscored(example: Example) -> Found:
+    members = [*answers([2, 1, 3], example.values["R"].tolist()), {"path": "1 | 3"}]
+    found = computed(ONE_STEP, ["loss"], members=members)
+    return {"advantage": advantages(recipes.SAPO, [*example.values["R"], np.nan])[0], "loss": found["loss"]}
+
+
+@EXAMPLES.by("loss of three responses of unequal length")
+def three_responses(example: Example) -> Found:
+    given = example.values
+    away = [given[f"d_{name}"] for name in "abc"]
+    members = answers([len(each) for each in away], given["R"].tolist())
+    policy = {"logprob": (np.concatenate(away) - 1.0).tolist()}
+    found = computed(ONE_STEP, ["draw.advantage", "loss"], members=members, policy=policy)
+    of_tokens = {
+        f"loss_by_token_{name}": alone(each, advantage)[0]
+        for name, each, advantage in zip("abc", away, found["draw.advantage"], strict=True)
+    }
+    return {"advantage": found["draw.advantage"], "loss": found["loss"], **of_tokens}
+
+
+@EXAMPLES.by("groups of three and of two share a batch")
+def two_groups(example: Example) -> Found:
+    ratios, given = (np.concatenate([example.values[name] for name in names]) for names in (("r_a", "r_b"), "AB"))
+    old = np.full(len(given), -1.0)
+    return {"loss_by_response": single_tokens(LOSSES, old, old + np.log(ratios), given)["loss"]}
+
+
+@EXAMPLES.by("two turns with a tool's answer between")
+def two_turns(example: Example) -> Found:
+    away, own = example.values["d"], example.values["mask"]
+    found = one_rollout(LOSSES, np.full(len(away), -1.0), away - 1.0, np.full(len(away), example.values["A"]), own)
+    gradient = np.zeros(len(away))
+    gradient[own > 0] = found["gradient.logprob"]
+    return {"loss": found["loss"], "gradient_by_token": gradient}
+
+
+@EXAMPLES.by("the second optimizer step of a batch attenuates")
+def second_step(example: Example) -> Found:
+    given, found = example.values, {}
+    for name in ("first", "second"):
+        step = single_tokens(LOSSES, given["old"], given[name], given["A"])
+        found |= {f"{name}_loss": step["loss"], f"{name}_gradient": step["gradient.logprob"]}
+    return found
+
+
+@EXAMPLES.by("one token far off the policy")
+def far_off(example: Example) -> Found:
+    away, count = example.values["z"], len(example.values["z"])
+    given = np.full(count, example.values["A"])
+    gradient = one_rollout(LOSSES, np.full(count, -4.0), away - 4.0, given)["gradient.logprob"]
+    return {"gradient_by_token": gradient, "weight": -count * gradient / (np.exp(away) * given)}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
