@@ -112,9 +112,23 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
         inherited.append(0 if forked is None else inherited[forked] + sum(own[forked][: member["nodes"]]))
     whole = [sum(lengths) + before for lengths, before in zip(own, inherited, strict=True)]
     drawn = [length for length, member in zip(whole, members, strict=True) if member.get("role") != "helper"]
+    batch = _drawn_again(batch, [member for member in members if member.get("role") != "helper"])
     lengths = np.diff(batch.offsets("token")[batch.offsets("step")]).tolist()
     assert lengths == drawn, f"draws of {lengths} tokens, where the case has {drawn}: list forks behind their members"
     return batch
+
+
+def _drawn_again(batch: Batch, members: Sequence[Mapping[str, Any]]) -> Batch:
+    """The batch with draws of the sources that members name in the place of fresh ones."""
+    places = np.arange(len(members))
+    for place, member in enumerate(members):
+        if "source" in member:
+            places[place] = batch.num_draws
+            trajectory = batch.column("trajectory_id", "draw")[[place]]
+            batch = batch.with_draws(
+                trajectory, source=member["source"], old_logprob=member.get("old_logprob", "behaviour")
+            )
+    return batch.select_draws(places) if batch.num_draws > len(members) else batch
 
 
 def _runs(path: str) -> list[tuple[str, list[int]]]:

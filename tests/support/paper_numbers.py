@@ -53,6 +53,10 @@ class PaperExamples:
         """Names of the examples that are computed."""
         return sorted(self._adapters)
 
+    def example(self, name: str) -> Example:
+        """Return an example of the file."""
+        return self._examples[name]
+
     def check(self, name: str) -> None:
         """Compare what the recipe computes with what the paper file expects."""
         example = self._examples[name]

@@ -237,7 +237,7 @@ def test_passes_are_repeated_until_they_are_fine() -> None:
 
 
 def test_a_coefficient_moves_with_every_step() -> None:
-    """FixPO's multiplier: beta + rate (metric - target) after each of the steps, and the next loss has it."""
+    """A dual variable: beta + rate (metric - target) after each of the steps, and the next loss has it."""
     dual = Dual("loss", target=0.5, rate=2.0, start=1.0, at_least=1e-6, every="step")
     moving = recipe(loss=loss.Policy(drift=loss.KL(dual, "k2")), epochs=2)
     seen: list[float] = []

@@ -1,12 +1,30 @@
-"""AEPO (arbitrary entropy): entropy is held at a target by what is learned from hotter or colder samples.
+"""AEPO (arbitrary entropy): hold the entropy at a target by training on hotter or colder samples (arXiv:2510.08141).
 
 Each task gets its group twice, the second one at temperature 1.2 if the policy's entropy was at most 0.5, else at
 0.8. Advantages are GRPO's within each. Of the second, samples with A > 0.05 take the place of others: the first n =
-min(60, how many there are) of the batch (half as many where the entropy was above the target), with A = 1; the first n
+min(60, how many there are) of the batch (half as many if the entropy was above the target), with A = 1; the first n
 of the plain samples leave for them. So the gradient is that of GRPO and of REINFORCE on good samples of another
 temperature: hot ones raise the entropy, cold ones lower it. All is trained at temperature 1, and old log-probs are
-recomputed. Source: arXiv:2510.08141; entropy there is the mean of - log p of the sampled tokens, here the metric
-`entropy` of the updates. AEPO of arXiv:2510.14545 is another one: `recipes.AEPO`.
+recomputed.
+
+The entropy is the mean of - log p of the sampled tokens in the code, here the metric `entropy` of the updates. AEPO of
+arXiv:2510.14545 is another one: `recipes.AEPO`.
+
+Equations:
+    Read: the authors' code and the introduction of its repository.
+
+    - R1, gradient: GRPO's of the plain samples and that of log p of the others, in one batch.
+    - R2, temperature: `BangBang("entropy", threshold=0.5, below=1.2, above=0.8)`, 1.2 before the first update.
+    - C1, samples of the regulator: `Substituted`; its `share` halves them if the entropy is above the target.
+    - C2, batch: `Substituted`.
+    - C3, advantage of GRPO: `GroupRelative(group_by="group_id,tilted")`, std of n - 1 and 1e-6 added to it.
+    - C4, loss: `Policy`, clip range 0.2, dual clip 3, mean over tokens; `UnitTemperature` and recomputed log-probs.
+
+Differs:
+    - Tasks of the regulator: the first quarter of a batch in the code, all here and in notes on the paper; n is bounded
+      by 60 in both.
+    - Weight of the regulator: alpha in the paper, without a value; 1 in the code and here.
+    - No good sample: the code fails; the batch stays as it is here.
 """
 
 from __future__ import annotations
@@ -19,7 +37,7 @@ import numpy as np
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, State, draw, option
-from agentrl_core.loss import Policy
+from agentrl_core.loss import Clip, Policy
 from agentrl_core.reward import OutcomeScore, UnitTemperature
 from agentrl_core.rollout import RolloutSpec, Rounds
 from agentrl_core.schedule import Controller
@@ -130,6 +148,7 @@ AEPO_AE = Recipe(
     reward=(OutcomeScore(), UnitTemperature()),
     advantage=GroupRelative(group_by="group_id,tilted"),
     weight=Substituted(share=BangBang("entropy", threshold=0.5, below=1.0, above=0.5)),
-    loss=Policy(),
+    loss=Policy(clip=Clip(dual=3.0)),
     old_logprob="recomputed",
+    minibatches=4,
 )

@@ -8,16 +8,76 @@ iterations pi_k is trained in the place of the policy, which moves the layers up
 with p and p_old of pi_k up to iteration 30, and of the whole model afterwards. Rollouts are the whole model's, so that
 r is no importance ratio in the first phase.
 
-Source: arXiv:2512.19673; code Trae1ounG/BuPO (k = 5 of Qwen3-4B, without the final norm in front of W). To the recipe
-pi_k is the model `internal`, which shares its parameters with the policy: the caller's `pack.run` reads layer k.
+To the recipe pi_k is the model `internal`, which `internal_policy(model)` makes: k = 5, counted from 0, as in the
+script for Qwen3-4B.
+
+Equations:
+    Read: the authors' code and the introduction of its repository.
+
+    - C1, internal policy: `internal_policy`, without the final norm in front of W.
+    - C2, phase: `FreezeModel("policy", until=31)` and `FreezeModel("internal", since=31)`.
+    - C3, loss: `Policy`, clip range 0.2, dual clip 10, mean over tokens, of `internal` and of the policy.
+    - C4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a group of one is 0 here, and its reward in
+      verl (`singleton="raw"`).
+
+Differs:
+    - Optimizer: the phases share one in the code; `agentrl train` and most loops have one for each model.
+
 Needs: `internal`; `recomputed_logprob` of each iteration from `arl.annotate`, by `internal` up to iteration 30 and by
 the policy afterwards.
 """
 
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, cast
+
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Clip, Policy, Train
 from agentrl_core.schedule import FreezeModel
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def internal_policy(model: nn.Module, layer: int = 5) -> nn.Module:
+    """Return the policy of a middle layer: the output head on the hidden states after it, without the final norm.
+
+    It shares its parameters with the model: what trains it moves the embedding, the layers up to `layer` and the head.
+
+    Args:
+        model: a causal language model of transformers whose decoder has `layers` and `norm`, such as Qwen3 or Llama,
+            without wrappers.
+        layer: the layer whose output is read, counted from 0.
+
+    Returns:
+        A model that `Pack.run` and `arl.annotate` take, in the model's mode.
+
+    Raises:
+        InvalidInputError: the model has no such layer.
+    """
+    import torch
+
+    whole = cast("Any", model)
+    count = len(whole.get_decoder().layers)
+    if not 0 <= layer < count:
+        raise InvalidInputError(f"layer: the model has no layer {layer}; give one of 0 to {count - 1}")
+    config = copy.deepcopy(whole.config)
+    config.num_hidden_layers = layer + 1
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[: layer + 1]
+    with torch.device("meta"):
+        internal = type(whole)(config)
+    internal.get_decoder().norm = torch.nn.Identity()
+    for kind in ("named_parameters", "named_buffers"):
+        tensors = dict(getattr(whole, kind)(remove_duplicate=False))
+        for name, _ in list(getattr(internal, kind)(remove_duplicate=False)):
+            owner, _, last = name.rpartition(".")
+            setattr(internal.get_submodule(owner), last, tensors[name])
+    return cast("nn.Module", internal.train(model.training))
+
 
 _LOSS = Policy(clip=Clip(dual=10.0))
 
@@ -28,4 +88,5 @@ BU_PO = Recipe(
     loss=(Train(_LOSS, model="internal"), Train(_LOSS)),
     hooks=(FreezeModel("policy", until=31), FreezeModel("internal", since=31)),
     old_logprob="recomputed",
+    minibatches=4,
 )

@@ -2,8 +2,28 @@
 
 Half of the rollouts of a task are refined: in each turn the policy answers with a plan of at most five actions, the
 environment runs it on the side, and the policy answers again with the real futures in sight; that answer is the turn.
-The draw column `refined` marks those. An answer without a plan is the turn itself. Which share is refined is a
-proposal, and so is that both answers are trained as they were sampled.
+The draw column `refined` marks those. An answer without a plan is the turn itself. A refined rollout is imitated,
+
+    A = 1 if it is right and R > max(mean R of the ordinary ones, mean R of the refined ones), else 0,
+
+and the ordinary ones are compared with each other. The first stage of the paper, supervised learning of summaries of
+search trees (ReSim), is left out. Which share is refined is a proposal, and so is that both answers are trained as they
+were sampled.
+
+Equations:
+    Read: the paper's abstract, and notes of others.
+
+    - N1, search tree into reasoning: left out: supervised learning on responses of another model, before this recipe.
+    - N2, SimRollout: `Simulate`, plans of at most five actions.
+    - N3, advantage of a refined trajectory: `Refinement`.
+    - N4, advantage of an ordinary trajectory: `Refinement(normalisation=Normalisation())`, std of n - 1.
+    - N5, reward: left out: it belongs to the environment, as reward of the trajectory.
+    - N6, objective: `Policy`, its clip range 0.2 by default.
+
+Differs:
+    - KL: a term with beta to a reference in the notes, whose value they do not give; none here.
+    - Phases: iterations of refined and of ordinary rollouts alternate in the paper, each with the weights of the one
+      before; here a batch has both.
 """
 
 from __future__ import annotations

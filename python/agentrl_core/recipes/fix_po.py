@@ -1,30 +1,106 @@
-"""FixPO: no update ends further from the old policy than it may, since what went too far is fetched back.
+"""FixPO: penalise the divergence from the old policy, and fetch back what went too far (arXiv:2312.05405).
 
-    L = - mean over tokens of r A + beta KL(p_old || p),   beta <- max(0, beta + 0.02 (max KL - 0.1)) after every step
-    then passes over the batch on KL alone, up to 10, until max KL <= 0.2
+    L = mean over tokens of (- r A + beta KL(p_old || p) - 0.01 H),   beta by Adam on beta (0.2 - 2 max KL), at least 0
+    then passes over the batch on beta KL alone, up to 10, until max KL <= 0.2
 
-max KL is the largest mean over the tokens of a trajectory of k3; the paper takes it over states, from whole
-distributions. There is no clip. The multiplier follows its own optimizer in the paper: here it is plain ascent, with C
-= 2 (eps / C = 0.1, rate 2 * 0.01) from the public code. The bound on the number of passes is ours, and passes train
-every draw and not those alone that went too far.
+after every step of the policy beta makes one of its own. Advantages are GAE's, compared over the batch. There is no
+clip. In the passes, mini-batches whose max KL is at most 0.2 are skipped.
 
-Source: Guaranteed Trust Region Optimization via Two-Phase KL Penalization (arXiv:2312.05405).
+Equations:
+    Read: the authors' code and the paper's abstract.
+
+    - C1, primary loss: `Policy(clip=None, entropy=0.01)` and `OldDivergence`; the critic's `Value` has the factor 1/2.
+    - C2, coefficient: `Multiplier(target=0.2, factor=2.0, rate=0.01)`.
+    - C3, fix-up: `FixUp`, repeated by `RepeatStage`; `SkipStep` leaves out mini-batches within the bound.
+    - C4, advantage: `Gae(gamma=0.99, lam=0.95)`, then `GroupRelative` over all tokens, std of n - 1.
+
+Differs:
+    - Divergence: of whole distributions in the code, the estimate k3 of the sampled tokens here, which is equal on
+      average.
+    - Largest divergence: over states in the code, over the means of trajectories here, since an estimate of one token
+      is coarse.
+    - Passes: without a bound in the code, at most 10 here; they follow all epochs here and each epoch in the code.
+    - Beta in a skipped mini-batch: it moves here.
+    - Advantages: compared over a mini-batch in the code, over the batch here.
+    - KL: the penalty is on the old policy; there is no reference.
+    - Optimizer: one for all in the code; the critic is a model with its own here.
+
+Needs: the models critic and policy; `value` of each token, by the critic before its first step.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentrl_core import Recipe
-from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Column, option
-from agentrl_core.loss import Policy, Sum, Tokens, Train, Unit, WeightedLoss, metric_sums, torch
-from agentrl_core.schedule import Above, Dual, RepeatStage
+from agentrl_core.advantage import Gae, GroupRelative
+from agentrl_core.component import Column, State, option
+from agentrl_core.loss import Policy, Sum, Tokens, Train, Unit, Value, WeightedLoss, metric_sums, torch
+from agentrl_core.schedule import Above, Below, Controller, RepeatStage, SkipStep
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Multiplier(Controller):
+    """Price of a bound, moved by Adam: it rises while `factor` times the metric is above the bound.
+
+        coefficient <- max(0, coefficient - Adam(target - factor metric)),   betas 0.9 and 0.999
+
+    Args:
+        metric: name of the metric.
+        target: the bound.
+        factor: C: the metric is held at target / C.
+        rate: learning rate of Adam.
+        start: the coefficient before the first move.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.fix_po import Multiplier
+        >>> price = Multiplier("max_kl", target=0.2)
+        >>> round(price.value(price.moved(price.initial_state(), {"max_kl": 0.16})), 6)
+        1.01
+    """
+
+    metric: str = option("max_kl", filled=True)
+    target: float = option(0.2, above=0)
+    factor: float = option(2.0, above=0)
+    rate: float = option(0.01, above=0)
+    start: float = option(1.0, at_least=0)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The metric."""
+        return (self.metric,)
+
+    @property
+    def examples(self) -> tuple[float, ...]:
+        """The start, and the least."""
+        return self.start, 0.0
+
+    def begin(self) -> State:
+        """The start, with Adam's moments and the number of its steps."""
+        return {"value": self.start, "first": 0.0, "second": 0.0, "steps": 0}
+
+    def move(self, state: State, *metrics: float) -> State:
+        """One step of Adam."""
+        gradient = self.target - self.factor * metrics[0]
+        steps = state["steps"] + 1
+        first = 0.9 * state["first"] + 0.1 * gradient
+        second = 0.999 * state["second"] + 0.001 * gradient**2
+        scale = math.sqrt(second / (1.0 - 0.999**steps)) + 1e-8
+        value = max(0.0, state["value"] - self.rate * first / (1.0 - 0.9**steps) / scale)
+        return {"value": value, "first": first, "second": second, "steps": steps}
+
+    def value(self, state: State) -> float:
+        """The coefficient."""
+        return float(state["value"])
 
 
 @dataclass(frozen=True)
@@ -66,18 +142,38 @@ class OldDivergence(WeightedLoss):
         return loss, {**metric_sums(tokens, old_kl=estimate), "max_kl": largest}
 
 
+@dataclass(frozen=True)
+class FixUp(OldDivergence):
+    """The divergence alone, in a stage of its own: its largest one is also the metric `max_fixup_kl`.
+
+    Example:
+        >>> from agentrl_core.recipes.fix_po import FixUp
+        >>> FixUp().unit
+        'trajectory'
+    """
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The divergence of all rows, and how far the furthest trajectory is."""
+        loss, metrics = super().evaluate(tokens)
+        return loss, {**metrics, "max_fixup_kl": metrics["max_kl"]}
+
+
+_BETA = Multiplier("max_kl", target=0.2, factor=2.0, rate=0.01, every="step")
+
 FIX_PO = Recipe(
     name="fix_po",
     source="arXiv:2312.05405",
-    advantage=GroupRelative(),
-    loss=(
-        Train(
-            Sum(
-                Policy(clip=None),
-                OldDivergence("token_mean", coefficient=Dual("max_kl", target=0.1, rate=0.02, every="step")),
-            )
-        ),
-        Train(OldDivergence("token_mean"), stage="fixup"),
+    advantage=(
+        Gae(gamma=0.99, lam=0.95),
+        GroupRelative(column="advantage", level="token", group_by="batch"),
     ),
-    hooks=RepeatStage("fixup", at_most=10, when=Above("max_kl", 0.2)),
+    loss=(
+        Train(Value("token_mean"), model="critic"),
+        Train(Sum(Policy(clip=None, entropy=0.01), OldDivergence("token_mean", coefficient=_BETA))),
+        Train(FixUp("token_mean", coefficient=_BETA), stage="fixup"),
+    ),
+    hooks=(
+        RepeatStage("fixup", at_most=10, when=Above("max_fixup_kl", 0.2)),
+        SkipStep(when=Below("max_fixup_kl", 0.2)),
+    ),
 )

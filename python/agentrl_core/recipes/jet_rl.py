@@ -1,4 +1,4 @@
-"""Jet-RL: use one precision for rollouts and training, or correct the remaining mismatch.
+"""Jet-RL: use one precision for rollouts and training, or correct the remaining mismatch (arXiv:2601.14243).
 
     weight of a token = min(p_trainer_old / p_engine, 2),   then GRPO with ratios to p_trainer_old
 
@@ -7,8 +7,21 @@ the weights are 1. The paper gives no fallback; the bound is a proposal. In whic
 fact (`rollout.RecordPrecision`), and `mismatch` measures for each precision how far the engine and the trainer are
 apart.
 
-Source: Jet-RL: Enabling On-Policy FP8 Reinforcement Learning (arXiv:2601.14243). Needs: `recomputed_logprob`, by the
-trainer before the first update; an engine that reports its precision.
+The quantised matrix products, which the paper adds, are left out: they belong to the engine and to the trainer.
+
+Equations:
+    Read: the paper's abstract, and notes of others.
+
+    - N1, one precision flow: the weights of `ImportanceWeight` are 1 if the log-probs of engine and trainer are equal.
+    - N2, quantisation: left out: it is inside the engine's and the trainer's matrix products.
+    - N3, mixed scheme: `mismatch` measures it, a sequence's ratio up to exp(20), and `ImportanceWeight` has its ratios.
+    - N4, objective: `GroupRelative` and `Policy`, with the trainer's old log-probs, `old_logprob="recomputed"`.
+
+Differs:
+    - Correction: none in the paper, which makes both log-probs equal; here a ratio that is not 1 weighs, up to 2.
+    - Clip range, KL: those of the base method in the paper; 0.2 and none here.
+
+Needs: `recomputed_logprob`, by the trainer before the first update; an engine that reports its precision.
 """
 
 from __future__ import annotations

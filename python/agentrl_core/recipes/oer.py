@@ -1,4 +1,4 @@
-"""OER: of what is remembered, what the policy itself is most likely to do is learned again.
+"""OER: learn again from the remembered successes that the policy itself is most likely to produce (arXiv:2305.13804).
 
 Experience that resembles the policy keeps what it knows without pulling it elsewhere. With p the policy when a step
 begins, a remembered success has the priority
@@ -9,9 +9,23 @@ the largest come back, as a third of the batch, and are imitated; fresh rollouts
 experience alone would end exploration, therefore successes alone are remembered. The priority of what is drawn again
 is renewed, that of the others stays.
 
-Source: OER: Offline Experience Replay for Continual Offline Reinforcement Learning (arXiv:2305.13804), of which this
-idea alone is used: neither its model of transitions nor its two policies fit language models. Shares and sizes are
-ours. Needs: `recomputed_logprob`, by the policy before the first update.
+Of the paper, this idea alone is used. Its model of transitions and its second network with behaviour cloning are left
+out: a language model's environment has no states that a model could be fitted to, and there is no Q-learned policy
+that imitation would disturb. Shares and sizes are ours.
+
+Equations:
+    Read: the paper's abstract, and notes of others.
+
+    - N1, replay score: `Likelihood`, the exponential of the score, over trained tokens.
+    - N2, selection: `Memory(order="best", priority="likelihood")`; the draw at temperature tau is
+      `order="proportional", exponent=1 / tau`.
+    - N3, filter by reward: `Memory(where=Where(column="score", above=0.0))`, before the ranking.
+
+Differs:
+    - Score of an item: by the current policy for all items in the notes, by the policy of its last use here.
+    - Selection: by states, once at the end of a task, in the paper.
+
+Needs: `recomputed_logprob`, by the policy before the first update.
 """
 
 from __future__ import annotations

@@ -137,8 +137,7 @@ class Dual(Adaptive):
 
     with the opposite sign if `holds` is `at_least`. Both are steps of gradient ascent on coefficient (metric - target),
     by the coefficient or by its logarithm. The temperature of soft actor-critic (arXiv:1812.05905) is
-    `Dual("entropy", target=..., holds="at_least", kind="logarithmic")`. FixPO's multiplier of max KL <= eps is the
-    linear one with metric `max_kl`, target eps / C and rate C times its learning rate, `every="step"`.
+    `Dual("entropy", target=..., holds="at_least", kind="logarithmic")`.
 
     Args:
         rate: step size of the ascent, above 0.

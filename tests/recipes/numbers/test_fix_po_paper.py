@@ -1,0 +1,204 @@
+"""Worked examples of the paper of fix_po, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from arithmetic import Value
+from compared import column
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+from rollouts import small
+from torch import Tensor
+
+from agentrl_core import recipes
+from agentrl_core.advantage import Gae, GroupRelative
+from agentrl_core.component.controller import Controller
+from agentrl_core.loss import Train
+from agentrl_core.model.pack import PackOutput
+from agentrl_core.recipe import Recipe
+
+EXAMPLES = PaperExamples("fix_po")
+RECIPE = recipes.FIX_PO
+GAE, WHITENING = RECIPE.chain("advantage")
+GIVEN = RECIPE.replace(
+    advantage=GroupRelative(column="given", level="token", center="none", scale="none"),
+    loss=RECIPE.chain("loss")[1],
+    hooks=None,
+)
+"""The policy's loss, with advantages of an example."""
+STATES = 10
+"""Samples of a state: as many of each action as its old probability has tenths."""
+
+
+def multiplier() -> Controller:
+    """The coefficient of the policy's loss, which that of the fix-up follows."""
+    found = [each for place, each in RECIPE.controllers.items() if place.startswith("loss")]
+    assert found[0] == found[1]
+    assert found[0].every == "step"
+    return found[0]
+
+
+def sampled(recipe: Recipe, old: Value, new: Value, given: Value, **more: Any) -> Any:
+    """Loss and gradients of states with two actions, of which the first one has these advantages.
+
+    A state is sampled ten times, each action in its old proportion, so that estimates are exact.
+    """
+    counts = np.rint(old * STATES).astype(int)
+    rows = [(state, action) for state, each in enumerate(counts) for action in (0, 1) for _ in range(each[action])]
+    shares = [float(given[state] * STATES / counts[state][0]) if action == 0 else 0.0 for state, action in rows]
+    return computed(
+        recipe,
+        ["loss"],
+        members=[
+            {**answer, "logprobs": [float(np.log(old[row]))]}
+            for answer, row in zip(answers([1] * len(rows), [0.0] * len(rows)), rows, strict=True)
+        ],
+        columns={"token": {"given": shares}},
+        policy={"logprob": [float(np.log(new[row])) for row in rows], **more},
+    )
+
+
+@EXAMPLES.by("primary loss of three states")
+def primary(example: Example) -> Found:
+    given = example.values
+    states = list(zip(given["old"], given["new"], given["A"], strict=True))
+    nothing = np.zeros(1)
+    divergences = [sampled(GIVEN, old[None], new[None], nothing)["loss"] for old, new, _ in states]
+    free = [sampled(GIVEN, old[None], new[None], np.ones(1))["loss"] for old, new, _ in states]
+    return {
+        "ratio": np.ravel(divergences) - np.ravel(free),
+        "KL": np.ravel(divergences),
+        "loss": sampled(GIVEN, given["old"], given["new"], given["A"])["loss"],
+    }
+
+
+@EXAMPLES.by("value and entropy terms")
+def other_terms(example: Example) -> Found:
+    given = example.values
+    even = np.full((2, 2), 0.5)
+    entropies = [float(given["H"])] * (2 * STATES)
+    found = computed(
+        RECIPE,
+        ["loss.critic"],
+        members=answers([1, 1], given["R"].tolist()),
+        columns={"token": {"value": given["V"].tolist()}},
+        critic={"value": given["V"].tolist()},
+    )
+    return {
+        "value_term": found["loss.critic"],
+        "entropy_term": sampled(GIVEN, even, even, np.zeros(2), entropy=entropies)["loss"],
+    }
+
+
+@EXAMPLES.by("two Adam steps of the coefficient")
+def coefficient(example: Example) -> Found:
+    price = multiplier()
+    state = price.initial_state()
+    found = [price.value(state := price.moved(state, {"max_kl": of})) for of in example.values["max_KL"].tolist()]
+    return {"first": found[0], "second": found[1]}
+
+
+@EXAMPLES.by("the coefficient never falls below zero")
+def least(example: Example) -> Found:
+    price = multiplier()
+    state = {**price.initial_state(), "value": float(example.values["beta"])}
+    return {"kept": price.value(price.moved(state, {"max_kl": 0.0}))}
+
+
+class Scripted(torch.nn.Module):
+    """A policy whose rollouts of one token are as far from the old one as a table says, pass after pass."""
+
+    def __init__(self, *passes: Value) -> None:
+        super().__init__()
+        self.shift = torch.nn.Parameter(torch.zeros(()))
+        self._steps = [np.zeros(2)] * 2 + [step for each in passes for step in each]
+
+    def logprobs(self, old: Tensor) -> Tensor:
+        """Log-probs that are away by x > 0 with exp(x) - x - 1 as the table says, by Newton's method."""
+        wanted = torch.tensor(self._steps.pop(0))
+        away = torch.ones_like(wanted)
+        for _ in range(60):
+            away = away - (away.expm1() - away - wanted) / away.expm1().clamp(min=1e-9)
+        return old + away + self.shift
+
+
+@EXAMPLES.by("which mini-batches are fixed")
+def fixed(example: Example) -> Found:
+    passes = [example.values[f"pass_{number}"] for number in (1, 2, 3)]
+    policy = Scripted(*passes)
+    batch = small([(0, [1]) for _ in range(4)], draw_score=[1.0, 0.0, 0.0, 1.0], token_value=[0.0] * 4)
+    recipe = RECIPE.replace(minibatches=2, loss=RECIPE.chain("loss")[1:])
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
+    stepped = []
+    for update in recipe.updates(recipe.credit(batch), models={"policy": policy}):
+        for pack in update.pack(max_tokens=100, layout="sequence"):
+            logprob = policy.logprobs(pack.streams.old_logprob.double())
+            update.loss(PackOutput(logprob, torch.zeros_like(logprob)), pack).backward()
+        stepped.append(update.step(optimizer))
+    assert stepped[:2] == [True, True], "no step of the policy's loss is left out"
+    steps = np.array(stepped[2:]).reshape(-1, 2)
+    assert len(steps) == len(passes), "a pass without a violation is the last one"
+    return {f"pass_{number}": each for number, each in enumerate(steps, 1)} | {"fix_up_steps": steps.sum()}
+
+
+@EXAMPLES.by("gradient of a fix-up step on a logit")
+def fix_up(example: Example) -> Found:
+    given = {name: float(value) for name, value in example.values.items()}
+    stage = RECIPE.chain("loss")[2]
+    assert isinstance(stage, Train)
+    old, new = (np.array([given[name], 1 - given[name]]) for name in ("old", "new"))
+    count = round(STATES * old[0])
+    rows = [0] * count + [1] * (STATES - count)
+    members = [{**answers([1], [0.0])[0], "logprobs": [float(np.log(old[row]))]} for row in rows]
+
+    def found(beta: float) -> Any:
+        recipe = RECIPE.replace(loss=replace(stage, loss=replace(stage.loss, coefficient=beta)))
+        policy = {"logprob": [float(np.log(new[row])) for row in rows]}
+        return computed(recipe, ["loss"], members=members, stage="fixup", policy=policy)
+
+    slopes = np.array([1 - new[0], -new[0]])[rows]  # of the log-probs, by the logit
+    return {
+        "KL": found(1.0)["loss"],
+        "gradient": found(given["beta"])["gradient.logprob"] @ slopes,
+    }
+
+
+@EXAMPLES.by("advantages of mini-batches of five and of two")
+def advantages(example: Example) -> Found:
+    return {f"advantage_{name.lower()}": whitened(example.values[name]) for name in "AB"}
+
+
+def whitened(given: Value) -> Value:
+    scores = np.where(np.isnan(given), np.nan, 1.0)
+    batch = small([(0, [1])] * len(given), draw_score=scores, token_advantage=np.nan_to_num(given))
+    found = np.array(column(WHITENING(batch), level="token"))
+    assert not found[np.isnan(given)].any()
+    return np.where(np.isnan(given), np.nan, found)
+
+
+@EXAMPLES.by("lambda-returns of an episode of three steps")
+def lambda_returns(example: Example) -> Found:
+    given = example.values
+    assert isinstance(GAE, Gae)
+    found = computed(
+        RECIPE.replace(advantage=GAE),
+        ["token.advantage", "token.return"],
+        members=[{"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": float(given["r"][-1])}],
+        columns={"token": {"value": given["V"].tolist()}},
+    )
+    return {"advantage": found["token.advantage"], "value_target": found["token.return"]}
+
+
+@EXAMPLES.by("a state without a reward (convention)")
+def unscored(example: Example) -> Found:
+    return {"advantage": whitened(np.append(example.values["A"], np.nan))}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
