@@ -58,7 +58,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "vla_rl": {"hooks": FreezeModel("policy", until=2)},
 }
 """Recipes that would roll out hundreds for each task, wait for long, or name the domains of other tasks."""
-HEADS = {"hyper_pp": 8, "safe": 2, "td3": 2}
+HEADS = {"hyper_pp": 8, "safe": 2}
 """Recipes whose critic says several numbers."""
 
 
