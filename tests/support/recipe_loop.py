@@ -178,7 +178,8 @@ class Loop:
         batch = self.recipe.credit(batch)
         updates = self.recipe.updates(batch, seed=collect.iteration, models=self.models)
         self.step(updates)
-        self.changed |= set(self.recipe.run_hooks(updates, **self.models).changed)
+        changed = self.recipe.run_hooks(updates, **self.models).changed
+        self.changed |= set(changed) - set(self.recipe.frozen)  # restored ones are what they were
         self.batches.append(batch)
         checkpoint = f"{collect.iteration}.pt"
         if folder is not None:
