@@ -15,6 +15,7 @@ from updates import grow
 from agentrl_core import annotate, recipes
 from agentrl_core.model import logit_statistics as answers
 from agentrl_core.recipes.b_coder import proposed_value
+from agentrl_core.recipes.td3 import estimate
 
 
 def test_entropy_of_likely_tokens() -> None:
@@ -80,6 +81,19 @@ def test_a_model_says_the_soft_value_of_each_token_at_its_temperature() -> None:
         assert made[place] == pytest.approx(temperature * (logits / temperature).logsumexp(0).item(), abs=1e-4)
         # Q of the token is its logit: what `loss.Value(of="logit")` fits.
         assert temperature * likelihood[place] + made[place] == pytest.approx(logits[token].item(), abs=1e-4)
+
+
+def test_an_estimate_is_the_logit_of_the_token_or_of_the_policy_s_choice() -> None:
+    batch, critic, policy = grow(0), tiny_model("qwen3", seed=1), tiny_model("qwen3", seed=2)
+    said, best = (
+        annotate(batch, "estimate", estimate(critic, chooser)).column("estimate", "token") for chooser in (None, policy)
+    )
+    rows = contexts_of(batch)
+    assert len(rows) > 20
+    for context, token, _, place in rows:
+        logits = logits_of(critic, context)
+        assert said[place] == pytest.approx(logits[token].item(), abs=1e-4)
+        assert best[place] == pytest.approx(logits[logits_of(policy, context).argmax()].item(), abs=1e-4)
 
 
 def test_the_target_is_asked_for_the_token_that_the_proposal_likes_best() -> None:

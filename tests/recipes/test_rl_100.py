@@ -14,7 +14,7 @@ from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipes.rl_100 import RL_100, Gain
 from agentrl_core.update.hooks import HookResult
 
-BATCH = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0])
+BATCH = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0], step_action_value=[1.0, 0.0], step_state_value=[0.5, 0.5])
 
 
 class Tilted(nn.Module):
@@ -30,10 +30,10 @@ class Tilted(nn.Module):
         return PackOutput(logprob, entropy=-logprob)
 
 
-def trained(rate: float, margin: float = 0.0) -> tuple[list[float], float, HookResult, dict[str, float]]:
+def trained(rate: float, fraction: float = 0.0) -> tuple[list[float], float, HookResult, dict[str, float]]:
     """Theta behind each step and at the end, what was done, and the metrics; a negative rate climbs the loss."""
-    first, _ = RL_100.chain("advantage")
-    recipe = RL_100.replace(advantage=(first, Gain(margin=margin)))
+    *others, _ = RL_100.chain("advantage")
+    recipe = RL_100.replace(advantage=(*others, Gain(fraction=fraction)))
     model = Tilted()
     optimizer = torch.optim.SGD([{"params": model.parameters(), "lr": abs(rate)}], maximize=rate < 0, momentum=0.9)
     updates = recipe.updates(recipe.credit(BATCH), models={"policy": model})
@@ -65,10 +65,10 @@ def test_a_worse_policy_is_rolled_back() -> None:
     assert end == 0.0
 
 
-def test_the_margin_decides() -> None:
-    """J(new) = exp(theta)/(exp(theta) + exp(-theta)) = 1/(1 + exp(-2 theta)); it has to be above 0.5 + margin."""
+def test_the_fraction_decides() -> None:
+    """J(new) = exp(theta)/(exp(theta) + exp(-theta)) = 1/(1 + exp(-2 theta)); it has to be above 0.5 (1 + fraction)."""
     thetas, _, _, _ = trained(0.05)
     gained = 1.0 / (1.0 + np.exp(-2.0 * thetas[3])) - 0.5
     assert gained > 0.01
-    assert not trained(0.05, margin=gained - 0.001)[2].rolled_back
-    assert trained(0.05, margin=gained + 0.001)[2].rolled_back
+    assert not trained(0.05, fraction=2 * (gained - 0.001))[2].rolled_back
+    assert trained(0.05, fraction=2 * (gained + 0.001))[2].rolled_back

@@ -59,7 +59,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "vla_rl": {"hooks": FreezeModel("policy", until=2)},
 }
 """Recipes that would roll out hundreds for each task, wait for long, or name the domains of other tasks."""
-HEADS = {"hyper_pp": 8, "safe": 2, "td3": 2}
+HEADS = {"hyper_pp": 8, "safe": 2}
 """Recipes whose critic says several numbers."""
 
 
@@ -179,7 +179,8 @@ class Loop:
         batch = self.recipe.credit(batch)
         updates = self.recipe.updates(batch, seed=collect.iteration, models=self.models)
         self.step(updates)
-        self.changed |= set(self.recipe.run_hooks(updates, **self.models).changed)
+        changed = self.recipe.run_hooks(updates, **self.models).changed
+        self.changed |= set(changed) - set(self.recipe.frozen)  # restored ones are what they were
         self.batches.append(batch)
         checkpoint = f"{collect.iteration}.pt"
         if folder is not None:

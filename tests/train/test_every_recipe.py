@@ -38,7 +38,7 @@ KINDS = {
     "copo": [],  # clusters of answers
     "spear": [],  # calls of tools
     "ppo_ewma": [],  # an average of the policy that moves by itself
-    "rl_100": [],  # a pass behind the updates
+    "fix_po": [],  # passes behind the updates
 }
 REPLAYS = recipes.GRPO.replace(name="replays", replay=replay.Inject(replay.Memory(per_task=2), count=1))
 WITH_JUDGE = recipes.PPO.replace(

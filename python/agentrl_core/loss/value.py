@@ -48,7 +48,7 @@ class Value(WeightedLoss):
             `arl.annotate(batch, "value", critic, level="step")` reads. Only those tokens are in the denominators.
         of: `head`, `logit` or `duelling`, see above.
         scale: of `duelling`, above 0.
-        low: value of the first bin.
+        low: value of the first bin, its middle. R is kept within the outer edges of the bins.
         high: value of the last bin.
         sigma: above 0.
 
@@ -153,7 +153,7 @@ class Value(WeightedLoss):
     def _spread(self, target: Tensor, bins: int) -> Tensor:
         width = (self.high - self.low) / (bins - 1)
         edges = self.low + width * (torch.arange(bins + 1, device=target.device) - 0.5)
-        place = (edges - target.clamp(self.low, self.high)[:, None]) / (self.sigma * width)
+        place = (edges - target.clamp(edges[0], edges[-1])[:, None]) / (self.sigma * width)
         mass: Tensor = torch.special.ndtr(place).diff(dim=-1)
         return mass / mass.sum(-1, keepdim=True)
 

@@ -4,8 +4,21 @@
     A of a step = V(node) less the mean of its siblings
 
 Early on values are the expectile of what may still be found, so that learning is bold; later they are those of the
-policy itself. In the paper a critic learns an expectile of its targets; here the values below a node are at hand. That
-siblings are compared is ours.
+policy itself. Left out: the critic and its targets, since all branches below a node have scores: V is what the paper's
+critic loss leads to. That siblings are compared is ours.
+
+Equations:
+    Read: the abstract and two notes of others; the paper's text was not read.
+
+    - N1, critic loss: `TreeRelative(fuse="expectile")`, the value at which this loss of a node's branches is least.
+    - N2, target of TD3: left out: without a critic there is nothing to bootstrap from; `td3` has this target.
+    - N3, target of SAC: left out: the same.
+    - N4, annealing: `Schedule(0.9, 0.5)`, linear in the iterations.
+
+Differs:
+    - Length of the annealing: not said; 200 iterations here.
+    - Discount: 0.99 in the notes, none here: a score is of a whole branch.
+    - Clip: none in the notes, whose actor follows the critic; 0.2 of the policy's loss here.
 
 Source: arXiv:2506.05968. Needs: rollouts that share steps.
 """

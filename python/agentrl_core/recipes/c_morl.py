@@ -2,8 +2,29 @@
 
 The columns of the rewards are the environment's: `ConstrainedSum(columns="reward.answer,reward.format")` raises the
 first. Weights by hand, or by a schedule, are a link for each reward instead: `(GroupRelative(column="reward.answer",
-add=True), GroupRelative(column="reward.format", coefficient=0.5, add=True))`. The dual ascent follows the abstract; the
-paper's log barrier is not built.
+add=True), GroupRelative(column="reward.format", coefficient=0.5, add=True))`.
+
+Here is one run of the second stage, which extends a policy in one objective. Left out: the Pareto set of many policies
+that the first stage trains and the choice among them, since a run has one policy; and the log barrier of the code, in
+which the ratio of an action multiplies the mean return, so that the action's own rewards do not enter. Dual ascent, as
+in the notes, holds the other objectives in its place.
+
+Equations:
+    Read: the authors' code and README, and notes of others; the paper's text was not read.
+
+    - C1, initialisation: left out: a run for each vector of weights, with the links above.
+    - C2, Pareto set: left out: it compares policies of many runs.
+    - C3, crowding distance: left out: the same.
+    - C4, choice: left out: the same.
+    - C5, extension: `ConstrainedSum(slack=0.1)`: the first objective, the others above 0.9 of their value at the start.
+    - C6, loss of the extension: the policy's part is `Policy`; the barrier is left out: see above.
+
+Differs:
+    - Constraint: a log barrier with t = 20 in the code, weights by dual ascent here (step size 0.1, at most 10; by
+      choice).
+    - Threshold: 0.9 times the value in the code, which is above it if it is negative; 0.1 of its size below it here.
+    - Advantages: of a critic with a value for each objective, normalised over the batch, in the code; compared within
+      the group here.
 """
 
 from __future__ import annotations

@@ -3,7 +3,20 @@
     R' = R / 2 + (q - max(q - R, 0) / 0.25) / 2,   q = the 0.25-quantile of the group,   A = R' - mean R'
 
 The mean of the second part is the conditional value at risk. The paper learns a quantile for every state of a control
-task; here that of the group stands for it.
+task; here that of the group stands for it. Left out: risk at each step, since rollouts have one score.
+
+Equations:
+    Read: the abstract and notes of others; the paper's text was not read.
+
+    - N1, risk-averse transform: `RiskAverse`, with the interpolated quantile of the group.
+    - N2, what the mean is: that of `RiskAverse`.
+    - N3, measure over steps: left out: it needs a learned quantile for each step.
+    - N4, risk-seeking mirror: left out: it is an idea of the notes, not of the paper, which is risk-averse.
+
+Differs:
+    - Quantile: learned for each step in the paper, that of the group here.
+    - Share and coefficient: not said; 0.25 and 0.5 here, by the notes.
+    - Aim: costs are minimised in the paper, scores raised here.
 """
 
 from __future__ import annotations
@@ -68,5 +81,5 @@ ECRM = Recipe(
     source="arXiv:2301.10932",
     reward=(OutcomeScore(), RiskAverse()),
     advantage=GroupRelative(scale="none"),
-    loss=Policy(),
+    loss=Policy(clip=None),
 )

@@ -7,6 +7,17 @@ states that the bonus is bounded and does not give the formula; this one is ours
 
 Needs: the token column `thought`, of `arl.annotate(batch, "thought", spans.Tags(opening, closing))`; entropies of the
 rollout.
+
+Equations:
+    Read: the abstract and notes of others; the paper's text was not read.
+
+    - N1, reward: left out: the environment compares the calls and pays 0 or 1.
+    - N2, group advantage: `GroupRelative`, std of n - 1.
+    - N3, entropy-enhanced advantage: `EntropyBonus(within="thought")`: 0.4 for each nat, at most half the advantage.
+
+Differs:
+    - Bonus: no formula in what was read; coefficient 0.4 and bound 1/2 of the notes here.
+    - Optimizer steps, clip range and KL: not said; 1, 0.2 and none here.
 """
 
 from agentrl_core import Recipe

@@ -1,26 +1,51 @@
 """Hyper++, its critic: returns as classes, which are learned more steadily than numbers.
 
-    z_j: 51 bins from 0 to 1;   target: the mass of a Gaussian around R, 0.75 bin widths wide, in each bin
+    z_j: the middles of 51 bins from -10 to 10;   target: the mass of a Gaussian around R, 0.75 bin widths wide, in each
     L_critic = mean over tokens of - sum_j target_j log softmax(logits)_j,   V = sum_j p_j z_j
+    L = PPO's policy loss - 0.01 H,   A by GAE with gamma 0.999 and lambda 0.95, normalised; 2 epochs of 8 mini-batches
 
-and PPO's policy loss. The paper's hyperbolic layers and their regularisation are architecture; the categorical head
-(HL-Gauss, arXiv:2403.03950) is what helps a language model's critic whose returns are bounded. The number of bins is
-that of the answer `value_logits`; `loss.value.expected_value` makes V of it.
+Left out: the hyperbolic layers with normalised and scaled features, since they are layers of the model, which is the
+user's. The categorical critic (HL-Gauss, arXiv:2403.03950) needs none of them. The number of bins is that of the answer
+`value_logits`; `loss.value.expected_value` makes V of it. For returns from 0 to 1: `Value(kind="categorical")`.
 
 Source: Understanding and Improving Hyperbolic Deep Reinforcement Learning (arXiv:2512.14202). Needs: the token column
-`value`, and the critic's answer `value_logits`.
+`value`, and the critic's answer `value_logits`, of 51 bins.
+
+Equations:
+    Read: the authors' code, and a summary and notes of others; the paper's text was not read.
+
+    - C1, embedding: left out: a layer of the model.
+    - C2, map to the hyperboloid: left out: the same.
+    - C3, score of an output: left out: the same.
+    - C4, target over bins: `Value(kind="categorical")`, whose `low` and `high` are the middles of the outer bins.
+    - C5, value and its loss: the same `Value`, and `expected_value`.
+    - C6, advantage and return: `Gae`; a time limit ends an episode.
+    - C7, policy loss: `GroupRelative` over the tokens of the batch, then `Policy`.
+    - C8, loss: `Policy(entropy=0.01)`.
+
+Differs:
+    - Normalisation of advantages: in each mini-batch in the code, over the batch here.
+    - Weight of the critic's loss: 0.5 beside the policy's loss in the code; the critic has its own optimizer here.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.loss import Policy, Train, Value
 
+_OUTER = 10.0 * (1.0 - 1.0 / 51.0)
+"""Middle of the last of 51 bins."""
+
 HYPER_PP = Recipe(
     name="hyper_pp",
     source="arXiv:2512.14202",
     advantage=(
-        Gae(lam=0.95),
-        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+        Gae(gamma=0.999, lam=0.95),
+        GroupRelative(column="advantage", level="token", group_by="batch", eps=1e-8),
     ),
-    loss=(Train(Value("token_mean", kind="categorical"), model="critic"), Policy()),
+    loss=(
+        Train(Value("token_mean", kind="categorical", low=-_OUTER, high=_OUTER), model="critic"),
+        Policy(entropy=0.01),
+    ),
+    epochs=2,
+    minibatches=8,
 )

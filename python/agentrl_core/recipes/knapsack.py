@@ -8,9 +8,26 @@ numbers n_i, from 2 to 128, maximise
 the chance of a group with both outcomes times its information, p_i the success rate of the task's last visit, 1/2
 before the first. The value is concave in n, so that giving one rollout after the other to the largest gain is exact
 (the paper solves a knapsack). Leftover rollouts go to the tasks that were not solved (p = 0), which are worth
-nothing by the formula; tasks that are always solved get 2. Then GRPO.
+nothing by the formula; tasks that are always solved get 2. Then GRPO, with advantages of at most 5 in size.
 
 The paper gives leftovers to the unsolved and does not define a leftover: here gains of at most 1e-4 are left over.
+
+Equations:
+    Read: the abstract, digests and notes of others, and a port that is not the authors'; the paper's text was not read.
+
+    - N1, probability of a gradient: in `GreedyAllocator`; not computed: it returns numbers of rollouts and not what
+      they are worth.
+    - N2, value: `GreedyAllocator("information")`.
+    - N3, allocation: `GreedyAllocator(low=2, high=128)` by the rates of `Beta(decay=0.0)`.
+    - N4, fallback: the same allocator: what is left goes to tasks of rate 0, at most 128 each.
+    - N5, rollouts to a first mixed group: left out: no rule of the paper uses it.
+    - N6, training: `GroupRelative(at_most=5.0)`, std of n - 1.
+
+Differs:
+    - Rate of a task: of its last visit, as in the notes; the port has all rollouts, and clips it to 1e-6 and 1 - 1e-6.
+    - Start: 1/2 for tasks without a visit, which spreads the total evenly; the port begins with five even iterations.
+    - Leftovers: spread over unsolved tasks, as in the notes; the port leaves them unspent.
+    - Optimizer steps, clip range and KL: not said; 1, 0.2 and none here.
 """
 
 from agentrl_core import Recipe
@@ -24,6 +41,6 @@ KNAPSACK = Recipe(
     select=ComposedSelector(
         track=Beta(0.0, 0.0, decay=0.0), count=GreedyAllocator("information", low=2, high=128, gain_above=1e-4)
     ),
-    advantage=GroupRelative(),
+    advantage=GroupRelative(at_most=5.0),
     loss=Policy(),
 )

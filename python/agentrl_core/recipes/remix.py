@@ -10,9 +10,25 @@ policy when the step begins,
 and two passes. For fresh data c is 1, and this is PPO's clip. After iteration 50 the reference becomes the policy, and
 stored data is drawn no more.
 
-Source: arXiv:2507.06892, which has no public code. Unknown there, chosen here: the coefficient 1e-3 of the divergences;
-that both past policies are drawn alike, whole groups of them. The previous policy of the second divergence is p_k.
-Needs: `reference_logprob`, and `proximal_logprob` from `arl.annotate(batch, "proximal_logprob", policy)`.
+Source: arXiv:2507.06892, which has no public code. Needs: `reference_logprob`, and `proximal_logprob` from
+`arl.annotate(batch, "proximal_logprob", policy)`.
+
+Equations:
+    Read: the abstract and two summaries of others; the paper's text was not read.
+
+    - N1, mixture: `Mix(share=0.4)` of a `Memory(max_age=2)`; not computed: the example has parts of rollouts, and
+      whole groups are drawn, rounded down.
+    - N2, loss: `Clip(center="proximal_shift")`.
+    - N3, passes: `epochs=2`.
+    - N4, KL-convex: `kl` and `drift` of `Policy`, each by a `Schedule` in stairs.
+    - N5, reincarnation: `SyncModel("policy", "reference", once=51)`, and `Choice` of `replay` and `drift`.
+    - N6, advantage: `GroupRelative`, std of n - 1.
+
+Differs:
+    - KL: its coefficient is not said; 1e-3 here.
+    - Last policy of the second divergence: pi_{k-1} in the summaries; here p_k, which is the centre of the clip too.
+    - Mixture: each trajectory by chance in the summaries; whole groups here, of both past policies alike.
+    - Clip: not said; 0.2 around the centre here.
 """
 
 from agentrl_core import Recipe, Schedule

@@ -1,17 +1,42 @@
-"""RL-100: keep an iteration's policy only if stored trajectories rate it as better (arXiv:2510.14830).
+"""RL-100: train by frozen critics, and keep the policy only if they expect 5 % more of it (arXiv:2510.14830).
 
-    L = - mean over trajectories of the mean over tokens of min(r A, clip(r, 0.8, 1.2) A), four epochs;   then
-    J(old) = mean of R,   J(new) = sum of w R / sum of w,   w = product over a trajectory's tokens of p_new / p_old
-    J(new) < J(old) + margin:   the policy is again what it was when the iteration began
+    A_t = Q(s_t, a_t) - V(s_t), less its mean and over its std in the batch
+    L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A), four epochs;   then, with J_i = sum over steps of Q,
+    J(old) = mean of J,   J(new) = sum of w J / sum of w,   w = product over a trajectory's tokens of p_new / p_old
+    J(new) < J(old) + 0.05 |J(old)|:   the policy is again what it was when the iteration began
 
-J(new) >= J(old) + margin where sum of w (R - J(old) - margin) >= 0, which is how it is asked here: in a last pass over
-the batch, stage `evaluation`, whose loss is minus that sum over the number of trajectories, and whose step is not
-taken. A policy is judged by the trajectories that it was trained on, so it looks better than it is: give a margin
-where that matters. Optimizers keep what they remember of updates that are undone.
+The paper trains a robot's diffusion policy: the K denoising steps of an action share its advantage and have a ratio
+each; here the tokens of an action do. Left out: the learned model of the environment, in which the paper rolls out the
+new policy, since none is at hand: stored trajectories are weighed by their ratios in its place; bounds of the noise,
+which tokens do not have; and the distillation into a policy of one denoising step, which a language model does not
+need. The critics are trained before, on the same data, and imitation too. `RL_100_ONLINE` is the stage that follows,
+with a critic that learns and without the gate.
 
-Of the paper only the abstract could be read: an offline policy evaluation gates PPO-style updates, there of a diffusion
-policy. The estimator is a choice of ours, as are advantages by group, four epochs and a margin of 0. Imitation, which
-comes before, is not part of the recipe.
+J(new) >= J(old) + delta if sum of w (J - J(old) - delta) >= 0. A last pass over the batch, stage `evaluation`, computes
+minus that sum over the number of trajectories, and its step is not taken. A policy is judged by the trajectories that
+it was trained on, so it looks better than it is. Optimizers keep what they remember of updates that are undone.
+
+Needs: the step columns `action_value` and `state_value` of the frozen critics. Online: rewards of steps; the critic, as
+step column `value` and, if a rollout was cut off, `next_value`.
+
+Equations:
+    Read: the abstract, the first half of the code's trainer, and notes of others; the paper's text was not read.
+
+    - C1, offline advantage: `ActionSurplus`, then `GroupRelative` over the steps of the batch.
+    - C2, online advantage: `Gae(level="step", at_truncation="bootstrap")` of `RL_100_ONLINE`.
+    - N1, objective within denoising: `Policy`, a ratio for each token.
+    - N2, gate: `Gain`, `ExpectedGain` and `RollbackModels`.
+    - N3, variance clipping: left out: tokens have no noise with a variance.
+    - N4, chunk reward: left out: a turn is one decision with one reward; a discount of gamma^n is given as `gamma`.
+    - N5, distillation: left out: a language model has no denoising steps to leave out.
+
+Differs:
+    - Estimate of the new policy: rollouts in a learned model in the paper, importance sampling here.
+    - Actions: of the old policy in the code, those of the batch here, which the old policy sampled.
+    - Denominator: a sum over the denoising steps of an action in the paper, all of one number; a mean over all tokens
+      here.
+    - Clip and epochs: not said; 0.2 and 4 here.
+    - Data: new rollouts are merged into it in the paper; each batch is trained once here.
 """
 
 from __future__ import annotations
@@ -23,15 +48,17 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from agentrl_core import Recipe
-from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, draw, option, token
-from agentrl_core.loss import Policy, Tokens, Train, Unit, WeightedLoss, metric_sums
+from agentrl_core.advantage import Gae, GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
+from agentrl_core.loss import Policy, Tokens, Train, Unit, Value, WeightedLoss, metric_sums
 from agentrl_core.schedule import Above, Hook, RepeatStage, SkipStep
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from agentrl_core import Batch
+
+_OF_ACTIONS = step("action_value", model="action_critic")
 
 
 @dataclass(frozen=True)
@@ -52,31 +79,62 @@ class RollbackModels(Hook):
 
 
 @dataclass(frozen=True)
-class Gain(BatchComponent):
-    """Makes the surplus of each trajectory over what a policy has to earn: gain = R - mean of R - margin.
+class ActionSurplus(BatchComponent):
+    """Makes advantages of steps by critics of actions and of states: advantage = action_value - state_value.
 
-    Args:
-        margin: by how much a policy has to be better than the one before it.
+    A step of which a value is unknown gets 0.
 
     Example:
-        >>> from agentrl_core.recipes.rl_100 import Gain
-        >>> Gain(margin=0.1).needs, Gain(margin=0.1).makes
-        ((draw('score'),), (token('gain'),))
+        >>> from agentrl_core.recipes.rl_100 import ActionSurplus
+        >>> ActionSurplus().makes
+        (step('advantage'),)
     """
 
     phase: ClassVar[str] = "advantage"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
+    needs: ClassVar[tuple[Column, ...]] = (_OF_ACTIONS, step("state_value", model="state_critic"))
+    makes: ClassVar[tuple[Column, ...]] = (step("advantage"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `advantage` on steps."""
+        rows = Rows(batch, "step")
+        surplus = rows.values("action_value") - rows.values("state_value")
+        return rows.write(advantage=np.where(rows.valid, np.nan_to_num(surplus, nan=0.0), 0.0))
+
+
+@dataclass(frozen=True)
+class Gain(BatchComponent):
+    """Makes the surplus of each trajectory over what a new policy has to reach.
+
+        gain = J - mean of J - fraction |mean of J|,   J = the sum of `action_value` over the steps of a trajectory
+
+    A trajectory with an unknown value does not vote, and its gain is 0.
+
+    Args:
+        fraction: by how much a policy has to be better than the one before it, in parts of its value; at least 0.
+
+    Raises:
+        RecipeError: the option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.rl_100 import Gain
+        >>> Gain(fraction=0.1).makes
+        (token('gain'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (_OF_ACTIONS,)
     makes: ClassVar[tuple[Column, ...]] = (token("gain"),)
 
-    margin: float = option(0.0)
+    fraction: float = option(0.05, at_least=0)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `gain` on tokens."""
-        scores = np.asarray(batch.column("score", "draw"), np.float64)
-        known = scores[np.isfinite(scores)]
-        rows = Rows(batch, "token")
-        mean = known.mean() if len(known) else 0.0
-        return rows.write(gain=np.where(rows.valid, rows.values("score") - mean - self.margin, 0.0))
+        steps, rows = Rows(batch, "step"), Rows(batch, "token")
+        totals = np.bincount(steps.draws, weights=steps.values("action_value"), minlength=batch.num_draws)
+        known = Rows(batch, "draw").valid & np.isfinite(totals)
+        mean = totals[known].mean() if known.any() else 0.0
+        gains = np.where(known, totals - mean - self.fraction * abs(mean), 0.0)
+        return rows.write(gain=np.where(rows.valid, gains[rows.draws], 0.0))
 
 
 @dataclass(frozen=True)
@@ -116,11 +174,21 @@ class ExpectedGain(WeightedLoss):
 RL_100 = Recipe(
     name="rl_100",
     source="arXiv:2510.14830",
-    advantage=(GroupRelative(), Gain()),
+    frozen=("action_critic", "state_critic"),
+    advantage=(ActionSurplus(), GroupRelative(column="advantage", level="step", group_by="batch"), Gain()),
     loss=(Train(Policy(), epochs=4), Train(ExpectedGain(), stage="evaluation")),
     hooks=(
         RepeatStage("evaluation"),
         SkipStep(when=Above("importance", 0.0)),
         RollbackModels(when=Above("evaluation.loss", 0.0)),
     ),
+)
+
+RL_100_ONLINE = RL_100.replace(
+    name="rl_100_online",
+    frozen=(),
+    advantage=Gae(level="step", column="reward", outcome="", gamma=0.99, lam=0.95, at_truncation="bootstrap"),
+    loss=(Train(Value("step_mean", level="step"), model="critic"), Policy()),
+    hooks=None,
+    epochs=4,
 )

@@ -5,7 +5,7 @@
 
 Only the temperature of soft actor-critic is here, in a policy gradient without a critic. The twin critics and the actor
 that follows them are left out: they need a value for each action of the vocabulary, or gradients through the action.
-`td3` has two critics of states.
+`td3` has two critics of tokens.
 
 Equations:
     Read: the authors' code, and a port of the temperature to language models; the paper's text was not read.

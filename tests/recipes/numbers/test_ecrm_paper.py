@@ -1,0 +1,69 @@
+"""Worked examples of the paper of ecrm, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("ecrm")
+
+
+def credit(*groups: Sequence[float]) -> tuple[list[Value], list[Value]]:
+    """Transformed and centred scores of groups; a rollout whose reward is `nan` has none."""
+    members = [
+        {**member, "group": f"{place}"}
+        for place, rewards in enumerate(groups)
+        for member in answers([1] * len(rewards), rewards)
+    ]
+    for member in members:
+        if np.isnan(member["reward"]):
+            del member["reward"]
+    found = computed(recipes.ECRM, ["draw.score", "draw.advantage"], members=members)
+    bounds = np.cumsum([len(rewards) for rewards in groups])[:-1]
+    scores, advantages = (np.split(found[f"draw.{name}"], bounds) for name in ("score", "advantage"))
+    return scores, advantages
+
+
+@EXAMPLES.by("a group of eight with two conventions of the quantile")
+def eight(example: Example) -> Found:
+    """The recipe has the interpolated quantile."""
+    (scores,), (centred,) = credit(example.values["R"].tolist())
+    assert scores.mean() == pytest.approx(example.expect["means"][2])
+    return {"transformed": scores, "centred": centred}
+
+
+@EXAMPLES.by("groups of five and of four")
+def uneven(example: Example) -> Found:
+    (one, other), _ = credit(example.values["a"].tolist(), example.values["b"].tolist())
+    return {"transformed_a": one, "transformed_b": other}
+
+
+@EXAMPLES.by("a group of one")
+def alone(example: Example) -> Found:
+    (scores,), _ = credit(np.ravel(example.values["R"]).tolist())
+    return {"transformed": scores}
+
+
+@EXAMPLES.by("running quantile of the iteration before")
+def of_the_group(example: Example) -> Found:
+    """The recipe has the quantile of the group in hand."""
+    (scores,), (centred,) = credit(example.values["R"].tolist())
+    return {"transformed_group": scores, "centred_group": centred}
+
+
+@EXAMPLES.by("a return is missing (convention)")
+def unscored(example: Example) -> Found:
+    (scores,), _ = credit([*example.values["R"].tolist(), float("nan")])
+    return {"transformed": scores}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
