@@ -52,6 +52,7 @@ REQUIRED = {  # options without a default
     "RepeatStage": {"stage": "fixup"},
     "SwapModels": {"one": "policy", "other": "critic"},
     "SyncModel": {"source": "policy", "target": "reference"},
+    "DecayedAverage": {"source": "policy", "target": "average"},
     "Below": {"metric": "kl"},
     "Plateau": {"metric": "success"},
     "PoolColumn": {"by": "prior"},

@@ -119,6 +119,8 @@ class Unkept(TextMemory):
 def skilled(context: str, request: Request) -> str:
     """Solves by chance, always with the skill `be right` in sight; makes that skill."""
     if "Say in short the skill" in context:
+        assert 1 <= context.count(f"An attempt:\n{RIGHT}") <= 2
+        assert WRONG not in context
         return "be right"
     return RIGHT if "be right" in context or request.seed % 3 == 0 else WRONG
 

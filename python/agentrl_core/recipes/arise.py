@@ -6,7 +6,7 @@ A skill is a text. Of the 10 in the cache the policy takes the one that is likel
 
 if its p is at least 0.35 (else none); if one passes, with probability 0.1 one at random. The group's rollouts see it;
 one that used a skill and solved the task is paid 1 more. If a group has better rollouts than its mean, an agent
-(`skill`) makes a new skill of the first of them, and one rollout more tries it, kept and not trained:
+(`skill`) makes a new skill of the first two of them, and one rollout more tries it, kept and not trained:
 
     new skill tried         none of the group right    some right
     right                   1 (critical)               0.5 (redundant)
@@ -34,7 +34,6 @@ Equations:
 Differs:
     - Selection: README and abstract sample from the softmax; the code and this recipe take the likeliest.
     - Reward of a selected skill: that of one rollout in the code, which does not say which; the group's mean here.
-    - Conclusion: of up to two rollouts in the code, of one here.
     - Worth: a skill is made only if some of the group are right and some are not, so that 1 and 0 never occur, in the
       code and here.
     - Score: of at most 128 tokens by the configuration, which the code does not enforce; of all tokens here.
@@ -76,9 +75,11 @@ class Skills(TextMemory):
         threshold: the probability of the likeliest skill below which none is shown.
         explored: chance of a random skill, if one passes.
         decay: of utilities.
+        attempts: good rollouts that a skill is made of, at most.
+        attempt: letters of each that are shown, at most.
         longest: letters of a skill, at most.
         shown: the prompt with a skill: `{prompt}` and `{text}`.
-        question: how a skill is asked for: `{question}` and an `{attempt}`.
+        question: how a skill is asked for: `{question}` and the `{attempts}`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -97,9 +98,11 @@ class Skills(TextMemory):
     threshold: float = option(0.35, at_least=0, at_most=1)
     explored: float = option(0.1, at_least=0, at_most=1)
     decay: float = option(0.9, at_least=0, at_most=1)
-    longest: int = option(512, at_least=1)
+    attempts: int = option(2, at_least=1)
+    attempt: int = option(400, at_least=1)
+    longest: int = option(220, at_least=1)
     shown: str = option("A skill that may help:\n{text}\n\n{prompt}", filled=True)
-    question: str = option("{question}\n\nAn attempt:\n{attempt}\n\nSay in short the skill that it takes.", filled=True)
+    question: str = option("{question}\n\n{attempts}\n\nSay in short the skill that it takes.", filled=True)
 
     @property
     def queried_models(self) -> tuple[str, ...]:
@@ -168,7 +171,8 @@ class Skills(TextMemory):
             self.note(group, "used", [text, mean], branches[0])
         better = [branch for branch, score in zip(branches, scores, strict=True) if score > mean]
         if better:
-            await self.make(group, better[0], solved=any(branch.success for branch in branches))
+            solved = any(branch.success for branch in branches)
+            await self.make(group, better[: self.attempts], solved=solved)
 
     def shares(self, sums: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the probability of each skill, from the sum of its tokens' log-probs and their number."""
@@ -202,9 +206,11 @@ class Skills(TextMemory):
             return skills[int(group.uniform("skill") * len(skills))]
         return skills[int(shares.argmax())]
 
-    async def make(self, group: Group, about: Branch, *, solved: bool) -> None:
-        """A new skill of a rollout, and what it is worth."""
-        question = self.question.replace("{question}", group.prompt).replace("{attempt}", about.text)
+    async def make(self, group: Group, good: Sequence[Branch], *, solved: bool) -> None:
+        """A new skill of some rollouts, and what it is worth."""
+        about = good[0]
+        attempts = "\n\n".join(f"An attempt:\n{branch.text[: self.attempt]}" for branch in good)
+        question = self.question.replace("{question}", group.prompt).replace("{attempts}", attempts)
         text = (await ask_agent(group, question, agent="skill", about=about))[: self.longest]
         if not text.strip():
             return

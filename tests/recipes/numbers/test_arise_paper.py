@@ -14,6 +14,7 @@ from paper_numbers import Found, PaperExamples, computed
 
 from agentrl_core import recipes
 from agentrl_core.recipes.arise import Skills
+from agentrl_core.select import DynamicSampling
 
 EXAMPLES = PaperExamples("arise")
 CommonExamples(EXAMPLES, recipes.ARISE)
@@ -113,6 +114,13 @@ def deletion(example: Example) -> Found:
         "deleted_of_five": deleted(example.values["u"].tolist()),
         "place_of_thirty": deleted([place / 8 for place in range(30)]),
     }
+
+
+def test_groups_without_a_difference_are_replaced() -> None:
+    admit = recipes.ARISE.admit
+    assert isinstance(admit, DynamicSampling)
+    groups = np.array([0, 0, 1, 1], np.uint32)
+    assert admit(np.array([2.0, 2.0, 2.0, 0.0]), groups).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)
