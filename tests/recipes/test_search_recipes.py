@@ -29,7 +29,6 @@ SMALLER: dict[str, Any] = {
     "tree_po": SegmentTree(budget=4, tokens=4),
     "latr": LookaheadBranching(least=0.0, within=1.0, distance=0.1, tokens=12),
     "arrol": PruneRunning(tokens=3, begin=0),
-    "props": None,
     "aepo": None,
     "tree_opo": None,
 }

@@ -50,6 +50,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "ace_reason": {
         "select": ComposedSelector(stage=Curriculum("domain", "even,odd", above=None, iterations=2, earlier=0.0))
     },
+    "props": {"epochs": 1, "minibatches": 4},
     # What a script says is far from what the models would.
     "marft": {"hooks": SkipStep(when=Above("approximate_kl", 1e6))},
     "bu_po": {"hooks": (FreezeModel("policy", until=2), FreezeModel("internal", since=2))},
@@ -58,7 +59,8 @@ SMALLER: dict[str, dict[str, Any]] = {
     "ss_orl": {"hooks": (FreezeModel("policy", until=2), FreezeModel("inverse", since=2))},
     "vla_rl": {"hooks": FreezeModel("policy", until=2)},
 }
-"""Recipes that would roll out hundreds for each task, wait for long, or name the domains of other tasks."""
+"""Recipes that would roll out hundreds for each task, make hundreds of steps of a batch, wait for long, or name the
+domains of other tasks."""
 HEADS = {"hyper_pp": 8, "safe": 2}
 """Recipes whose critic says several numbers."""
 

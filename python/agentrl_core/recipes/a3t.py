@@ -22,8 +22,7 @@ Equations:
 Differs:
     - Denominator: the number of trajectories, as N2; N3 has none.
     - Base model: the paper trains it again in each round; here the policy goes on, see above.
-    - Random steps: not given; 0.25 of the steps of four attempts here. The notes compose one step of a failed
-      trajectory and keep what came before it.
+    - Random steps: how they are chosen is not given; each step of four attempts with probability 0.25 here.
 
 Needs: a store; environments that list their commands; an agent `actre`; the fact success.
 """

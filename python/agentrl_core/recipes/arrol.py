@@ -13,7 +13,7 @@ Equations:
     - N3, quotas: `PruneRunning`, `keep=0.5` and `balance=0.5`.
     - N4, survival: `PruneRunning.survival`, with the cap at 1 in the solution; `systematic` chooses the survivors.
     - N5, advantage over survivors: `GroupRelative`, std of n - 1; pruned rollouts are no draws. Two stay at least.
-    - N6, variance of the rewards: `balance=0.5` is where it is largest.
+    - N6, variance of the rewards: not computed: it is the reason for `balance=0.5`, where it is largest.
     - N7, vote: left out: it weighs answers at test time.
 
 Differs:

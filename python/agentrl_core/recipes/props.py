@@ -1,8 +1,34 @@
 """PROPS, applied to trees: sample next from the places that were sampled too rarely (arXiv:2311.08290).
 
-Of 16 rollouts 8 start at the prompt, and the others leave where the tree undersamples the policy
-(`UnderSampled`), so that a group is nearer to the policy than as many independent samples. The public code
-trains a behaviour policy on control tasks, with a clip of 0.3 and refreshed every 16 steps; this is its rule, not that.
+Of 16 rollouts 8 start at the prompt, and the others leave where the tree undersamples the policy (`UnderSampled`), so
+that a group is nearer to the policy than as many independent samples. The behaviour policy, which the paper trains by
+gradient steps for this, is left out: it would change while a batch is sampled, every 16 actions. Its rule chooses
+places of a tree here; its clip of 0.3 and its stop are those of that policy. The target's update is the paper's, with
+a turn as an action:
+
+    A_t = delta_t + 0.99 * 0.95 A_{t+1},   delta_t = r_t + 0.99 V_{t+1} - V_t,   normalised over the batch
+    L = - mean of min(rho A, clip(rho, 0.8, 1.2) A) - 0.01 entropy,   until mean(rho - 1 - log rho) > 0.03
+
+rho is the ratio to the policy at the start of the update, not to the one that sampled.
+
+Equations:
+    Read: the public code, the abstract, a review of the paper, and notes by others. The paper's text was not read.
+
+    - C1, behaviour's loss: left out: there is no behaviour policy; `UnderSampled` has its aim.
+    - C2, when: left out: the same; `UnderSampled` looks at the tree after each round.
+    - C3, ROS: left out: the forerunner of C1.
+    - C4, advantage: `Gae`, at turns.
+    - C5, target's loss: `Policy`, `GroupRelative` over the batch, std of n - 1; log-probs recomputed.
+    - C6, whole: `Policy(entropy=0.01)`, `Value(clip=0.2)`, `SkipStep` above a divergence of 0.03.
+    - C7, buffer: left out: of one batch by default, as here; `replay.Mix` adds earlier ones.
+
+Differs:
+    - Normalisation: over the mini-batch in the code; over the batch here.
+    - Ratio: of an action in the code; of each token of a turn here, with a mean over turns.
+    - Weight of the value loss: 0.5 beside the policy's loss in the code; the critic is a model with its own optimizer
+      here.
+
+Needs: the models critic and policy; rewards of turns.
 """
 
 from __future__ import annotations
@@ -10,10 +36,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentrl_core import Recipe
-from agentrl_core.advantage import GroupRelative
+from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.component import option
-from agentrl_core.loss import Clip, Policy
+from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.rollout import BudgetedRollout, Group
+from agentrl_core.schedule import Above, SkipStep
 
 
 @dataclass(frozen=True)
@@ -60,6 +87,16 @@ PROPS = Recipe(
     name="props",
     source="arXiv:2311.08290",
     rollout=UnderSampled(budget=16, initial=8),
-    advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.3, 0.3)),
+    advantage=(
+        Gae(level="step", gamma=0.99, lam=0.95, column="reward", outcome=""),
+        GroupRelative(column="advantage", level="step", group_by="batch", eps=1e-8),
+    ),
+    loss=(
+        Train(Value("step_mean", clip=0.2, level="step"), model="critic"),
+        Train(Policy("step_mean", entropy=0.01)),
+    ),
+    hooks=SkipStep(when=Above("approximate_kl", 0.03)),
+    old_logprob="recomputed",
+    epochs=4,
+    minibatches=64,
 )
