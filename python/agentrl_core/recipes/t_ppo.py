@@ -1,15 +1,30 @@
 """T-PPO: updates on windows of responses that have not ended, so that nobody waits for the longest (arXiv:2506.15050).
 
-    each iteration samples at most l tokens of each response; one that has not ended goes on in the next, under its
-    weights A_t = sum_k lambda^k delta_{t+k},   delta_t = r_t + V_{t+1} - V_t,   V after the last token of a window:
-    V_{l-1} L_policy = - mean over the tokens of this window of min(r A, clip(r, 0.8, 1.2) A)
+    A_t = sum_k lambda^k delta_{t+k},   delta_t = r_t + V_{t+1} - V_t,   V after the last token of a window: V_{l-1}
+    L_policy = - mean over the tokens of this window of min(r A, clip(r, 0.8, 1.2) A)
     L_critic = mean over all tokens of the responses that have ended of 1/2 (V - R)^2,   R their score
 
-with lambda 0.95 and no discount. Collect with `Collector(..., batch_policy=BatchPolicy(max_new_tokens=l))` and groups
-of one. The paper does not state the length of its windows; a third of the longest response is proposed. A critic that
-returns 0 gives windows without an end no signal: warm it up on responses that have ended.
+with lambda 0.95 and no discount. Each iteration samples at most l tokens of each response; one that has not ended goes
+on in the next, under the newer weights. Collect with `Collector(..., batch_policy=BatchPolicy(max_new_tokens=l))` and
+groups of one. The paper does not state the length of its windows; a third of the longest response is proposed. A critic
+that returns 0 gives windows without an end no signal: warm it up on responses that have ended.
 
 Needs: the critic as token column `value`.
+
+Equations:
+    Read: the abstract, reviews and summaries of others; the paper's text was not read.
+
+    - N1, truncated rollout: `BatchPolicy(max_new_tokens=l)` of the collector, which gives the batches.
+    - N2, EGAE of an unfinished response: `CutOff`, then `Gae(at_truncation="repeat")`.
+    - N3, GAE of a finished response: the same `Gae`, with 0 after the end.
+    - N4, policy tokens: `LatestVersionOnly`.
+    - N5, value tokens: `ScoreAsReturn`, and `Where(column="success", at_least=0.0)` of the critic's `Train`.
+
+Differs:
+    - Lambda and discount: not said; 0.95 and none here, the usual ones.
+    - Optimizer steps, clip range and KL: not said; 1, 0.2 and none here.
+    - Batch: constant in the paper, since finished responses give their slot to a new prompt; here an iteration asks
+      for as many groups as the caller says.
 """
 
 from __future__ import annotations
