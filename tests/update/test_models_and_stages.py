@@ -71,9 +71,10 @@ def test_one_recipe_trains_both(key: str) -> None:
             optimizers[update.model].step()
         changed = {name for name, model in trained.items() if not snapshot(model).equal(before[name])}
         assert changed == set(named)
-        for name in named:
+        for training in recipe.losses(stage):
+            name = training.model
             prefix = "" if name == "policy" else f"{name}."
-            assert updates.metrics[f"{prefix}updates"] == 1
+            assert updates.metrics[f"{prefix}updates"] == training.epochs * training.minibatches
             assert np.isfinite(updates.metrics[f"{prefix}loss"])
             seen.add((stage, name))
         assert all(metric.startswith("critic.") for metric in updates.metrics) == ("policy" not in named)

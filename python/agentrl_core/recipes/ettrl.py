@@ -13,7 +13,7 @@ Equations:
     - C1, majority reward: `AnswerAgreement(kind="majority")`.
     - N1, entropy-fork tree: `TokenForks`.
     - N2, advantage of the group: `GroupRelative`, std of n - 1 and 1e-6 added to it.
-    - N3, clipped advantage: left out: the other variant, whose bound no source gives.
+    - N3, clipped advantage: left out: the other variant, whose bound no source gives; `GroupRelative(at_most=beta)`.
     - N4, advantage by relative entropy: `EntropyScaled(kind="relative")`; `at_least=0.0` bounds the factor at 0, as the
       notes do.
 

@@ -21,6 +21,7 @@ Equations:
 Differs:
     - Clip range: the trainer's default in the code, which was not read; 0.2 here. It does not act in the one step of a
       batch.
+    - Edge: one more than an image away makes the mean negative or wild in the code; the mean is 0 here.
     - Template: fast thinking, answers without reasoning, is a prompt; the environment's here.
 
 Needs: the facts `box_x1`, `box_y1`, `box_x2`, `box_y2` of the answer (none if it cannot be parsed), the same of the

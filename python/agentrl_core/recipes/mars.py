@@ -21,6 +21,8 @@ Equations:
     - C9, KL term: `KL(0.2)`.
 
 Differs:
+    - Paper: by a port of others its text sums first and then centres all returns of a player, without C2, C3 and C5;
+      the code is followed here, since the text was not read.
     - Optimizer steps a batch: 384 trajectories by 4 times the number of devices in the code, 1 here. `minibatches`
       makes more; the clip range acts from the second one on.
     - Distinct values: as floating-point numbers in the code; values that agree to 5 decimals are one here.

@@ -10,30 +10,14 @@ from common_examples import CommonExamples, advantages, given_advantages
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 from pools import Story
-from riddles import RIGHT, Riddle, Riddles, in_turn, solve
+from riddles import PaidRiddles, in_turn, solve
 
 from agentrl_core import recipes
 from agentrl_core.engine import Sampling
-from agentrl_core.env import StepResult, Task
 
 EXAMPLES = PaperExamples("ace_reason")
 RECIPE = recipes.ACE_REASON
 CommonExamples(EXAMPLES, RECIPE, but=["groups of five and of three", "a group of one"])
-
-
-class OneAnswer(Riddle):
-    """An episode that any answer ends."""
-
-    def step(self, action: str) -> StepResult:
-        return StepResult(reward=float(RIGHT in action), terminated=True, success=RIGHT in action)
-
-
-class OneAnswerRiddles(Riddles):
-    """Riddles of such episodes."""
-
-    def reset(self, task: Task, seed: int) -> Riddle:
-        del seed
-        return OneAnswer(task)
 
 
 @EXAMPLES.by("groups of five and of three")
@@ -68,14 +52,14 @@ def stays(example: Example) -> Found:
 @EXAMPLES.by("a response longer than the stage's limit is right only after the limit grows")
 def longer(example: Example) -> Found:
     lengths, program = example.values["length"].astype(int), RECIPE.rollout
-    said = ["x" * (length - len(RIGHT)) + RIGHT for length in lengths]
+    said = [f"{1:0{length - 1}}" for length in lengths]  # a number, of which a part is 0
     found = {}
     for stage, name in enumerate(("at_8K", "at_16K", "at_24K", "at_32K")):
         limited = replace(program, limits=(program.limit(stage * program.every),))
         run = solve(
             RECIPE.replace(select=recipes.GRPO.select, rollout=limited),
             in_turn(*said),
-            world=OneAnswerRiddles(),
+            world=PaidRiddles(),
             group_size=len(said),
             sampling=Sampling(max_tokens=40_000),
             context_tokens=50_000,

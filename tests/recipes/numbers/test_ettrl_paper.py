@@ -15,6 +15,7 @@ from paper_numbers import Found, PaperExamples, answers, computed
 from riddles import RIGHT, solve
 
 from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
 from agentrl_core.engine import Request
 from agentrl_core.engine.scripted import ScriptedReply
 
@@ -86,6 +87,7 @@ def relative_entropy(example: Example) -> Found:
     bounded = reshaped(given["r"], given["H"], replace(RECIPE.weight, at_least=0.0))[1]
     return {
         "advantage": before,
+        "adv_clip": advantages(PAID.replace(advantage=GroupRelative(at_most=1.2), weight=None), given["r"])[0],
         "factor": factor,
         "adv_res": after,
         "adv_res_clamped_at_0": bounded,
