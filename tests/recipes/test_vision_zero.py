@@ -81,32 +81,41 @@ def test_votes_and_clues_are_learned_by_turns() -> None:
     agents = batch.keys("agent", "step").tolist()
     assert len(agents) == 4 + 3
     assert batch.column("suspected", "draw").tolist() == [1, 1, 0, 0]
-    # Votes: first 1, second -1, third -0.5: mean -1/6, s^2 = (49 + 25 + 4)/36 / 2 = 39/36.
-    scale = np.sqrt(39 / 36) + 1e-6
+    # Votes: first 1, second -1, third -0.5: mean -1/6, s^2 = (49 + 25 + 4)/36 / 3 = 26/36.
+    scale = np.sqrt(26 / 36) + 1e-8
     kept = batch.column("keep", "step") != 0
     assert kept.tolist() == [False, False, True, False, True, False, True]
     np.testing.assert_allclose(
         batch.column("advantage", "step")[kept], [7 / 6 / scale, -5 / 6 / scale, -1 / 3 / scale], rtol=1e-5
     )
-    # When the votes are good enough, clues are trained. Votes for the civilians 1, 0, 0, mean 1/3; for the spy 1.
+    # Clues are trained when votes have been for long enough. Votes for the civilians 1, 0, 0, mean 1/3; for the spy 1.
     # Spy: -0.1 (1 - 1/3) = -1/15. Civilians: 0.1/3 * 2/3 = 1/45, less 0.1 (v - 1/3): 1/45 - 1/15 and 1/45 + 1/30 twice.
-    states = recipe.next_states({}, IterationRecord.of(batch, {"right_votes": 0.9}))
-    now = recipe.at(1, states)
+    states: Mapping[str, Any] = {}
+    phases = []
+
+    def iterate(count: int, right: float, unsure: float = 0.0) -> None:
+        nonlocal states
+        for _ in range(count):
+            phases.append(recipe.at(1, states).weight.votes)
+            record = IterationRecord.of(batch, {"right_votes": right, "unsure_votes": unsure})
+            states = recipe.next_states(states, record)
+
+    iterate(20, 0.9)
+    now = recipe.at(20, states)
     credited = now.credit(solve(now, voting, world=SpyWorld(), group_size=1).batch)
     scores = [-1 / 15, 1 / 45 - 1 / 15, 1 / 45 + 1 / 30, 1 / 45 + 1 / 30]
     np.testing.assert_allclose(credited.column("score", "draw"), scores, rtol=1e-5)
     assert sum(scores) == pytest.approx(0.0), "a game's rewards add up to nothing"
-    # The baseline of a role has moved before it is taken off: 0.1 of its mean, which is 1/45 for the civilians.
-    wanted = [0.9 * scores[0], *(score - 0.1 / 45 for score in scores[1:])]
+    # The baseline of a role has moved before it is taken off: 0.05 of its mean, which is 1/45 for the civilians.
+    wanted = [0.95 * scores[0], *(score - 0.05 / 45 for score in scores[1:])]
     np.testing.assert_allclose(credited.column("advantage", "draw"), wanted, rtol=1e-4)
     assert (credited.column("keep", "step") != 0).tolist() == [True, True, False, True, False, True, False]
-    # Back to the votes where the average is at 0.3. 0.9^8 = 0.43: 0.5 + 0.4 * 0.43 = 0.67, then 0.35, 0.15, 0.06.
-    phases = []
-    for votes in (0.5, 0.1, 0.0, 0.0):
-        for _ in range(8):
-            states = recipe.next_states(states, IterationRecord.of(batch, {"right_votes": votes}))
-        phases.append(recipe.at(1, states).weight.votes)
-    assert phases == [False, False, True, True]
+    # The average is 0.9 (1 - 0.95^20) = 0.577 then, an error above 0.4: back to votes after the least of 5 iterations.
+    # Of the votes after them too many are unsure, until 20 iterations are over.
+    iterate(5, 0.5)
+    iterate(20, 1.0, unsure=0.6)
+    iterate(1, 1.0)
+    assert phases == [True] * 20 + [False] * 5 + [True] * 20 + [False]
 
 
 class Relay:

@@ -58,7 +58,7 @@ CASES: list[tuple[Controller, list[float], list[float]]] = [
     (PID("x", proportional=0.5, integral=1.0, derivative=0.1, windup=1.0), [4.0, -1.0], [3.0, -1.0]),
     (BangBang(threshold=0.5), [0.5, 0.51, 0.2], [1.2, 0.8, 1.2]),
     # averages 0, 0.5, 0.75, 0.375, 0.1875
-    (Hysteresis(low=0.2, high=0.7, momentum=0.5), [0.0, 1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0, 0.0]),
+    (Hysteresis(low=0.2, high=0.7, momentum=0.5, dwell=1), [0.0, 1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0, 0.0]),
     (Plateau("s", gain=0.1, patience=2), [0.2, 0.3, 0.25, 0.5, 0.5, 0.5], [0.0, 0.0, 1.0, 0.0, 0.0, 1.0]),
     (FirstValue(), [0.7, 0.2], [0.7, 0.7]),
     (Above("kl", 0.02), [0.02, 0.03], [0.0, 1.0]),
@@ -130,7 +130,7 @@ def test_one_that_moves_with_every_step() -> None:
 
 
 def test_components_options_and_names_are_chosen() -> None:
-    by = Hysteresis("success", 0.2, 0.8, momentum=0.0)
+    by = Hysteresis("success", 0.2, 0.8, momentum=0.0, dwell=1)
     recipe = recipes.GRPO.replace(
         advantage=Choice((advantage.GroupRelative(), advantage.TrackedBaseline(decay=Schedule(0.9, 0.5, 10))), by),
         weight=Choice((None, advantage_weight()), by),
@@ -163,7 +163,7 @@ def advantage_weight() -> Any:
         (lambda: loss.KL(Dual(start=1.0, at_least=-1.0)), "option at_least=-1.0"),
         (lambda: loss.KL(Dual(start=1.0)), "option coefficient=0.0 is not possible"),
         (lambda: loss.KL(FirstValue()), "option coefficient=0.0 is not possible"),
-        (lambda: Hysteresis(low=1.0), "option low=1.0 is not possible; give a number below high=0.7"),
+        (lambda: Hysteresis(low=1.0), "option low=1.0 is not possible; give a number below high=0.9"),
         (lambda: loss.KL(0.1) and Dual(start=0.0, kind="logarithmic"), "its logarithm moves"),
         (
             lambda: recipes.GRPO.replace(weight=(Choice((None, advantage_weight()), Above("x")), advantage_weight())),

@@ -3,8 +3,23 @@
     R = ceil(4 x) / 4 where the answer is valid, else 0,   x = exp(-(dx^2 + dy^2) / 2),   A = (R - mean) / std
 
 dx and dy are the distances from the target in units of its size. Tasks with a matched share x of cells or items have
-`reward.OutcomeScore()` in the place of `reward.GaussianProximity`. How many tiers: 4, as the paper found best; their
-worth is ours.
+`reward.OutcomeScore()` in the place of `reward.GaussianProximity`. Four tiers were best in the paper; they are evenly
+spaced here.
+
+Equations:
+    Read: notes of others only; the paper's text was not read.
+
+    - S1, reward: an option, after `RoundUpReward` in the place of the gate: `CombineReward(column="score",
+      coefficient=alpha - 1)` and `CombineReward(column="reward.correct")`.
+    - S2, tier: `RoundUpReward(count=4)`.
+    - S3, spatial quality: `GaussianProximity(column="dx,dy")`.
+    - S4, structured quality: `OutcomeScore`, of an environment that pays the share.
+    - S5, other form of the reward: the last `CombineReward`, a gate.
+    - S6, group advantage: `GroupRelative`.
+
+Differs:
+    - Form of the reward: C + alpha S in one note, valid S in the other; the second one here, since alpha was not said.
+    - Worth of tiers: one note has values that grow progressively; evenly spaced here, as in the other.
 
 Needs: the facts `dx` and `dy` of trajectories, and the reward's component `valid`.
 """

@@ -1,17 +1,42 @@
 """Vision-Zero: a game of who is the spy, in which clues and votes are learned by turns (arXiv:2509.25541).
 
 Each player gives clues, then the civilians vote for whom they take for the spy. Two phases alternate, by how well the
-votes are: once their moving average has reached 0.7 clues are trained, once it has fallen to 0.3 votes are (the paper's
-thresholds are not public; its code changes every step). Of the votes v that a player gets:
+votes are (`Hysteresis`): when they are good, clues are trained, when they are bad, votes are. Of the votes v that a
+player gets:
 
     clues:  r_spy = -0.1 (v_spy - mean v_civilians),   r_j = 0.1/n (v_spy - mean) - 0.1 (v_j - mean)
-            A = r - b of the player's role,  b <- 0.9 b + 0.1 mean r, moved before it is taken off
-    votes:  1 right, -0.5 none, -1 wrong: paid by the environment;  A is GRPO's over the votes of a game
+            A = r - b of the player's role,  b <- 0.95 b + 0.05 mean r, moved before it is taken off
+    votes:  1 right, -0.5 none, -1 wrong: paid by the environment
+            A = (r - mean r) / (std r + 1e-8) over the votes of a game
 
 The rewards of the clues of a game add up to 0.
 
+Equations:
+    Read: the paper's section 2.2 and table 5, and the public code.
+
+    - 1 and C1, clue reward and potential: `ZeroSumVotes`.
+    - C2 and C3, clue rewards of spy and civilians: `ZeroSumVotes`.
+    - 2 and C5, role advantage: `TrackedBaseline(kind="ema", key="spy", decay=0.95, update="before")`.
+    - 3 and 6, objectives: `Policy(kl=KL(0.04))`; at the first step its gradient is A times that of the log-likelihood.
+    - 4, decision reward: paid by the environment; not computed: it knows who the spy is.
+    - 5 and C7, decision advantage: `GroupRelative(column="reward", level="step", group_by="episode_id,vote", ddof=0)`.
+    - 8, averages: `Hysteresis`, of the metrics `right_votes` and `unsure_votes` (equation 7), which the loop measures.
+    - 9 and 10, change of the stage: `Hysteresis`.
+    - C4, role baseline in the code: an option, `TrackedBaseline(decay=0.9)`.
+    - C6, decision reward in the code: left out: an environment that pays the paper's with a bonus for the format.
+    - C8, loss in the code: `Policy("step_mean", kl=KL(0.04))`, clip range 0.2; `PhaseSteps` keeps those of the phase.
+    - C9, phase in the code: left out: a fixed cycle; the paper's rule is here (9 and 10).
+
+Differs:
+    - Length of an utterance: the paper has its whole log-likelihood; the code and this recipe average over its tokens.
+    - Votes: of the civilians in the paper and here; of generations of a judge in the code.
+    - Game with one vote: its advantage is its reward in the code, 0 here.
+    - Players: four civilians in the paper, three in the code and here.
+    - Discount: 0.99 of the code's potential, which has no steps; none here.
+
 Needs: trajectories with the facts `suspected`, how many valid votes the player got, and `spy`, 1 for the spy; steps
-with the fact `vote`, 1 for a vote; rewards of steps; the metric `right_votes` of the iteration, their share.
+with the fact `vote`, 1 for a vote; rewards of steps; the metrics `right_votes` and `unsure_votes` of the iteration, the
+shares of right votes and of players that did not vote; the model reference.
 """
 
 from __future__ import annotations
@@ -24,7 +49,7 @@ import numpy as np
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative, TrackedBaseline
 from agentrl_core.component import BatchComponent, Column, Rows, State, draw, option, step, sum_rows
-from agentrl_core.loss import Policy
+from agentrl_core.loss import KL, Policy
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.rollout import SelfPlay
 from agentrl_core.schedule import Choice, Controller
@@ -37,18 +62,24 @@ if TYPE_CHECKING:
 class Hysteresis(Controller):
     """0 or 1: 1 once the average of a metric has reached `high`, 0 again once it has fallen to `low`.
 
-    average <- momentum average + (1 - momentum) metric, at first the metric itself. In a `Choice` it changes between
-    phases that each go on until they are saturated (Vision-Zero, arXiv:2509.25541: momentum 0.9).
+    average <- momentum average + (1 - momentum) metric, at first 0. In a `Choice` it changes between phases that each
+    go on until they are saturated (Vision-Zero, arXiv:2509.25541). With `unsure`, the average of a second metric, the
+    share without an answer, has to be at most `unsure_low` for 1, and brings back 0 from `unsure_high` on.
 
     Args:
         metric: name of the metric.
         low: where it falls back to 0.
         high: where it rises to 1, above `low`.
-        momentum: of the average, at least 0 and below 1.
+        momentum: of the averages, at least 0 and below 1.
+        unsure: name of the second metric; empty: none.
+        unsure_low: the largest second average that lets it rise.
+        unsure_high: the second average that makes it fall, above `unsure_low`.
+        dwell: it stays for so many iterations at least.
+        patience: it changes after so many iterations in any case; None: never.
 
     Example:
         >>> from agentrl_core.recipes.vision_zero import Hysteresis
-        >>> phase = Hysteresis("success", low=0.3, high=0.7, momentum=0.0)
+        >>> phase = Hysteresis("success", low=0.3, high=0.7, momentum=0.0, dwell=1)
         >>> state, values = phase.initial_state(), []
         >>> for success in (0.5, 0.8, 0.5, 0.2, 0.5):
         ...     state = phase.moved(state, {"success": success})
@@ -58,18 +89,25 @@ class Hysteresis(Controller):
     """
 
     metric: str = option("success", filled=True)
-    low: float = 0.3
-    high: float = 0.7
-    momentum: float = option(0.9, at_least=0, below=1)
+    low: float = 0.6
+    high: float = 0.9
+    momentum: float = option(0.95, at_least=0, below=1)
+    unsure: str = ""
+    unsure_low: float = 0.1
+    unsure_high: float = 0.5
+    dwell: int = option(5, at_least=1)
+    patience: int | None = option(20, at_least=1)
 
     def check_options(self) -> None:
         """There is room between the thresholds."""
         self.require(self.low < self.high, "low", f"give a number below high={self.high}")
+        apart = self.unsure_low < self.unsure_high
+        self.require(apart, "unsure_low", f"give a number below unsure_high={self.unsure_high}")
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The metric."""
-        return (self.metric,)
+        """The metrics."""
+        return (self.metric, self.unsure) if self.unsure else (self.metric,)
 
     @property
     def examples(self) -> tuple[float, ...]:
@@ -77,15 +115,24 @@ class Hysteresis(Controller):
         return 0.0, 1.0
 
     def begin(self) -> State:
-        """0, and no average."""
-        return {"value": 0.0, "average": None}
+        """0, and averages of 0."""
+        return {"value": 0.0, "average": 0.0, "unsure": 0.0, "age": 0}
 
     def move(self, state: State, *metrics: float) -> State:
         """One measurement."""
-        before = metrics[0] if state["average"] is None else state["average"]
-        average = self.momentum * before + (1.0 - self.momentum) * metrics[0]
-        value = 1.0 if average >= self.high else 0.0 if average <= self.low else state["value"]
-        return {"value": value, "average": average}
+        metric, unsure = metrics if self.unsure else (metrics[0], 0.0)
+        average, doubt = (
+            self.momentum * before + (1.0 - self.momentum) * now
+            for before, now in ((state["average"], metric), (state["unsure"], unsure))
+        )
+        age, value = state["age"] + 1, state["value"]
+        if value == 0.0:
+            reached = average >= self.high and doubt <= self.unsure_low
+        else:
+            reached = average <= self.low or doubt >= self.unsure_high
+        if (reached and age >= self.dwell) or (self.patience is not None and age >= self.patience):
+            value, age = 1.0 - value, 0
+        return {"value": value, "average": average, "unsure": doubt, "age": age}
 
     def value(self, state: State) -> float:
         """0 or 1."""
@@ -160,7 +207,7 @@ class PhaseSteps(BatchComponent):
         return rows.keep(rows.flags("vote") == self.votes)
 
 
-_PHASE = Hysteresis("right_votes", low=0.3, high=0.7)
+_PHASE = Hysteresis("right_votes", unsure="unsure_votes")
 
 VISION_ZERO = Recipe(
     name="vision_zero",
@@ -169,11 +216,11 @@ VISION_ZERO = Recipe(
     reward=Choice((OutcomeScore(), ZeroSumVotes()), _PHASE),
     advantage=Choice(
         (
-            GroupRelative(column="reward", level="step", group_by="episode_id,vote"),
-            TrackedBaseline(kind="ema", key="spy", decay=0.9, initial=0.0, update="before"),
+            GroupRelative(column="reward", level="step", group_by="episode_id,vote", ddof=0, eps=1e-8),
+            TrackedBaseline(kind="ema", key="spy", decay=0.95, initial=0.0, update="before"),
         ),
         _PHASE,
     ),
     weight=Choice((PhaseSteps(votes=True), PhaseSteps(votes=False)), _PHASE),
-    loss=Policy(),
+    loss=Policy("step_mean", kl=KL(0.04)),
 )
