@@ -14,6 +14,7 @@ from riddles import Riddles, in_turn, solve
 
 from agentrl_core import recipes
 from agentrl_core.env import StepResult, Task
+from agentrl_core.exceptions import InvalidInputError
 
 EXAMPLES = PaperExamples("bq_nco")
 Shown = Callable[[Sequence[str]], str]
@@ -123,8 +124,9 @@ def two_steps(example: Example) -> Found:
     }
 
 
-def test_a_task_without_a_solution_makes_no_draw() -> None:
-    assert not solve(recipes.BQ_NCO, in_turn("unasked"), world=Riddles(()), group_size=2).drawn
+def test_a_task_without_a_solution_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"task 'train \d+' has no solution; give Task"):
+        solve(recipes.BQ_NCO, in_turn("unasked"), world=Riddles(()), group_size=2)
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)
