@@ -62,8 +62,8 @@ class ResidualSteps(Rollout):
         for action in solution[: int(branch.uniform("left") * len(solution))]:
             branch.write(action, trained=False)
             seen = (await branch.submit()).observation
-        if branch.over:
-            return
+            if branch.over:  # the environment ended before the solution did
+                return
         if seen is not None:
             await branch.rewrite([seen])
         branch.write(solution[len(branch.turns)])

@@ -10,7 +10,7 @@ import pytest
 from arithmetic import Value
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
-from riddles import Riddles, in_turn, solve
+from riddles import RIGHT, Riddles, in_turn, solve
 
 from agentrl_core import recipes
 from agentrl_core.env import StepResult, Task
@@ -122,6 +122,11 @@ def two_steps(example: Example) -> Found:
     return {
         f"loss_{place}": imitated(example.values[name], 0) for place, name in enumerate(("first", "second"), start=1)
     }
+
+
+def test_a_problem_that_ends_early_trains_nothing_after_its_end() -> None:
+    run = solve(recipes.BQ_NCO, in_turn("unasked"), world=Riddles((RIGHT, "late")), group_size=12)
+    assert {(row.trained, row.status) for row in run.drawn} == {(f"{RIGHT}<|im_end|>", "finished"), ("", "finished")}
 
 
 def test_a_task_without_a_solution_is_refused() -> None:
