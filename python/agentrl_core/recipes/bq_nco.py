@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Imitation
 from agentrl_core.rollout import Branch, Rollout
 
@@ -39,7 +40,8 @@ from agentrl_core.rollout import Branch, Rollout
 class ResidualSteps(Rollout):
     """Trains one action of the task's solution, in the context of what the actions before it leave to do.
 
-    A task without a solution makes no draw.
+    Raises:
+        InvalidInputError: a task has no solution.
 
     Example:
         >>> from agentrl_core.recipes.bq_nco import ResidualSteps
@@ -50,16 +52,18 @@ class ResidualSteps(Rollout):
     async def branch(self, branch: Branch) -> None:
         """Play so many actions, forget them, write the next one."""
         await branch.begin()
-        solution = branch.group.task.solution
+        task = branch.group.task
+        solution = task.solution
         if not solution:
-            branch.drop("no solution")
-            return
+            raise InvalidInputError(
+                f"{self.title()}: task {task.task_id!r} has no solution; give Task(solution=...) its actions"
+            )
         seen = None
         for action in solution[: int(branch.uniform("left") * len(solution))]:
             branch.write(action, trained=False)
             seen = (await branch.submit()).observation
-        if branch.over:
-            return
+            if branch.over:  # the environment ended before the solution did
+                return
         if seen is not None:
             await branch.rewrite([seen])
         branch.write(solution[len(branch.turns)])

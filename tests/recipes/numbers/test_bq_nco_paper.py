@@ -10,10 +10,11 @@ import pytest
 from arithmetic import Value
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
-from riddles import Riddles, in_turn, solve
+from riddles import RIGHT, Riddles, in_turn, solve
 
 from agentrl_core import recipes
 from agentrl_core.env import StepResult, Task
+from agentrl_core.exceptions import InvalidInputError
 
 EXAMPLES = PaperExamples("bq_nco")
 Shown = Callable[[Sequence[str]], str]
@@ -123,8 +124,14 @@ def two_steps(example: Example) -> Found:
     }
 
 
-def test_a_task_without_a_solution_makes_no_draw() -> None:
-    assert not solve(recipes.BQ_NCO, in_turn("unasked"), world=Riddles(()), group_size=2).drawn
+def test_a_problem_that_ends_early_trains_nothing_after_its_end() -> None:
+    run = solve(recipes.BQ_NCO, in_turn("unasked"), world=Riddles((RIGHT, "late")), group_size=12)
+    assert {(row.trained, row.status) for row in run.drawn} == {(f"{RIGHT}<|im_end|>", "finished"), ("", "finished")}
+
+
+def test_a_task_without_a_solution_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"task 'train \d+' has no solution; give Task"):
+        solve(recipes.BQ_NCO, in_turn("unasked"), world=Riddles(()), group_size=2)
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)
