@@ -105,8 +105,8 @@ def test_scope_leads_one_failure_on() -> None:
     expert = batch.column("expert", "token")[tokens[steps[draw]] : tokens[steps[draw + 1]]]
     own = len("one\n\ntwo\n\n")
     assert expert.tolist() == [0] * own + [1] * (len(mended) - own + 1)
-    # A teacher who does not help is dropped; a bad first step, or one in the first half, is left alone.
-    for speaker in (judging(marks, teacher=WRONG), judging("1: bad"), judging("2: bad"), judging("all fine")):
+    # A teacher who does not help is dropped; a bad first step, or none, is left alone.
+    for speaker in (judging(marks, teacher=WRONG), judging("1: bad"), judging("all fine")):
         left = solve(LedOn(column="success"), speaker, group_size=2)
         assert [row.actions for row in left.drawn] == [[ATTEMPT]] * 2
     with_teacher = solve(LedOn(column="success", at_most=2), judging(marks), group_size=3)

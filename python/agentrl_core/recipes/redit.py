@@ -1,9 +1,20 @@
-"""ReDit: a little noise on discrete rewards, so that groups of equal rewards have a direction (arXiv:2506.18631).
+"""ReDit: add a little noise to discrete rewards, so that groups of equal rewards have a direction (arXiv:2506.18631).
 
     R' = R + u,  u uniform in [-0.05, 0.05],   A = (R' - mean) / std
 
-The gradient is the same on average. A group of equal rewards gets advantages of full size, which is meant. Filters
-judge the reward without noise, `score_clean`. Normal noise of the same spread: `NoiseReward(kind="normal")`.
+A group of equal rewards gets advantages of full size, which is meant: the size of the noise drops out. Filters judge
+the reward without noise, `score_clean`.
+
+Equations:
+    Read: the paper's abstract, and notes of others.
+
+    - S1, dithered reward: `NoiseReward`, new noise for each draw of each iteration.
+    - S2, noise: uniform with a = 0.05; `NoiseReward(kind="normal")` has the same spread, a / sqrt(3).
+    - S3, group advantage: `GroupRelative`, std of n - 1 with nothing added to it.
+    - S4, policy loss: `Policy`, clip range 0.2.
+
+Differs:
+    - Clip range, KL, optimizer steps: of GRPO in the paper, without numbers; 0.2, none and 1 here.
 """
 
 from __future__ import annotations
@@ -86,6 +97,6 @@ REDIT = Recipe(
     name="redit",
     source="arXiv:2506.18631",
     reward=(OutcomeScore(), NoiseReward()),
-    advantage=GroupRelative(),
+    advantage=GroupRelative(eps=0.0),
     loss=Policy(),
 )

@@ -1,11 +1,25 @@
-"""SCOPE: a failure that was right for long is led on by a teacher from its first bad step.
+"""SCOPE: let a teacher go on from the first bad step of a failure that was right for long (arXiv:2602.24110).
 
-In groups of which less than half succeeded, the first failure whose steps are good up to at least their half is mended,
+In groups of which less than half succeeded, the first failure whose first bad step t of T has t / T >= 0.5 is mended,
 one for a group: the policy's text before the first step that a process reward model marks below 0.5, then that of the
 agent `teacher` from there on. If the whole succeeds it takes the place of the failure, else it is dropped. Tokens
 of the teacher have the factor p / (p + 0.1) in the place of a ratio. A failure whose first step is bad is left alone.
-Theta, the share, the number of repairs and the factor are proposals: the paper does not publish them. Source:
-Recycling Failures (SCOPE) (arXiv:2602.24110).
+
+Equations:
+    Read: the paper's abstract, and notes of others, whose proposals the numbers are.
+
+    - N1, first error: `FirstBadStep(threshold=0.5)`.
+    - N2, repaired rollout: `LedOn`, in the place of the failure.
+    - N3, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - N4, weights of foreign tokens: `Policy(expert=Expert(0.1))`; a teacher's own probabilities are not recorded.
+
+Differs:
+    - Repair beside the failure: the notes leave open whether it replaces it, as here.
+    - Weights by the teacher's density, min(p / p_teacher, 2), in the notes if it is known; not here.
+    - Clip range, KL: not said; 0.2 and none here.
+
+Needs: the agents judge (the process reward model) and teacher; `recomputed_logprob`, by the policy before the first
+update.
 """
 
 from __future__ import annotations
@@ -30,6 +44,24 @@ from agentrl_core.weight import ExpertMask
 
 
 @dataclass(frozen=True)
+class FirstBadStep(JudgeLocator):
+    """As `JudgeLocator`, but the share of a location is t / T, with the bad step t of T counted in.
+
+    Example:
+        >>> from agentrl_core.recipes.scope import FirstBadStep
+        >>> FirstBadStep().threshold
+        0.5
+    """
+
+    async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
+        """Return the first step below the threshold; None if it is the first of all."""
+        found = await super().locate(group, branch)
+        if found is None or not found.step.number:
+            return None
+        return found._replace(share=found.share * (found.step.number + 1) / found.step.number)
+
+
+@dataclass(frozen=True)
 class LedOn(Repair):
     """A teacher continues a failure from its first bad step.
 
@@ -44,7 +76,7 @@ class LedOn(Repair):
         1
     """
 
-    locator: ErrorLocator = JudgeLocator()  # noqa: RUF009 - frozen
+    locator: ErrorLocator = FirstBadStep()
     rate_below: float = option(0.5, at_least=0)
     share_at_least: float = option(0.5, at_least=0, at_most=1)
     teacher: str = option("teacher", filled=True)
@@ -52,8 +84,6 @@ class LedOn(Repair):
 
     async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
         """Fork, insert the teacher's text, and see whether it helps."""
-        if not fault.step.number:
-            return False
         mended = branch.fork(at=fault.step.begin)
         text = await ask_agent(group, fill_template(self.question, group, [mended]), agent=self.teacher, about=branch)
         if text:
