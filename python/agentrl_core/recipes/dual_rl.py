@@ -23,6 +23,7 @@ Equations:
 Differs:
     - Divergence: total variation with lambda 0.8, one of the README's two settings; its other one is chi-squared with
       lambda 1, `DualValue("step_mean", divergence="chi_squared", share=1.0)`, which has no linear term.
+    - Value in the weights of actions: from after its update in the code, from before it here.
     - Temperature: 3, that of locomotion; mazes have 10.
 
 Source: arXiv:2302.08560. Needs: rewards of steps; the critic, as step column `value`.

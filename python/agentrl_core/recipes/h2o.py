@@ -26,6 +26,7 @@ Equations:
 Differs:
     - Critics: two of actions, of which the smaller counts, in the code; one of states here.
     - Gap: the mean over ten next states with noise in the code; tokens have no noise, so that it is of one here.
+    - Discount: 0.99 here; that of the code is in a file that was not read.
     - Clip range: 0.2 of the policy's ratio; the actor of the paper has none.
 
 Source: When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online Reinforcement Learning
