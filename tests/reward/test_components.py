@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -333,6 +334,19 @@ def test_first_visits_are_the_gain_of_a_coverage(seed: int) -> None:
     close(column(made, "step_score", "step"), expected)
     by_state = FirstVisits(key="agent,state_key", coefficient=0.5)(batch)
     close(column(by_state, "step_score", "step"), expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_is_paid_for_the_new_state_that_it_leads_to(seed: int) -> None:
+    batch = OutcomeScore(level="step")(ragged(seed))
+    expected = batch.column("reward", "step").astype(float)
+    for draw in plain(batch):
+        seen = {draw.steps[0].state}
+        for step, after in itertools.pairwise(draw.steps):
+            if after.state not in seen:
+                expected[step.row] = (0.0 if np.isnan(step.reward) else step.reward) + 1.0
+            seen.add(after.state)
+    close(column(FirstVisits(of_next=True)(batch), "step_score", "step"), expected)
 
 
 def test_closeness_and_the_soft_top_by_hand() -> None:
