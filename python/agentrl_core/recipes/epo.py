@@ -24,8 +24,8 @@ Equations:
     - C3, phase weight of the code: left out: another one than the paper's, an option there.
     - C4, when, in the code: left out: every batch has the penalty in the paper and here, in the code those that reach
       the second half of an episode.
-    - C5, no history, in the code: left out: the penalty is then 1 for every token, a constant without a gradient; in the
-      paper and here it is 0.
+    - C5, no history, in the code: left out: the penalty is then 1 for every token, a constant without a gradient; 0 in
+      the paper and here.
 
 Differs:
     - Aggregation: a mean over tokens, then turns, then trajectories in the paper, over all tokens here.
@@ -95,8 +95,8 @@ class EntropyBand(EntropyTerm):
         L = - coefficient * sum of w (H - (smoothing + early) P)
 
     With h the mean entropy of past iterations (stream `entropy_history`; 0 if there is none, and then P = 0): `hinge`:
-    P = outside (max(0, low h - H) + max(0, H - high h)). `indicator`: P = 0 inside (low h, high h), else `outside`; this
-    is the public code, and has no gradient.
+    P = outside (max(0, low h - H) + max(0, H - high h)). `indicator`: P = 0 inside (low h, high h), else `outside`;
+    this is the public code, and has no gradient.
 
     Args:
         coefficient: above 0.
