@@ -87,6 +87,6 @@ def test_a_system_as_a_chain(name: str, batch: Batch) -> None:
     found = made.column("advantage", "token")
     assert np.isfinite(found).all()
     assert np.any(found != 0.0)
-    if name in ("gdpo", "treepo", "prime", "reinforce++"):
+    if name in ("gdpo", "treepo", "reinforce++"):
         rows = [token.row for draw in plain(made) if draw.valid for token in draw.tokens if token.trained]
         np.testing.assert_allclose([found[rows].mean(), found[rows].std(ddof=1)], [0.0, 1.0], atol=1e-4)

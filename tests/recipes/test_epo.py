@@ -25,29 +25,30 @@ def test_epo(kind: str) -> None:
             if h == 0:
                 penalty = 0.0
             elif kind == "hinge":
-                penalty = torch.relu(low - entropy[t]) + torch.relu(entropy[t] - high)
+                penalty = 0.1 * (torch.relu(low - entropy[t]) + torch.relu(entropy[t] - high))
             else:
                 penalty = 0.0 if low < entropy[t] < high else 0.1
-            total = total - 0.01 * case.weight_entropy[t] * (entropy[t] - 0.7 * penalty)
+            total = total - 0.01 * case.weight_entropy[t] * (entropy[t] - (0.7 + 0.4) * penalty)
         return total
 
-    term = EntropyBand(0.01, 0.7, 0.5, 1.5, kind)
+    term = EntropyBand(0.01, 0.7, 0.5, 1.5, kind, early=0.4)
     agree(loss.Policy(clip=None, surrogate=loss.Reinforce(), entropy=term), case, expected)
 
 
-def test_history_is_the_mean_of_the_iterations_that_had_the_step() -> None:
+def test_history_is_the_mean_of_the_iterations_before() -> None:
     state = EntropyHistory().initial_state()
     for entropies, steps in (([1.0, 3.0, 5.0], [0, 0, 1]), ([4.0], [0])):
         closed = rollouts(entropies, steps)
         first = EntropyHistory().add_columns(state, closed).column("entropy_history", "token")
         state = EntropyHistory().next(state, IterationRecord.of(closed))
-    assert first.tolist() == [2.0]  # the second iteration sees the mean of the first
-    assert state == {"sums": [6.0, 5.0], "iterations": [2, 1]}
+    assert first.tolist() == [3.0]  # the second iteration sees the mean of the first
+    assert state == {"sum": 7.0, "iterations": 2}
     third = rollouts([0.0, 0.0, 0.0], [0, 1, 2])
-    assert EntropyHistory().add_columns(state, third).column("entropy_history", "token").tolist() == [3.0, 5.0, 0.0]
+    assert EntropyHistory().add_columns(state, third).column("entropy_history", "token").tolist() == [3.5, 3.5, 3.5]
+    assert EntropyHistory().next(state, IterationRecord.of(rollouts([0.0], [0], known=False))) == state
 
 
-def rollouts(entropies: list[float], steps: list[int]) -> Batch:
+def rollouts(entropies: list[float], steps: list[int], *, known: bool = True) -> Batch:
     """One draw with tokens of these entropies at steps of these numbers."""
     forest = Forest()
     forest.add_group(0, "task")
@@ -56,7 +57,9 @@ def rollouts(entropies: list[float], steps: list[int]) -> Batch:
     for number in sorted(set(steps)):
         own = [entropy for entropy, step in zip(entropies, steps, strict=True) if step == number]
         logprobs = [-1.0] * len(own)
-        forest.append(trajectory, list(range(len(own))), kind="action", logprobs=logprobs, entropies=own)
+        forest.append(
+            trajectory, list(range(len(own))), kind="action", logprobs=logprobs, entropies=own if known else None
+        )
         forest.step(trajectory)
     forest.finish(trajectory, reward=1.0)
     return forest.freeze()

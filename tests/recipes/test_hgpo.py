@@ -46,7 +46,7 @@ def test_histories_of_states(seed: int, power: float) -> None:
             for k in range(1, min(levels, t + 1) + 1):
                 votes = clusters.get((draw.group, k, tuple(s.state for s in draw.steps[t + 1 - k : t + 1])), [])
                 if draw.valid and len(votes) > 1:
-                    parts.append(((k + 1) ** power, compared(value, votes)))
+                    parts.append((k**power, compared(value, votes)))
             expected.append(sum(w * a for w, a in parts) / sum(w for w, _ in parts) if parts else 0.0)
     close(steps(HistoryRelative(levels=levels, level_power=power), batch, 0.9), expected)
     assert any(expected)
@@ -57,8 +57,9 @@ def test_absent_levels() -> None:
     draws = [(0, [1, 1]), (0, [1, 1])]
     batch = small(draws, draw_score=[0.0, 0.0], step_reward=[0.0, 1.0, 1.0, 1.0], step_place=[7, 7, 7, 7])
     options = {"anchor": "place", "levels": 2, "normalisation": Normalisation(scale="none")}
-    # Level 1: mean .75. Level 2 of the last steps: 0, weight 3/5 if it counts.
-    close(steps(HistoryRelative(**options), batch, 0.0), [-0.75, 0.1, 0.25, 0.1])
+    # Level 1: mean .75. Level 2 of the last steps: 0, weight 2/3 if it counts.
+    close(steps(HistoryRelative(**options), batch, 0.0), [-0.75, 0.25 / 3, 0.25, 0.25 / 3])
+    close(steps(HistoryRelative(**options, state_weight=2.0), batch, 0.0), [-0.75, 0.1, 0.25, 0.1])
     close(steps(HistoryRelative(**options, absent="zero"), batch, 0.0), [-0.75, 0.25, 0.25, 0.25])
 
 

@@ -249,6 +249,7 @@ def test_credit_of_gigpo_is_per_step(batch: Batch) -> None:
         batch.column("step", "step"),
         batch.keys("state_key", "step"),
         np.nan_to_num(batch.column("reward", "step")),
+        voter="trajectory",
         valid=np.isfinite(scores)[draws],
     )
     found = credited.column("advantage", "step")

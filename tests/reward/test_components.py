@@ -211,6 +211,7 @@ def test_information_gain() -> None:
     first, second = math.exp(-2.0) - math.exp(-2.5), math.exp(-1.0) - math.exp(-2.0)
     found = InformationGain()(batch)
     close(column(found, "gain", "step"), [first, second, *[math.nan] * 3])
+    close(column(found, "turn_reward", "step"), [first, second, 1.0, math.nan, 0.0])
     together = Discounted(column="gain", outcome="score")(found)
     close(column(together, "advantage", "step"), [first + second + 1.0, second + 1.0, 1.0, 0.0, 0.0])
 
@@ -225,7 +226,10 @@ def test_a_gain_is_asked_by_a_probe() -> None:
 
 def test_gains_of_probabilities() -> None:
     probabilities = np.log([0.3, 0.3, 0.6, 0.9])
-    batch = small([(0, [1] * 4)], draw_answer_logprob_before=[math.log(0.1)], step_answer_logprob=probabilities)
+    before = [math.log(0.1)]
+    batch = small(
+        [(0, [1] * 4)], draw_score=[1.0], draw_answer_logprob_before=before, step_answer_logprob=probabilities
+    )
     close(column(InformationGain()(batch), "gain", "step"), [0.2, 0.0, 0.3, math.nan])
 
 

@@ -16,8 +16,7 @@ Equations:
 
 Differs:
     - Statistics of entropies: of a micro-batch in the code, of the batch here.
-    - Optimizer steps a batch: not stated, 1 here; the balanced clip acts from the second one on:
-      `AEPO.replace(minibatches=8)` makes as many as ARPO.
+    - Optimizer steps a batch: not stated; 8 here, as in ARPO, since the balanced clip acts from the second one on.
 """
 
 from __future__ import annotations
@@ -130,4 +129,5 @@ AEPO = Recipe(
     advantage=GroupRelative(),
     weight=EntropyScaled(coefficient=0.2, at_least=None),
     loss=Policy(surrogate=Clipped(soft="upper"), clip=Clip(0.2, 0.2, dual=3.0)),
+    minibatches=8,
 )

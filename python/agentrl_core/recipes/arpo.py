@@ -19,16 +19,15 @@ Equations:
       rollouts.
     - 3.2h, hard attribution: left out: the paper's default is the soft one, as here; `shared="split"` divides a
       shared step among its branches.
-    - 6, soft attribution, objective: `Policy`, clip range 0.2; the paper's mean over each rollout first is
-      `aggregate="sequence_mean"`.
+    - 6, soft attribution, objective: `Policy(aggregate="sequence_mean")`, clip range 0.2.
     - 8, reward: left out: it belongs to the environment.
     - N1, entropy in the code: `EntropyBranching`, of all tokens that the engine reports, not of the ten most likely.
     - N2, branching in the code: `EntropyBranching(probability=0.5, entropy_weight=0.2)`.
     - C1, dual clip: `Clip(dual=3.0)`.
-    - C2, aggregation: mean over tokens.
+    - C2, aggregation of the code: an option, `aggregate="token_mean"`.
 
 Differs:
-    - Aggregation: each rollout has the same weight in the paper, each token in the code and here.
+    - Aggregation: each rollout has the same weight in the paper and here, each token in the code.
     - Optimizer steps a batch: 8, as in the scripts; the paper's text does not name a number.
     - Scale of the entropy: divided by the size of the vocabulary in the paper, by its logarithm in the code and here.
     - Place of a branch: after the tool result in the paper and here; the code measures the segment before it
@@ -45,6 +44,6 @@ ARPO = Recipe(
     source="arXiv:2507.19849",
     rollout=EntropyBranching(budget=16, initial=8, beam=2, probability=0.5, entropy_weight=0.2),
     advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.2, 0.2, dual=3.0), aggregate="token_mean"),
+    loss=Policy(clip=Clip(0.2, 0.2, dual=3.0), aggregate="sequence_mean"),
     minibatches=8,
 )

@@ -5,32 +5,38 @@ from the same state:
 
     A = A_episode + A_step,   discount 0.95, means subtracted, no division by a standard deviation.
 
-The chain reads so: what a step led to, compared with the steps of its group that acted on the same state; plus the
-score, compared with the group. On plain columns this is `advantage.gigpo`. States that are similar rather than equal:
-make a column of `agentrl_core.keys.similar`, and group by it.
+Every trajectory of the group votes once in the mean, long or short, and the loss has 0.01 of the KL to a reference.
 
-The group's statistics count every step (public code), so that long trajectories weigh more; `voter="trajectory"` in the
-last link counts every trajectory once. A group of one counts as mean 0. The public scripts add 0.01 k3 to a reference
-(`loss=loss.Policy(kl=loss.KL(0.01))`) and a penalty of 0.1 for invalid actions, which belongs to the environment.
+The chain reads so: what a step led to, compared with the steps of its group that acted on the same state; plus the
+score, compared with the group. On plain columns this is `advantage.gigpo(voter="trajectory")`, but that a group of one
+has 0 here. States that are similar rather than equal: make a column of `agentrl_core.keys.similar`, and group by it.
+
+In the public code every step votes in the group's mean, so that long trajectories weigh more, and a group of one counts
+as mean 0: `GroupRelative(level="step", scale="none", singleton="raw", add=True)` as the last link. A penalty of 0.1 for
+invalid actions belongs to the environment.
 
 Equations:
-    Read: the public code, as another repository carries it, and the abstract.
+    Read: the public code, as another repository carries it, the abstract, and notes on the paper.
 
-    - C1, episode advantage: the last `GroupRelative`, over all steps of the group, mean only.
+    - N1, episode advantage: the last `GroupRelative`, over the trajectories of the group, mean only.
+    - C1, episode advantage of the code: an option, over all steps of the group.
     - C2, step return: `Discounted(gamma=0.95)`.
     - C3, anchor groups: `group_by="group_id,state_key"`.
     - C4, step advantage: the first `GroupRelative`, mean only.
     - C5, advantage: the sum of both, omega 1: `add=True`.
+    - N2, objective: `Policy(clip=Clip(0.2, 0.2), kl=KL(0.01))`.
 
 Differs:
-    - KL: 0.01 in scripts, by notes of others; none here.
-    - Optimizer steps a batch: not seen in the code, 1 here.
-    - Group size: 8 in scripts; here it is that of `collect`.
+    - Optimizer steps a batch: mini-batches of 256 steps in the source, so that their number depends on how long the
+      episodes are; 1 here. `GIGPO.replace(minibatches=8)` makes 8.
+    - Group size: 8 in the paper; here it is that of `collect`.
+
+Needs: the model reference.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted, GroupRelative
-from agentrl_core.loss import Clip, Policy
+from agentrl_core.loss import KL, Clip, Policy
 from agentrl_core.rollout import Independent
 
 GIGPO = Recipe(
@@ -40,7 +46,7 @@ GIGPO = Recipe(
     advantage=(
         Discounted(gamma=0.95),
         GroupRelative(column="advantage", level="step", group_by="group_id,state_key", scale="none"),
-        GroupRelative(level="step", scale="none", singleton="raw", add=True),
+        GroupRelative(level="step", voter="trajectory", scale="none", add=True),
     ),
-    loss=Policy(clip=Clip(0.2, 0.2), aggregate="token_mean"),
+    loss=Policy(clip=Clip(0.2, 0.2), kl=KL(0.01), aggregate="token_mean"),
 )

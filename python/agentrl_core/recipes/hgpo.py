@@ -11,13 +11,11 @@ Equations:
     - 3, context: `operators.keys.history`.
     - 4, group of level k: `HistoryRelative`; a step with fewer states before it has no group of that level.
     - 6, advantage of level k: `HistoryRelative(normalisation=Normalisation(ddof=0))`, after `Discounted(gamma=0.95)`.
-    - 7, aggregate: as C1; the notes on the paper have weights 1, 2, 3.
-    - C1, aggregate of the code: `HistoryRelative(absent="zero")`, weights 2, 3, 4.
+    - 7, aggregate: `HistoryRelative(absent="zero")`, weights 1, 2, 3; levels of advantage 0 are skipped.
+    - C1, aggregate of the code: an option, `HistoryRelative(absent="zero", state_weight=2.0)`, weights 2, 3, 4.
     - 8, objective: `Policy(kl=KL(0.01))`.
 
 Differs:
-    - Weights of the levels: 1, 2, 3 over all levels in the notes, also over those without company; here those of the
-      code.
     - Optimizer steps a batch: mini-batches of 256 steps in the source, so that their number depends on how long the
       episodes are; 1 here. `HGPO.replace(minibatches=8)` makes 8.
 
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 class HistoryRelative(BatchComponent):
     """How much better a step did than those that met the same states before it, at several depths of history.
 
-        advantage = sum_k w_k A^(k) / sum_k w_k,  w_k = (k + 1)^level_power
+        advantage = sum_k w_k A^(k) / sum_k w_k,  w_k = (k - 1 + state_weight)^level_power
 
     A^(k) compares the step with those that have the same `anchor` keys and whose draw saw the same last k states, the
     one acted on included; the sum is over the levels at which the step has company. Steps of draws without a score
@@ -56,6 +54,7 @@ class HistoryRelative(BatchComponent):
         anchor: comma-joined key columns of steps that are compared; without `group_id`, steps of different tasks are.
         levels: how many of the last states may have to agree, at least 1.
         level_power: how much more a level counts that agrees in more states.
+        state_weight: weight of the state alone before the power, above 0; 2 in the public code.
         absent: at which levels a step has no company: where it is alone (`mask`), or where its advantage is 0 (`zero`,
             as notes and public code).
         normalisation: how values are compared.
@@ -76,6 +75,7 @@ class HistoryRelative(BatchComponent):
     anchor: str = column_name("group_id,state_key", level="step")
     levels: int = option(3, at_least=1)
     level_power: float = 1.0
+    state_weight: float = option(1.0, above=0)
     absent: Literal["mask", "zero"] = "mask"
     normalisation: Normalisation = Normalisation(ddof=0)
 
@@ -90,7 +90,7 @@ class HistoryRelative(BatchComponent):
             part = self.normalisation.compare(values, same, valid=rows.valid & known)
             company = group.statistics(values, same, valid=rows.valid & known).count[same] > 1
             present = known & (company if self.absent == "mask" else part != 0.0)
-            share = np.where(present, (level + 1.0) ** self.level_power, 0.0)
+            share = np.where(present, (level - 1.0 + self.state_weight) ** self.level_power, 0.0)
             total, weight = total + share * part, weight + share
         return rows.write(advantage=np.divide(total, weight, out=np.zeros(len(rows)), where=weight > 0.0))
 

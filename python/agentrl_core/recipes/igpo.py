@@ -2,23 +2,28 @@
 
     g_k = P_k - P_{k-1},   P_k = exp(mean log p of the right answer's tokens, asked after turn k)
     A_k = sum over k' >= k of what turn k' has: its normalised gain, and the last one the normalised outcome
-    normalised: (x - mean) / sqrt(variance + 1e-8) over the group's gains, and over its outcomes; variance divides by n
+    normalised: (x - mean) / sqrt(variance + 1e-8) over all turns of the group, gains and outcomes together
 
-The last turn answers and has no gain. Two scripts are public: the newer takes the difference of log-probs,
-`InformationGain("log_probability")`; both leave gains of exactly 0 out of the statistics, and a function of
-theirs puts gains and outcomes into one statistic, which is `group.normalise`'s to do.
+The last turn answers: it has the outcome and no gain. Two scripts are public: the newer takes the difference of
+log-probs, `InformationGain("log_probability")`, and compares gains and outcomes each with its own kind, by
+
+    GroupRelative(column="gain", level="step", ddof=0, eps=0.0, variance_eps=1e-8),
+    GroupRelative(level="step", rows="last", add=True, ddof=0, eps=0.0, variance_eps=1e-8),
+
+in place of the first link; both leave gains of exactly 0 out of the statistics.
 
 Needs: `answer_logprob` after every step and before the first, from `arl.annotate` with a probe; the model reference.
 
 Equations:
-    Read: the older public code and the abstract; notes for the newer code.
+    Read: the older public code and the abstract; notes for the newer code and on the paper's equations 5 to 7.
 
     - C1, probability of the truth: `InformationGain`, of the probe's mean log-prob.
     - C2, turn reward: `InformationGain`; the last turn has the outcome.
     - C3, return: left out: the older code cuts the return at tool results; here it flows over all turns.
     - C4, advantage of the older code: left out: N1 is the newer one; it is by position in the sequence,
       without a std, and has the same policy loss, `Policy` with a clip range of 0.2.
-    - N1, advantage of the newer code: two `GroupRelative`, one for each kind of reward, and `Discounted`.
+    - N1, advantage of the newer code: an option, two `GroupRelative`, one for each kind of reward, and `Discounted`.
+    - N2, advantage of the paper: `GroupRelative` of all turns of the group, and `Discounted`.
 
 Differs:
     - Gains of exactly 0: left out of the statistics in the newer code; they count here, as in the paper.
@@ -49,8 +54,8 @@ class InformationGain(BatchComponent):
 
     l is the mean log-probability of the right answer's tokens when it is probed: the step column `answer_logprob` after
     each step, the draw column `answer_logprob_before` before the first. The last step ends with the answer that the
-    outcome pays, so it has no gain (NaN), and neither has a draw that was not probed after every step. The score stays
-    what it is: the advantages of `IGPO` add both. Source: IGPO, arXiv:2510.14967.
+    outcome pays, so it has no gain (NaN), and neither has a draw that was not probed after every step. The
+    `turn_reward` of a step is its gain, and that of the last step the draw's score. Source: IGPO, arXiv:2510.14967.
 
     Args:
         kind: P is a `probability`, or a `log_probability` (the newer public script).
@@ -58,20 +63,21 @@ class InformationGain(BatchComponent):
     Example:
         >>> from agentrl_core.recipes.igpo import InformationGain
         >>> InformationGain().makes
-        (step('gain'),)
+        (step('gain'), step('turn_reward'))
     """
 
     phase: ClassVar[str] = "reward"
     needs: ClassVar[tuple[Column, ...]] = (
         step("answer_logprob", model="policy"),
         draw("answer_logprob_before", model="policy"),
+        draw("score"),
     )
-    makes: ClassVar[tuple[Column, ...]] = (step("gain"),)
+    makes: ClassVar[tuple[Column, ...]] = (step("gain"), step("turn_reward"))
 
     kind: Literal["probability", "log_probability"] = "probability"
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `gain` on steps."""
+        """Return `batch` with the columns `gain` and `turn_reward` on steps."""
         rows = Rows(batch, "step")
         offsets = batch.offsets("step")
         probes, before = rows.values("answer_logprob"), Rows(batch, "draw").values("answer_logprob_before")
@@ -81,8 +87,11 @@ class InformationGain(BatchComponent):
         lengths = np.append(0, np.cumsum(np.diff(offsets)[probed]))
         gains = np.full(len(rows), np.nan)
         gains[at_step] = information_gain(probes[at_step], lengths, before[probed], kind=self.kind)
-        gains[offsets[1:][np.diff(offsets) > 0] - 1] = np.nan
-        return rows.write(gain=gains)
+        last = offsets[1:][np.diff(offsets) > 0] - 1
+        gains[last] = np.nan
+        paid = gains.copy()
+        paid[last] = Rows(batch, "draw").values("score")[rows.draws[last]]
+        return rows.write(gain=gains, turn_reward=paid)
 
 
 IGPO = Recipe(
@@ -90,8 +99,7 @@ IGPO = Recipe(
     source="arXiv:2510.14967",
     reward=(OutcomeScore(), InformationGain()),
     advantage=(
-        GroupRelative(column="gain", level="step", ddof=0, eps=0.0, variance_eps=1e-8),
-        GroupRelative(level="step", rows="last", add=True, ddof=0, eps=0.0, variance_eps=1e-8),
+        GroupRelative(column="turn_reward", level="step", ddof=0, eps=0.0, variance_eps=1e-8),
         Discounted(column="advantage"),
     ),
     loss=Policy(kl=KL(0.001)),

@@ -5,9 +5,13 @@ has a leave-one-out baseline of its own before both are summed up:
 
     A_t = sum_{s >= t} [r_s - mean over the group's other draws of their mean r] + O - mean of the others' outcomes
 
-The advantages are whitened over tokens; the loss pays 0.001 of entropy. Groups whose mean outcome is below 0.2 or
+The loss pays 0.001 of entropy. Groups whose mean outcome is below 0.2 or
 above 0.8 are replaced. The reward model learns from the outcomes, by a cross-entropy of beta * the sum of its log-ratio
 against the score; it may be trained before the rewards are taken: `Train(..., stage="before_credit")`.
+The public code divides the process rewards by their largest return, `ImplicitProcess(scale="max_return")`, and whitens
+the advantages over tokens, with one more link:
+
+    GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8)
 
 Equations:
     Read: the paper's sections 3.1 to 3.3 and 4.1, and the public code.
@@ -20,15 +24,14 @@ Equations:
     - 6, policy loss: `Policy`, clip range 0.2; not computed: in the recipe's case.
     - 3.3, filter of prompts: `DynamicSampling(Band(at_least=0.2, at_most=0.8))`; not computed: the band is tested by
       itself.
-    - C1, scale of the process rewards: `ImplicitProcess(scale="max_return")`, without the 1e-6 in the denominator.
+    - C1, scale of the process rewards: `ImplicitProcess(scale="max_return")`, offered as an option, without the 1e-6 in
+      the denominator.
     - C2, leave-one-out of the code: `LeaveOneOutProcess`, offered as an option.
-    - C3, whitening: the last `GroupRelative`.
+    - C3, whitening: one more `GroupRelative`, offered as an option.
 
 Differs:
-    - Scale and whitening: the paper does not mention them; the code and this recipe have them.
-    - Optimizer steps a batch: 4 in the paper, 1 here. `PRIME.replace(minibatches=4)` makes 4; the clip range acts from
-      the second one on.
-    - Group of one: the paper has none; here its advantage is 0 before whitening.
+    - Scale and whitening: the code has them; the paper and this recipe do not.
+    - Group of one: the paper has none; here its advantage is 0.
     - Order: the paper's text updates the reward model before the rewards are computed; its algorithm 1, its script
       and this recipe update it after.
 """
@@ -93,13 +96,12 @@ class LeaveOneOutProcess(BatchComponent):
 PRIME = Recipe(
     name="prime",
     source="arXiv:2502.01456",
-    reward=(OutcomeScore(), ImplicitProcess(scale="max_return")),
+    reward=(OutcomeScore(), ImplicitProcess()),
     admit=DynamicSampling(Band(std_above=None, at_least=0.2, at_most=0.8)),
     advantage=(
         GroupRelative(column="process_reward", level="token", voter="trajectory", center="leave_one_out", scale="none"),
         GroupRelative(level="token", rows="last", center="leave_one_out", scale="none", add=True),
         Discounted(column="advantage", level="token"),
-        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
     ),
     loss=(
         Train(
@@ -115,4 +117,5 @@ PRIME = Recipe(
         ),
         Policy(entropy=0.001),
     ),
+    minibatches=4,
 )

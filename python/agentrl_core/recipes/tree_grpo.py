@@ -1,23 +1,25 @@
 """Tree-GRPO: grow groups as trees that branch after random turns, and compare within trees (arXiv:2509.21240).
 
-Each prompt has 2 trees that begin as chains, and 3 new branches leave each at random turns: 8 rollouts for the price of
-fewer (`TreeExpansion`). Credit is the sum of two group-relative advantages, in the prompt and in the tree.
+Each prompt has 2 trees that begin as chains, and 2 new branches leave each at random turns: 6 rollouts for the price of
+fewer (`TreeExpansion`). Credit is the sum of two group-relative advantages, in the prompt and in the tree; the loss has
+0.001 of the KL to a reference.
 
 Equations:
     Read: the public code and the abstract; the paper's text was not read.
 
-    - C1, inter-tree advantage: the first `GroupRelative`, with a group of one as it is.
+    - C1, inter-tree advantage: the first `GroupRelative`; the code leaves a group of one as it is, `singleton="raw"`.
     - C2, intra-tree advantage of C1: an option, `GroupRelative(column="advantage", group_by="group_id,tree",
       singleton="raw")` as the second one: the code compares twice, so that the outer level drops out.
     - A1, both levels: the sum of two `GroupRelative`.
     - C3, tree: `TreeExpansion`.
-    - C4, loss: `Policy`, clip range 0.2.
+    - C4, loss: `Policy(kl=KL(0.001))`, clip range 0.2.
 
 Differs:
     - Levels: the abstract has both side by side, as here; in the code only the inner one is left.
-    - Expansions: 2 of each tree in a script, 3 here, for groups of 8.
-    - KL: 0.001 in the loss in the code, none here; `TREE_GRPO.replace(loss=Policy(kl=KL(0.001)))`.
+    - Group of one: kept as it is in the code; the mean of one is its own value, so that it has 0 here.
     - Format rewards: left out: they belong to the environment.
+
+Needs: the model reference.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn
-from agentrl_core.loss import Policy
+from agentrl_core.loss import KL, Policy
 from agentrl_core.rollout import Branch, Group, Position, Rollout
 
 
@@ -93,11 +95,11 @@ def _nodes(branch: Branch) -> list[tuple[Branch, Position]]:
 TREE_GRPO = Recipe(
     name="tree_grpo",
     source="arXiv:2509.21240",
-    rollout=TreeExpansion(trees=2, rounds=1, expansions=3),
+    rollout=TreeExpansion(trees=2, rounds=1, expansions=2),
     advantage=(
-        GroupRelative(singleton="raw", add=True),
-        GroupRelative(group_by="group_id,tree", singleton="raw", add=True),
+        GroupRelative(add=True),
+        GroupRelative(group_by="group_id,tree", add=True),
     ),
-    loss=Policy(),
+    loss=Policy(kl=KL(0.001)),
     minibatches=8,
 )

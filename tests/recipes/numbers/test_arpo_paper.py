@@ -13,7 +13,7 @@ from agentrl_core import _core, recipes
 from agentrl_core.advantage import GroupRelative
 
 EXAMPLES = PaperExamples("arpo")
-COMMON = CommonExamples(EXAMPLES, recipes.ARPO, losses=given_advantages(recipes.ARPO, aggregate="sequence_mean"))
+COMMON = CommonExamples(EXAMPLES, recipes.ARPO)
 BRANCHING = recipes.ARPO.rollout
 DUAL = "a ratio of 20 at a negative advantage: the dual clip"
 
@@ -56,7 +56,7 @@ def leaves(example: Example) -> Found:
 
 @EXAMPLES.by("soft: gradient weight of the shared prefix")
 def soft(example: Example) -> Found:
-    losses = given_advantages(recipes.ARPO, aggregate="sequence_mean")
+    losses = given_advantages(recipes.ARPO)
 
     def weight(other: int) -> Value:
         first, second, third = example.values["A"].tolist()
@@ -77,7 +77,7 @@ def objective(example: Example) -> Found:
 
 @EXAMPLES.by("the code's default")
 def code_default(example: Example) -> Found:
-    return COMMON.tool_tokens(example, given_advantages(recipes.ARPO))
+    return COMMON.tool_tokens(example, given_advantages(recipes.ARPO, aggregate="token_mean"))
 
 
 @EXAMPLES.by(DUAL)

@@ -18,30 +18,55 @@ from agentrl_core.component import IterationRecord
 EXAMPLES = PaperExamples("epo")
 
 
-def loss_of(kind: str, entropies: Value, history: float, advantage: float) -> Value:
-    """Loss of one answer with these entropies now, whose steps had this entropy before."""
-    band = replace(recipes.EPO.loss.entropy, low=0.5, high=1.5, kind=kind)
+def loss_of(kind: str, entropies: Value, history: float, advantage: float, early: float = 0.0) -> Found:
+    """Loss of one answer with these entropies now, after iterations of this mean entropy, and its slopes."""
+    band = replace(recipes.EPO.loss.entropy, low=0.5, high=1.5, kind=kind, early=early)
     recipe = given_advantages(recipes.EPO, entropy=band)
     count = len(entropies)
-    return computed(
+    found = computed(
         recipe,
-        ["loss"],
+        ["loss", "gradient.entropy"],
         members=answers([count], [advantage]),
         columns={"token": {"entropy_history": [history] * count}},
         policy={"entropy": entropies.tolist()},
-    )["loss"]
+    )
+    return {"loss": found["loss"], "gradient": found["gradient.entropy"]}
 
 
 @EXAMPLES.by("penalties of four tokens at history 1.0")
 def penalties(example: Example) -> Found:
     given = example.values
-    return {"loss": loss_of("indicator", given["H"], float(given["h"]), -float(given["pg"]))}
+    early = recipes.EPO.loss.entropy.early.at(int(given["k"]))
+    return loss_of("hinge", given["H"], float(given["h"]), -float(given["pg"]), early)
+
+
+@EXAMPLES.by("penalties of four tokens at history 1.0, in the code")
+def penalties_in_code(example: Example) -> Found:
+    given = example.values
+    return {"loss": loss_of("indicator", given["H"], float(given["h"]), -float(given["pg"]))["loss"]}
+
+
+@EXAMPLES.by("weights over a run of 150 iterations")
+def weights(example: Example) -> Found:
+    bands = [recipes.EPO.loss.entropy.at(int(iteration)) for iteration in example.values["k"]]
+    return {"weights": np.array([band.smoothing + band.early for band in bands])}
+
+
+@EXAMPLES.by("the history of three iterations")
+def history(example: Example) -> Found:
+    component, given = recipes.EPO.weight, example.values
+    state, found = component.initial_state(), []
+    for path, entropies in (("1 | 3*2 ~ 9 | 4", given["H0"]), ("1 | 3", given["H1"]), ("1 | 3", given["H1"])):
+        batch = rollouts([{"path": path, "reward": 1, "entropies": entropies.tolist()}], 0)
+        found += np.unique(component.add_columns(state, batch).column("entropy_history", "token")).tolist()
+        state = component.next(state, IterationRecord.of(batch, {}))
+    return {"reference": np.array(found)}
 
 
 @EXAMPLES.by("the penalty has no gradient")
 def gradient(example: Example) -> Found:
     del example
-    band = replace(recipes.EPO.loss.entropy, low=0.5, high=1.5, kind="indicator")
+    band = replace(recipes.EPO.loss.entropy, low=0.5, high=1.5, kind="indicator", early=0.0)
     found = computed(
         given_advantages(recipes.EPO, entropy=band),
         ["gradient.entropy"],
@@ -58,7 +83,7 @@ def observations(example: Example) -> Found:
     member = {"path": path_of(example.values["mask"]), "reward": 1, "entropies": own}
     batch = rollouts([{**member, "path": "1 | 3*2"}], 0)
     state = recipes.EPO.weight.next(recipes.EPO.weight.initial_state(), IterationRecord.of(batch, {}))
-    return {"mean_entropy": np.array(state["sums"])}
+    return {"mean_entropy": np.array([state["sum"]])}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

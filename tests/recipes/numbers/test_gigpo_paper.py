@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from common_examples import CommonExamples
+from arithmetic import Value
+from common_examples import CommonExamples, advantages
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
 
@@ -29,8 +32,14 @@ MEMBERS = [
 ]
 
 
-def step_advantages(recipe: Recipe) -> Found:
-    return computed(recipe, ["step.advantage"], members=MEMBERS)["step.advantage"]
+IN_CODE = replace(EPISODES, voter="row", singleton="raw", add=False)
+"""The public code's episode advantage: every step votes, and a group of one counts as mean 0."""
+
+
+def step_advantages(recipe: Recipe, members: Sequence[Mapping[str, Any]] = MEMBERS, tokens: int = 5) -> Value:
+    """Advantages of the steps, the members' tokens being as likely to the reference as to the policy."""
+    columns = {"token": {"reference_logprob": [-1.0] * tokens}}
+    return computed(recipe, ["step.advantage"], members=members, columns=columns)["step.advantage"]
 
 
 @EXAMPLES.by("two trajectories that meet in a state")
@@ -40,17 +49,40 @@ def meeting(example: Example) -> Found:
     return {"advantage_a": found[:2], "advantage_b": found[2:]}
 
 
-@EXAMPLES.by("statistics once for each trajectory")
-def by_trajectory(example: Example) -> Found:
+@EXAMPLES.by("uneven trajectories, one without a score (convention)")
+def uneven(example: Example) -> Found:
     del example
-    found = step_advantages(recipes.GIGPO.replace(advantage=replace(EPISODES, voter="trajectory", add=False)))
-    return {"episode_advantage": found[[0, 2]]}
+    paid = [("s", 0.0), ("s", 0.5), ("u", 0.0), ("s", 0.5)]
+    members = [
+        {
+            "path": "1 | 3 ~ 9 | 4 ~ 9 | 5 ~ 9 | 6",
+            "reward": 1,
+            "steps": [{"state": state, "reward": reward} for state, reward in paid],
+        },
+        {"path": "1 | 7", "reward": 0, "steps": [{"state": "s", "reward": 0}]},
+        {"path": "1 | 8", "reward": 0.25, "steps": [{"state": "s", "reward": 0.25}]},
+        {"path": "1 | 3 ~ 9 | 8", "steps": [{"state": "s", "reward": 9}, {"state": "u", "reward": 9}]},
+    ]
+    found = step_advantages(recipes.GIGPO, members, tokens=8)
+    assert not found[6:].any()
+    return {"advantage_a": found[:4], "advantage_b": found[4], "advantage_c": found[5]}
+
+
+@EXAMPLES.by("statistics over all steps, as in the code")
+def over_steps(example: Example) -> Found:
+    del example
+    return {"episode_advantage": step_advantages(recipes.GIGPO.replace(advantage=IN_CODE))}
+
+
+@EXAMPLES.by("a group of one in the code")
+def alone_in_code(example: Example) -> Found:
+    return {"advantage": advantages(recipes.GIGPO.replace(advantage=IN_CODE), [float(example.values["R"])])[0]}
 
 
 @EXAMPLES.by("with std")
 def with_std(example: Example) -> Found:
     del example
-    episodes = step_advantages(recipes.GIGPO.replace(advantage=replace(EPISODES, scale="std", add=False)))
+    episodes = step_advantages(recipes.GIGPO.replace(advantage=replace(IN_CODE, scale="std")))
     anchors = step_advantages(recipes.GIGPO.replace(advantage=(TO_GO, replace(ANCHORS, scale="std"))))
     return {"episode": episodes, "anchor": anchors[[0, 2, 4]]}
 

@@ -14,6 +14,8 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
+from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.hgpo import HistoryRelative
 
 EXAMPLES = PaperExamples("hgpo")
 
@@ -24,23 +26,34 @@ def trajectory(states: str, rewards: Sequence[float], **more: Any) -> dict[str, 
     return {"path": "1 | 3" + " ~ 9 | 3" * (len(states) - 1), "steps": steps, "reward": float(sum(rewards)), **more}
 
 
-def step_advantages(*members: dict[str, Any]) -> list[Value]:
+CODE = recipes.HGPO.replace(
+    advantage=tuple(
+        replace(link, state_weight=2.0) if isinstance(link, HistoryRelative) else link
+        for link in recipes.HGPO.chain("advantage")
+    )
+)
+"""The public code's weights 2, 3, 4."""
+
+
+def step_advantages(*members: dict[str, Any], recipe: Recipe = recipes.HGPO) -> list[Value]:
     """The advantages of the steps of each trajectory."""
     tokens = {"reference_logprob": [-1.0] * sum(len(member["steps"]) for member in members)}
-    found = computed(recipes.HGPO, ["step.advantage"], members=members, columns={"token": tokens})
+    found = computed(recipe, ["step.advantage"], members=members, columns={"token": tokens})
     return np.split(found["step.advantage"], np.cumsum([len(member["steps"]) for member in members])[:-1])
 
 
 @EXAMPLES.by("four trajectories of states a, b, c, d, e")
 def four(example: Example) -> Found:
     given = example.values
-    found = step_advantages(
+    members = [
         trajectory("abc", given["r1"].tolist()),
         trajectory("abd", [0.0, 0.0, 0.0]),
         trajectory("adb", given["r3"].tolist()),
         trajectory("ab", given["r4"].tolist()),
-    )
-    return {f"trajectory{place + 1}": each for place, each in enumerate(found)}
+    ]
+    found = {f"trajectory{place + 1}": each for place, each in enumerate(step_advantages(*members, recipe=CODE))}
+    paper = step_advantages(*members)[0][1]
+    return {**found, "equation_7_without_empty_levels_for_b_of_1": paper}
 
 
 @EXAMPLES.by("a real zero counts as absent in the code")

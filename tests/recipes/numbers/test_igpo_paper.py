@@ -11,8 +11,12 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
 
 from agentrl_core import recipes
+from agentrl_core.recipe import Recipe
 
 EXAMPLES = PaperExamples("igpo")
+TOGETHER, TO_GO = recipes.IGPO.chain("advantage")
+IN_CODE = (replace(TOGETHER, column="gain"), replace(TOGETHER, column="score", rows="last", add=True), TO_GO)
+"""The newer public code: gains and outcomes are each compared with their own kind."""
 CommonExamples(EXAMPLES, recipes.IGPO)
 
 
@@ -33,32 +37,43 @@ def gains(example: Example) -> Found:
     return {"gains": found[:-1]}
 
 
-@EXAMPLES.by("normalised by kind, then summed to go")
-def summed(example: Example) -> Found:
+def of_two(recipe: Recipe, example: Example) -> Found:
+    """Advantages of the turns of a rollout of three and one of two, beside one without a score that gained much."""
     gained, outcomes = example.values["gains"], example.values["F1"].tolist()
     # Probabilities that rise by the gains from 0.5.
     before = 0.5
-    after = [before + gained[0], before + gained[0] + gained[1], 0.9, before + gained[2], 0.9]
+    after = [before + gained[0], before + gained[0] + gained[1], 0.9, before + gained[2], 0.9, 0.99, 0.9]
     found = computed(
-        recipes.IGPO,
+        recipe,
         ["step.advantage"],
         members=[
             {"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": outcomes[0]},
             {"path": "1 | 3 ~ 9 | 4", "reward": outcomes[1]},
+            {"path": "1 | 3 ~ 9 | 6"},
         ],
         columns={
-            "draw": {"answer_logprob_before": [float(np.log(before))] * 2},
+            "draw": {"answer_logprob_before": [float(np.log(before))] * 3},
             "step": {"answer_logprob": np.log(after).tolist()},
-            "token": {"reference_logprob": [-1.0] * 5},
+            "token": {"reference_logprob": [-1.0] * 7},
         },
     )["step.advantage"]
-    return {"advantage_1": found[:3], "advantage_2": found[3:]}
+    assert not found[5:].any()
+    return {"advantage_1": found[:3], "advantage_2": found[3:5]}
+
+
+@EXAMPLES.by("normalised together, then summed to go")
+def together(example: Example) -> Found:
+    return of_two(recipes.IGPO, example)
+
+
+@EXAMPLES.by("normalised by kind, then summed to go")
+def by_kind(example: Example) -> Found:
+    return of_two(recipes.IGPO.replace(advantage=IN_CODE), example)
 
 
 @EXAMPLES.by("no outcome score for a rollout (convention)")
 def unscored(example: Example) -> Found:
-    _, outcomes, _ = recipes.IGPO.chain("advantage")
-    recipe = plain_reward(recipes.IGPO.replace(advantage=replace(outcomes, add=False)))
+    recipe = plain_reward(recipes.IGPO.replace(advantage=replace(IN_CODE[1], add=False)))
     return {"outcome_of_the_scored": advantages(recipe, [*example.values["F1"], np.nan])[0][:-1]}
 
 

@@ -13,17 +13,20 @@ from paper_numbers import Found, PaperExamples, answers, computed
 from rollouts import small
 
 from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
 from agentrl_core.recipes.prime import LeaveOneOutProcess
 from agentrl_core.reward import ImplicitProcess
 
 EXAMPLES = PaperExamples("prime")
 
 
-PRIME = recipes.PRIME.replace(
-    reward=(recipes.PRIME.reward[0], ImplicitProcess()),
-    advantage=recipes.PRIME.advantage[:-1],
+PRIME = recipes.PRIME.replace(minibatches=1)
+"""With all tokens of a batch in one loss."""
+IN_CODE = (
+    ImplicitProcess(scale="max_return"),
+    GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
 )
-"""Without the scale and the whitening, which the paper does not mention."""
+"""The public code's scale, and its whitening."""
 
 
 def prime_group(d_a: Value, d_b: Value, d_c: Value) -> dict[str, Any]:
@@ -70,8 +73,8 @@ def prime_code(example: Example) -> Found:
     ratios = np.concatenate([example.values["q_a"], example.values["q_b"]])
     batch = small([(0, [3]), (0, [2])], token_reward_model_logprob=ratios, token_reward_reference_logprob=[0.0] * 5)
     white = small([(0, [3])], draw_score=[1], token_advantage=example.values["A"])
-    scores = np.array(column(recipes.PRIME.reward[1](batch), "process_reward", "token"))
-    return {"score_a": scores[:3], "whitened": np.array(column(recipes.PRIME.advantage[-1](white), level="token"))}
+    scores = np.array(column(IN_CODE[0](batch), "process_reward", "token"))
+    return {"score_a": scores[:3], "whitened": np.array(column(IN_CODE[1](white), level="token"))}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

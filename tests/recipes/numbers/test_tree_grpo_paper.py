@@ -17,7 +17,9 @@ from agentrl_core.recipe import Recipe
 EXAMPLES = PaperExamples("tree_grpo")
 CommonExamples(EXAMPLES, recipes.TREE_GRPO, but=["one rollout of four has no score (convention)"])
 IN_PROMPT, IN_TREE = recipes.TREE_GRPO.chain("advantage")
-CODE = recipes.TREE_GRPO.replace(advantage=(IN_PROMPT, replace(IN_TREE, column="advantage", add=False)))
+CODE = recipes.TREE_GRPO.replace(
+    advantage=(replace(IN_PROMPT, singleton="raw"), replace(IN_TREE, column="advantage", singleton="raw", add=False))
+)
 """The public code: what the prompt's comparison gave is compared once more within the tree."""
 
 
@@ -28,7 +30,9 @@ def leaves(recipe: Recipe, rewards: Value, sizes: tuple[int, ...]) -> list[Value
         {"path": "1 | 3", "reward": reward, "facts": {"tree": str(tree)}}
         for reward, tree in zip(rewards, trees, strict=True)
     ]
-    return np.split(computed(recipe, ["draw.advantage"], members=members)["draw.advantage"], np.cumsum(sizes)[:-1])
+    columns = {"token": {"reference_logprob": [-1.0] * len(members)}}
+    found = computed(recipe, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]
+    return np.split(found, np.cumsum(sizes)[:-1])
 
 
 @EXAMPLES.by("two trees of three and of two leaves, as the code does it")
@@ -50,6 +54,12 @@ def agreed(example: Example) -> Found:
         "inter_tree": leaves(prompt, example.values["R"], (2, 2))[0],
         "advantage_a": leaves(CODE, example.values["R"], (2, 2))[0],
     }
+
+
+@EXAMPLES.by("a tree of one leaf beside a tree of two, as the sum of both levels")
+def lone_leaf(example: Example) -> Found:
+    one, other = leaves(recipes.TREE_GRPO, example.values["R"], (2, 1))
+    return {"advantage_a": one, "advantage_b": other}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
