@@ -52,7 +52,7 @@ def test_steps_gated_by_confidence(seed: int) -> None:
         for step in draw.steps:
             gate, after = gates[step.row], None if step is draw.steps[-1] else scaled[step.row + 1]
             value = advantage[draw.row] * (1.0 if gate is None else gate / middle)
-            made.append(value + (0.05 * math.exp(-after) if after is not None else 0.0))
+            made.append(value + (0.1 * math.exp(-after) if after is not None else 0.0))
             row += 1
     valid = np.array([draw.valid for draw in plain(batch) for _ in draw.steps])
     expected = np.where(valid, np.array(made) - np.array(made)[valid].mean(), 0.0)

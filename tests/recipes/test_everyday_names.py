@@ -134,7 +134,7 @@ def dapo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
 
 def rloo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     made = rollouts.advantage("rloo", index=rollouts.uid)
-    return made, rollouts.loss("vanilla", made, "seq-mean-token-sum", FAR, FAR)
+    return made, rollouts.loss("gpg", made, "seq-mean-token-sum", 0.2, 0.2)  # - A log p, as the paper has it
 
 
 def reinforce_plus_plus(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

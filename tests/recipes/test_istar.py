@@ -18,7 +18,7 @@ def test_all_pairs_of_a_group(reduce: str, seed: int) -> None:
 
     def expected(logprob: Tensor, *_: object) -> Tensor:
         costs = []
-        for rows, parts in zip(case.rows("group"), case.parts("group"), strict=True):
+        for parts in case.parts("group"):
             scores = []
             for part in parts:
                 away = (logprob - case.reward_reference_logprob)[part]
@@ -26,15 +26,13 @@ def test_all_pairs_of_a_group(reduce: str, seed: int) -> None:
                 scores.append(torch.stack([0.3 * away[steps == step].sum() for step in steps.unique()]))
                 scores[-1] = getattr(scores[-1], reduce)()
             labels = [case.score[part[0]] for part in parts]
-            pairs = [
-                -functional.logsigmoid(better - worse)
-                for better, high in zip(scores, labels, strict=True)
+            costs += [
+                -total(case, part) * functional.logsigmoid(better - worse)  # the weight of the better one
+                for part, better, high in zip(parts, scores, labels, strict=True)
                 for worse, low in zip(scores, labels, strict=True)
                 if high > low
             ]
-            if pairs:
-                costs.append(total(case, rows) * torch.stack(pairs).mean())
-        assert len(costs) == 2  # the third group has one trajectory
+        assert len(costs) > 2
         return torch.stack(costs).sum()
 
     agree(TrajectoryPairs(beta=0.3, reduce=reduce), case, expected)

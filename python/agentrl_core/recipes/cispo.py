@@ -3,31 +3,38 @@
     L = - mean over all tokens of sg(clip(r_t, 0, 1 + high)) A_i log p_t
 
 A clipped ratio stays a weight of the token's gradient, where PPO's clip takes the gradient away. There is no lower
-bound. The paper tunes `high` and does not state it; here it is 0.2, as in verl.
+bound. The paper tunes `high` and does not state it; here it is 0.2, as in verl. A batch has sixteen optimizer steps,
+and the bound acts from the second one on. As in DAPO, groups whose outcomes are all equal are replaced by new ones, and
+answers near the longest that is allowed are charged: the paper refers to DAPO for the lengths, 16384 and 20480 tokens.
 
 Equations:
-    Read: verl's code, the abstract, and notes on the paper; the paper's text was not read.
+    Read: the paper's section 3.1, and verl's code.
 
-    - C1, objective: `Policy`, `Reinforce("clamped", "clamped")`.
-    - C2, gradient of a token: the clamped ratio times the advantage, outside of the range too.
-    - C3, aggregation: mean over tokens.
-    - N1, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - 2, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - 4, objective: `Policy`, `Reinforce("clamped", "clamped")`, mean over tokens.
+    - 5, clipped weight: `Clip(1.0, 0.2)`.
+    - C1, gradient of a token: the clamped ratio times the advantage, outside of the range too.
+    - C2, dynamic sampling and length penalty: `DynamicSampling(column="reward")` and `LengthPenalty`, those of DAPO.
 
 Differs:
-    - Clip range below: 10 in verl's example, which no ratio reaches; 1 here, which is none either.
-    - KL: 0.001 in verl's example, none in the notes on the paper and here.
-    - Optimizer steps a batch: 2 in verl's example, the paper's number was not read; 1 here. The bound acts from the
-      second one on: `CISPO.replace(minibatches=2)`.
+    - Clip range: above, 0.2 of verl's example; below, 1 here, which no ratio reaches, and 10 in that example.
+    - KL: 0.001 in verl's example, none in the paper and here.
+    - Token mean: over the optimizer step here, as in DAPO's code; equation 4 writes it for one group.
     - Group size: 5 in verl's example; here it is that of `collect`.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy, Reinforce
+from agentrl_core.reward import LengthPenalty, OutcomeScore
+from agentrl_core.select import DynamicSampling
 
 CISPO = Recipe(
     name="cispo",
     source="arXiv:2506.13585",
+    reward=(OutcomeScore(), LengthPenalty(free=16384, full_at=20480, at_most=1.0)),
+    admit=DynamicSampling(column="reward", max_rounds=10),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(1.0, 0.2), surrogate=Reinforce("clamped", "clamped")),
+    minibatches=16,
 )

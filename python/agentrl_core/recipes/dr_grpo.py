@@ -4,10 +4,11 @@
 
 Neither the standard deviation nor the length of an answer divides: the sum over tokens is as it is. Public code divides
 it by the longest answer that is allowed, a constant that scales the learning rate:
-`DR_GRPO.replace(loss=loss.Policy(aggregate="constant", constant=3000.0))`.
+`DR_GRPO.replace(loss=loss.Policy(aggregate="constant", constant=3000.0))`. A batch of 128 groups of 8 has eight
+optimizer steps, with 128 answers each: the clip range acts from the second one on.
 
 Equations:
-    Read: the public code and the abstract.
+    Read: the public code, its scripts and the abstract.
 
     - C1, advantage: `GroupRelative(scale="none")`.
     - C2, loss: `Policy(aggregate="constant")`, clip range 0.2, mean over rollouts.
@@ -15,7 +16,6 @@ Equations:
 
 Differs:
     - Constant: the longest answer in the code, 1 here, since a recipe does not know that length.
-    - Optimizer steps a batch: not seen in the code, 1 here.
 """
 
 from agentrl_core import Recipe
@@ -27,4 +27,5 @@ DR_GRPO = Recipe(
     source="arXiv:2503.20783",
     advantage=GroupRelative(scale="none"),
     loss=Policy(aggregate="constant", constant=1.0),
+    minibatches=8,
 )

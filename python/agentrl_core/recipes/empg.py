@@ -6,11 +6,12 @@ the entropies of the steps (means over their trained tokens) scaled to [0, 1] ov
     A(s) = A g(h_s) + bonus_coefficient f(h_{s+1}),
     g(h) = exp(-gate_coefficient h) / its mean over steps,    f(h) = exp(-future_coefficient h),
 
-less its mean over the steps of the batch; A is GRPO's. The paper does not give the bonus; 0.05 is a proposal. Its
-public port scales by the gates of the batch one after the other, which is not reproduced. The loss is GRPO's.
+less its mean over the steps of the batch; A is GRPO's. The authors' page has 1 for the
+gate and the future, and 0.1 for the bonus. A public port scales by the gates of the batch one after the other, which is
+not reproduced. The loss is GRPO's.
 
 Equations:
-    Read: notes; no code of the authors was found.
+    Read: notes, and the pseudocode of the authors' page.
 
     - N1, step entropy: `mean_of_tokens`, of the trained tokens.
     - N2, scaling: `StepConfidence`, with 1e-8.
@@ -20,7 +21,6 @@ Equations:
     - N6, recentring: `StepConfidence(recenter=True)`.
 
 Differs:
-    - Bonus coefficient: not stated; 0.05 here.
     - Optimizer steps a batch: not stated, 1 here.
 """
 
@@ -72,7 +72,7 @@ class StepConfidence(BatchComponent):
     column: str = column_name("entropy", level="token")
     gate_coefficient: float = option(1.0, at_least=0.0)
     future_coefficient: float = option(1.0, at_least=0.0)
-    bonus_coefficient: float = 0.05
+    bonus_coefficient: float = 0.1
     recenter: bool = True
     bonus_without_signal: bool = True
 

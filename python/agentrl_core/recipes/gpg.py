@@ -3,7 +3,8 @@
     A_i = alpha (R_i - mean(R)),   L = - mean over all tokens of A_i log p_t
 
 alpha = B / (B - M) makes up for the M of B draws whose group has equal scores and which therefore have no gradient. No
-ratio, no clip, no reference. verl counts draws whose score is 0 in place of M: `weight.SignalRescale(kind="rows")`.
+ratio, no clip, no reference. The paper also samples more until 60 % of the groups have a gradient, which this recipe
+leaves out. verl counts draws whose score is 0 in place of M: `weight.SignalRescale(kind="rows")`.
 
 Equations:
     Read: the authors' code, and notes that copy equations 5 to 8.

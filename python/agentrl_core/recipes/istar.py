@@ -14,7 +14,7 @@ Equations:
     Read: the authors' code, and notes that copy equations 1, 2 and 4 to 6; the paper's text was not read.
 
     - 1, step reward: `ImplicitProcess(level="step")`.
-    - 2, loss of the reward model: `TrajectoryPairs`.
+    - 2, loss of the reward model: `TrajectoryPairs`, the mean over all pairs of a step.
     - 4, episode advantage: `GroupRelative`.
     - 5, step advantage and sum: `GroupRelative(column="process_reward", level="step")`, then the other with `add=True`.
     - 6, policy objective: `Policy`, `Ratio("step", "sum", "segment")`, `aggregate="step_mean"`.
@@ -23,8 +23,6 @@ Equations:
       the statistics of the step rewards from the first step of each trajectory only: `advantage.compat("istar/step")`.
 
 Differs:
-    - Mean over pairs: over all pairs of the batch in the source. Here each group's mean over its pairs weighs as its
-      tokens do, so that packs of whole groups add up.
     - Ratio and denominator of the code: those of tokens: `Policy()`.
     - Group of one: the outcome itself, as in the code; the paper has none.
     - Order: the notes score steps with the updated reward model; the authors' scripts and this recipe update it after.
@@ -35,25 +33,71 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Column, column_name, option, token
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, token
 from agentrl_core.loss import GroupLoss, Policy, Ratio, Tokens, Train, metric_sums, torch
 from agentrl_core.reward import ImplicitProcess, OutcomeScore
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class WorseMembers(BatchComponent):
+    """Counts the members of a draw's group that scored less: the pairs in which it is the better one.
+
+    Draws without a score are not compared, and have 0.
+
+    Args:
+        column: the draw column that is compared.
+        group_by: comma-joined key columns of the groups.
+
+    Example:
+        >>> from agentrl_core.recipes.istar import WorseMembers
+        >>> WorseMembers().makes
+        (draw('worse_members'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    makes: ClassVar[tuple[Column, ...]] = (draw("worse_members"),)
+
+    column: str = column_name("score", level="draw")
+    group_by: str = column_name("group_id", level="draw")
+
+    def own_needs(self) -> Iterable[Column]:
+        """The compared column."""
+        yield draw(self.column)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `worse_members` on draws."""
+        rows = Rows(batch, "draw")
+        known = np.flatnonzero(rows.valid & np.isfinite(rows.values(self.column)))
+        scores, groups = rows.values(self.column)[known], rows.keys(self.group_by)[known]
+        order = np.lexsort((scores, groups))
+        scores, groups = scores[order], groups[order]
+        starts = np.diff(groups, prepend=groups[:1] + 1) != 0
+        places = np.arange(len(order))
+        first = np.maximum.accumulate(np.where(starts, places, 0))
+        higher = starts | (np.diff(scores, prepend=scores[:1]) != 0)
+        worse = np.zeros(len(rows))
+        worse[known[order]] = np.maximum.accumulate(np.where(higher, places, 0)) - first
+        return rows.write(worse_members=worse)
+
 
 @dataclass(frozen=True)
 class TrajectoryPairs(GroupLoss):
     """Train an implicit reward model to prefer, of any two trajectories of a task, the better one.
 
-    With S the sum over the steps of a trajectory of beta * sum of log p - log p_other over the step's tokens, a group
-    costs the mean of - log sigmoid(S_i - S_j) over its pairs with y_i > y_j. A group without such a pair costs nothing
-    but still counts in the denominator.
+    With S the sum over the steps of a trajectory of beta * sum of log p - log p_other over the step's tokens, a
+    pair with y_i > y_j costs - log sigmoid(S_i - S_j); the loss is the mean over the pairs of all groups of an
+    optimizer step. A group without such a pair does not count.
 
     Args:
         aggregate: as of every loss.
@@ -61,6 +105,7 @@ class TrajectoryPairs(GroupLoss):
         beta: above 0.
         label: the column of y, one value a draw.
         other: the token column of log p_other.
+        pairs: the column of how many pairs a draw is the better one of, as `WorseMembers` makes it.
         reduce: `sum` over the steps of a trajectory, or `mean`, as in the public code.
 
     Example:
@@ -70,20 +115,27 @@ class TrajectoryPairs(GroupLoss):
         >>> streams = {"weight_kl": torch.full((2,), 0.5), "score": torch.tensor([1.0, 0.0])}
         >>> streams |= {"sequence": torch.tensor([0, 1]), "group": torch.tensor([0, 0]), "step": torch.tensor([0, 1])}
         >>> streams["reward_reference_logprob"] = torch.tensor([-2.0, -2.0])
+        >>> streams["worse_members"] = torch.tensor([1.0, 0.0])
         >>> tokens = Tokens(torch.tensor([-1.0, -3.0]), None, streams)  # S is 1 and -1
-        >>> TrajectoryPairs(beta=1.0).evaluate(tokens)[0].item()
-        0.127
+        >>> TrajectoryPairs(beta=1.0).evaluate(tokens)[0].item()  # an update makes the weight of the pair 1
+        0.0635
     """
 
     beta: float = option(0.05, above=0)
     label: str = column_name("score", level="token")
     other: str = column_name("reward_reference_logprob", level="token", model="reward_reference")
+    pairs: str = column_name("worse_members", level="token")
     reduce: Literal["sum", "mean"] = "sum"
+
+    @property
+    def normaliser(self) -> str:
+        """The pairs of a draw, so that the weights of all pairs of a step sum to 1."""
+        return self.pairs
 
     def own_reads(self) -> Iterable[str | Column]:
         """Weights, ids, labels, and the other model's log-probs."""
         steps = ("step",) if self.reduce == "mean" else ()
-        return ("weight_kl", *steps, "sequence", "group", token(self.label), token(self.other))
+        return ("weight_kl", *steps, "sequence", "group", token(self.label), token(self.other), token(self.pairs))
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """How badly the model orders the pairs of trajectories of each task, and metrics."""
@@ -101,17 +153,15 @@ class TrajectoryPairs(GroupLoss):
         exist = members.counted[:drawn]
         better = (label[:, None] > label) & (group[:, None] == group) & exist[:, None] & exist
         cost = torch.where(better, torch.nn.functional.softplus(score - score[:, None]), 0.0)
-        weight = tokens.segments("group").sum(tokens.stream("weight_kl")).to(cost.dtype)
-        pairs = torch.zeros_like(weight).index_add(0, group, better.sum(1).to(cost.dtype))
-        costs = torch.zeros_like(weight).index_add(0, group, cost.sum(1))
-        loss = (weight * costs / pairs.clamp(min=1.0)).sum()
+        weight = sequences.sum(tokens.stream("weight_kl"))[:drawn].to(cost.dtype)
+        loss = (weight * cost.sum(1)).sum()
         return loss, metric_sums(tokens, entropy=tokens.entropy)
 
 
 ISTAR = Recipe(
     name="istar",
     source="arXiv:2509.19199",
-    reward=(OutcomeScore(), ImplicitProcess(level="step")),
+    reward=(OutcomeScore(), WorseMembers(), ImplicitProcess(level="step")),
     advantage=(
         GroupRelative(column="process_reward", level="step", eps=0.0),
         GroupRelative(eps=0.0, singleton="raw", add=True),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from case_files import rollouts
 from common_examples import CommonExamples, given_advantages, single_tokens
 from paper_files import Example
-from paper_numbers import Found, PaperExamples
+from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
 
@@ -34,6 +36,30 @@ def tool(example: Example) -> Found:
     found = COMMON.tool_tokens(example)
     del found["loss"]  # the file's is that of a ratio of 1; this loss is of log-probs, with the same gradient
     return found
+
+
+@EXAMPLES.by("which groups stay")
+def filtered(example: Example) -> Found:
+    right = example.values["right"].astype(int)
+    admit = recipes.CISPO.admit
+    assert admit.judged == "reward", "the outcome, not the score with its penalty for length"
+    rewards = np.concatenate([np.where(np.arange(16) < count, 1.0, 0.0) for count in right])
+    return {"keep": admit(rewards, np.repeat(np.arange(len(right), dtype=np.uint32), 16))}
+
+
+@EXAMPLES.by("overlong penalties")
+def overlong(example: Example) -> Found:
+    lengths = example.values["l"].astype(int).tolist()
+    scores = computed(recipes.CISPO, ["draw.score"], members=answers(lengths, [1] * len(lengths)))["draw.score"]
+    return {"reward_if_right": scores, "penalty": scores - 1}
+
+
+@EXAMPLES.by("tokens of one optimizer step weigh the same")
+def steps(example: Example) -> Found:
+    count = int(example.values["members"])
+    batch = recipes.CISPO.credit(rollouts(answers([1] * count, [place % 2 for place in range(count)]), 0))
+    updates = list(recipes.CISPO.updates(batch))
+    return {"answers_in_a_step": count / len(updates)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

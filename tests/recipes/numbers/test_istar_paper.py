@@ -80,6 +80,25 @@ def pairs(example: Example) -> Found:
     return {"loss": loss("sum"), "loss_of_the_code": loss("mean")}
 
 
+@EXAMPLES.by("the pairs of all groups weigh the same")
+def all_pairs(example: Example) -> Found:
+    (high, middle, low), (better, worse) = (example.values[name] for name in "ab")
+    rollouts = {
+        "a": [(high, 1.0), (middle, 1.0), (low, 0.0), (9.0, None)],
+        "b": [(better, 1.0), (worse, 0.0)],
+        "c": [(5.0, 1.0)],
+    }
+    members, ratios = [], []
+    for name, group_ in rollouts.items():
+        for total, reward in group_:
+            members.append({"group": name, "path": "1 | 3", **({} if reward is None else {"reward": reward})})
+            ratios.append(float(total) / 0.05 - 9.0)
+    columns = {"token": {"reward_model_logprob": ratios, "reward_reference_logprob": [-9.0] * len(ratios)}}
+    model = {"logprob": ratios}
+    found = computed(ISTAR, ["loss.reward_model"], members=members, columns=columns, reward_model=model)
+    return {"loss": found["loss.reward_model"]}
+
+
 @EXAMPLES.by("advantages of three trajectories of three, one and two steps")
 def levels(example: Example) -> Found:
     def found(*links: GroupRelative) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from common_examples import CommonExamples, advantages
+from common_examples import CommonExamples, advantages, given_advantages, single_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
 
@@ -19,6 +19,12 @@ CommonExamples(EXAMPLES, recipes.RLOO, but=["a group of one"])
 def alone(example: Example) -> Found:
     raw = recipes.RLOO.replace(advantage=replace(recipes.RLOO.advantage, singleton="raw"))
     return {"advantage": advantages(raw, [float(example.values["R"])])[0]}
+
+
+@EXAMPLES.by("tokens that another policy sampled have no ratio")
+def sampled(example: Example) -> Found:
+    found = single_tokens(given_advantages(recipes.RLOO), *(example.values[name] for name in ("old", "new", "A")))
+    return {"loss": found["loss"], "gradient_by_logprob": found["gradient.logprob"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)
