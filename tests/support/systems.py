@@ -69,6 +69,6 @@ VARIANTS = {
     "joint pairs": PairwiseProximal(kind="joint"),
     "log-ratios": TrajectorySoftmax(score="log_ratio"),
     "hinge": loss.Preference(kind="hinge", smoothing=0.1, reduce="mean"),
-    "advantage": loss.Imitation(tokens="advantage", kind="hellinger"),
+    "advantage": loss.Imitation(tokens="advantage"),
 }
 LOSSES = {**SYSTEMS, **VARIANTS}
