@@ -20,7 +20,7 @@ def test_steer(kind: str) -> None:
     if kind == "linear":
         weight = 1.2 - (change - change.min()) * 0.4 / (change.max() - change.min())
     else:
-        weight = torch.exp(math.log(0.8) / max(change.max().item(), 0.02) * change).clamp(0.8, 1.0)
+        weight = torch.exp(math.log(0.8) / change.max().item() * change)
     agree(loss.Policy(mask=EntropyChange(kind)), case, gated(case, weight))
 
 

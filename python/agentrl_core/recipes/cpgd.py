@@ -1,28 +1,32 @@
 """CPGD: the log-ratio in place of the ratio, and a drift term of bounded gradient (arXiv:2505.12504).
 
+    L = - mean over tokens of min(d A, clip(d, log 0.8, log 1.2) A) - 0.01 sg(min(r - 1, 0.2)) log p,   d = log r
+
 A ratio that explodes on a negative advantage is what makes PPO's objective collapse. Inside the bounds the gradient is
 A grad log p whatever the ratio is. The paper has three weights of a group: its spread, as here; none; or more the fewer
-groups have a spread, `advantage=GroupRelative(scale="none"), weight=SignalRescale(at_most=3.0)`.
+groups have a spread, `advantage=GroupRelative(scale="none"), weight=SignalRescale(at_most=3.0)`. A batch has eight
+optimizer steps: the clip and the drift act from the second one on.
 
 Equations:
-    Read: public code of the authors' laboratory and of others, a README of the authors and reviews; the paper's text
-    was not read.
+    Read: the paper's sections 3.2 to 6.1, a script of its authors, their README, and public code of their laboratory.
 
-    - C1, clipped policy gradient: `LogClipped`, by the bounds of `Clip(0.2, 0.2)`.
-    - C2, policy drift: `BoundedDrift(0.01, slope_at_most=0.2)`.
-    - C3, loss: `Policy`, no divergence from a reference.
-    - N1, objective in log-ratios: `LogClipped`, `aggregate="sequence_mean"`.
-    - C4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a group of one is 0 here, and its reward in the
-      code (`singleton="raw"`).
-    - C5, clip-filter-like weight: an option, as above.
-    - N2, tight to loose: left out: an option; the bounds of each token would be columns for `loss.clip.TokenClip`.
-    - N3, several epochs: left out: an option for more than one pass over a batch, of which there is one.
+    - 1, objective of whole responses: equation 2 is what the paper trains, token by token.
+    - 2, loss: `Policy`, no divergence from a reference.
+    - 2a, policy term: `LogClipped`, by the bounds of `Clip(0.2, 0.2)`.
+    - 2b, advantage: `GroupRelative`, with the STD weight: std of n - 1 and 1e-6 added to it; a group of one is 0 here,
+      and its reward in the code (`singleton="raw"`).
+    - 2c, policy drift: `BoundedDrift(0.01, slope_at_most=0.2)`.
+    - 2d, clip-filter-like weight: an option, as above.
+    - C1, loss of the code: the same gradient; its value leaves out the old log-prob.
+    - 2e, tight to loose: left out: an option; the bounds of each token would be columns for `loss.clip.TokenClip`.
+    - 2f, several epochs (section 6.1): left out: an option for more than one pass over a batch, of which there is one.
 
 Differs:
-    - Value of the loss: of log-ratios, as N1; the code leaves out the old log-prob. The gradients are equal.
+    - Mean over tokens: of a prompt's responses, then over prompts, in equation 2; over all tokens of a mini-batch here,
+      as in the code of the authors' laboratory.
     - Drift: at most 0.2 and weight 0.01 by the authors, as here; 2 and 0.001 in the code of their laboratory.
-    - Filter of groups: the authors' README keeps groups of an accuracy from 0.1 to 0.9:
-      `admit=DynamicSampling(Band(at_least=0.1, at_most=0.9))`; none here.
+    - Filter of groups: the authors' script keeps groups of an accuracy from 0.1 to 0.9:
+      `admit=DynamicSampling(Band(at_least=0.1, at_most=0.9))`; none here, as in the paper.
 """
 
 from __future__ import annotations
@@ -102,5 +106,6 @@ CPGD = Recipe(
     name="cpgd",
     source="arXiv:2505.12504",
     advantage=GroupRelative(),
-    loss=Policy(surrogate=LogClipped(), drift=BoundedDrift(0.01), aggregate="sequence_mean"),
+    loss=Policy(surrogate=LogClipped(), drift=BoundedDrift(0.01)),
+    minibatches=8,
 )

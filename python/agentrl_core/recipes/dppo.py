@@ -21,6 +21,8 @@ Equations:
 Differs:
     - Optimizer steps: 8, as in the scaling runs, whose bound C = 5 and threshold 0.2 are those here too; the stability
       test makes 4, with a threshold of 0.15 and no bound.
+    - Mean over tokens: equations 12 and 23 sum over the tokens of an answer; the mean over the tokens of a mini-batch
+      has the same direction.
     - KL: 1e-8 is added to both complements, as in the code.
     - Likeliest tokens: those of the policy before its first optimizer step, which the trainer computes; the engine that
       sampled need not return them.

@@ -1,29 +1,35 @@
 """MiniLLM: minimise the reverse KL to a teacher by policy gradient, with an exact term for the next token.
 
     r_t = log q(y_t) - log p_old(y_t)
-    R_t = (sum of r_s over s >= t) / (tokens from t on),   A = R whitened over the batch
+    A_t = mean of r_s over s > t, 0 at the last token
     L = mean of max(-A r, -A clip(r, 0.8, 1.2)) + mean of KL(p || q) over the vocabulary
 
-The first term follows what a token does to later ones, the second one is exact for the token itself. q is the teacher:
-annotate `teacher_logprob` before the credit, and call `pack.run(policy, teacher=teacher)`.
+The first term follows what a token does to later ones, the second one is exact for the token itself, so that its own
+reward is not in A. q is the teacher: annotate `teacher_logprob` before the credit, and call
+`pack.run(policy, teacher=teacher)`. A batch has 16 optimizer steps: the clip acts from the second one on.
+
+The paper samples from a mixture of both models, 0.2 q + 0.8 p, and weighs tokens by w = p_old / mixture. With
+log-probs of the mixture as those of the rollouts, r is p / mixture, so w is in it.
 
 Source: MiniLLM: Knowledge Distillation of Large Language Models (arXiv:2306.08543). Needs: a model `teacher` with the
 policy's tokenizer.
 
 Equations:
-    Read: the abstract and the authors' code; the paper's text was not read.
+    Read: the abstract, a translation of the paper's section 2, and the authors' code.
 
-    - C1, reward of a token: `ImplicitProcess`, beta 1; its bound is not set.
-    - C2, return with length normalisation: `Discounted`, gamma 1, and `MeanReturn`.
-    - C3, whitening: `GroupRelative` over the tokens of the batch.
-    - C4, policy loss: `Policy`, clip range 0.2; without the factor w.
-    - C5, single-step term: `Divergence`, beta 1, over the vocabulary.
+    - 3, gradient in two parts: `Policy` of returns without the token's own reward, and `Divergence`.
+    - 3a, reward of a token: `ImplicitProcess`, beta 1; its bound is not set.
+    - 4, teacher-mixed sampling: left out: an engine that mixes two models; see above for its log-probs.
+    - 5, weight of mixed sampling: `Policy`, clip range 0.2; w is in the ratio.
+    - 6, length normalisation: `Discounted`, gamma 1, and `MeanReturn`.
+    - 7, single-step part: `Divergence`, beta 1, over the vocabulary.
+    - C2, return of the code: `MeanReturn(own=True)`: the mean from the token itself on.
+    - C3, whitening of the code: an option, `GroupRelative` over the tokens of the batch.
     - C6, language-modelling loss: left out: it needs a corpus; add `Train(Imitation(...), stage="warm_start")`.
 
 Differs:
-    - Teacher-mixed sampling: the code samples from a mixture of both models, with the weight w; here the policy samples
-      alone and w is 1.
-    - Discount: an option of the script there; 1 here.
+    - Mean over tokens: as in the code; the paper sums over the tokens of a response.
+    - Discount: an option of the script there; 1 here, as in the paper.
 """
 
 from __future__ import annotations
@@ -34,8 +40,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from agentrl_core import Recipe, returns
-from agentrl_core.advantage import Discounted, GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, token
+from agentrl_core.advantage import Discounted
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, token
 from agentrl_core.loss import Divergence, Policy, Sum
 from agentrl_core.reward import ImplicitProcess, OutcomeScore
 
@@ -45,7 +51,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeanReturn(BatchComponent):
-    """Divide the advantage of a token by the number of trained tokens from it on: a mean of rewards to come.
+    """Make the advantage of a token, a sum of rewards to come, their mean over the trained tokens behind it.
+
+    Args:
+        rewards: token column of what was summed.
+        own: whether the token itself is one of them, as in the public code.
 
     Example:
         >>> from agentrl_core.recipes.minillm import MeanReturn
@@ -57,23 +67,27 @@ class MeanReturn(BatchComponent):
     needs: ClassVar[tuple[Column, ...]] = (token("advantage"),)
     makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
 
+    rewards: str = column_name("process_reward", level="token")
+    own: bool = False
+
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with a new `advantage` on tokens."""
         rows = Rows(batch, "token")
         trained = rows.flags("trainable")
         left = returns.discounted(trained.astype(np.float64), rows.draws, gamma=1.0)
-        return rows.write(advantage=rows.values("advantage") / np.maximum(left, 1.0))
+        total = rows.values("advantage")
+        if not self.own:
+            left, total = left - 1.0, total - np.where(trained, rows.values(self.rewards), 0.0)
+        return rows.write(advantage=np.where(left > 0.0, total / np.maximum(left, 1.0), 0.0))
 
 
 MINILLM = Recipe(
     name="minillm",
     source="arXiv:2306.08543",
     reward=(OutcomeScore(), ImplicitProcess(beta=1.0, model="teacher_logprob", reference="behaviour_logprob")),
-    advantage=(
-        Discounted(column="process_reward", level="token"),
-        MeanReturn(),
-        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
-    ),
+    advantage=(Discounted(column="process_reward", level="token"), MeanReturn()),
     loss=Sum(Policy(), Divergence(beta=1.0, support="vocabulary")),
     frozen=("teacher",),
+    epochs=4,
+    minibatches=4,
 )

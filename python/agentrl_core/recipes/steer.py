@@ -1,22 +1,25 @@
 """STEER: tokens whose update would change the entropy most count less (arXiv:2510.10150).
 
+    Omega = |A p / p_old (1 - p) (log p + H)|,   w = exp(-alpha Omega / max Omega),   alpha = -log 0.8
+
 The change of a token's entropy by a step on it is estimated to first order, and large changes of either sign are
-damped, so that the entropy neither collapses nor explodes. The weights follow the current policy: they are part of the
-loss.
+damped, so that the entropy neither collapses nor explodes: the token of the largest change weighs 0.8, one without a
+change 1. The weights follow the current policy: they are part of the loss.
 
 Equations:
-    Read: the public code and its README; the paper's text was not read.
+    Read: the public code, its README, and notes on the paper's fourth version; the paper's text was not read.
 
     - C1, estimated change of entropy: `EntropyChange`, no gradient through it.
-    - C2, linear map: `EntropyChange(kind="linear", low=0.8, high=1.2)`.
-    - C3, exponential map: an option, `EntropyChange(kind="exponential", low=0.8)`.
+    - N1, weight of the paper: `EntropyChange(low=0.8)`; alpha is -log(low).
+    - C2, linear map of the code: an option, `EntropyChange("linear", low=0.8, high=1.2)`.
+    - C3, exponential map of the code: an option, `EntropyChange(largest_at_least=0.02)`.
     - C4, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10; all tokens count in the mean, whatever their weight.
     - C5, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
 
 Differs:
     - Entropies: those stored with the batch in the code; those of the current policy here, as its probabilities.
-    - Smallest and largest change: of a micro-batch of 8 sequences in the code; of all tokens of the update here, so
-      that weights do not depend on how a batch is split.
+    - Largest change: of a micro-batch of 8 sequences in the code; of all tokens of the update here, so that weights do
+      not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -39,13 +42,15 @@ class EntropyChange(Mask):
 
         change = |A p / p_old (1 - p) (log p + H)|   (first order, with p between 1e-8 and 1 - 1e-8)
 
-    `linear`: from `high` at the smallest change of the rows given to `low` at the largest, (low + high) / 2 if all are
-    equal. `exponential`: max(low, exp(log(low) change / max(largest, 0.02))).
+    `exponential`: exp(log(low) change / largest), 1 if none changes. `linear`: from `high` at the smallest change of
+    the rows given to `low` at the largest, (low + high) / 2 if all are equal.
 
     Args:
-        kind: `linear` or `exponential`.
+        kind: `exponential` or `linear`.
         low: weight of the largest change, between 0 and 1.
         high: weight of the smallest change; only for `linear`.
+        largest_at_least: the least that counts as the largest change, so that small ones are not damped; only for
+            `exponential`.
 
     Example:
         >>> import torch
@@ -56,15 +61,16 @@ class EntropyChange(Mask):
         >>> streams |= {"advantage_positive": torch.ones(2), "advantage_negative": torch.zeros(2)}
         >>> tokens = Tokens(logprob, torch.tensor([0.693, 0.0]), streams)  # log p + H is 0 at the first
         >>> EntropyChange()(tokens, torch.zeros(2), ClipBounds())[0].tolist()
-        [1.2, 0.8]
+        [1.0, 0.800000011920929]
     """
 
     reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "old_logprob")
     over: ClassVar[Unit] = "update"
 
-    kind: Literal["linear", "exponential"] = "linear"
+    kind: Literal["exponential", "linear"] = "exponential"
     low: float = option(0.8, above=0, below=1)
     high: float = 1.2
+    largest_at_least: float = option(0.0, at_least=0)
 
     def check_options(self) -> None:
         """The smallest change counts most."""
@@ -80,8 +86,9 @@ class EntropyChange(Mask):
         rows = tokens.segments("all")
         largest = rows.spread(rows.maximum(change))
         if self.kind == "exponential":
-            rate = -change.new_tensor(self.low).log() / largest.clamp(min=0.02)
-            weight = (-rate * change).exp().clamp(self.low, 1.0)
+            most = largest.clamp(min=self.largest_at_least)
+            share = change / torch.where(most > 0, most, 1.0)
+            weight = (change.new_tensor(self.low).log() * share).exp()
         else:
             smallest = -rows.spread(rows.maximum(-change))
             width = largest - smallest

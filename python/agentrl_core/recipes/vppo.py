@@ -10,15 +10,18 @@ factor is 1; within a draw the largest 40 % of its tokens by S alone are in the 
 entropy: its gradient is that of - 0.06 log p.
 
 Equations:
-    Read: the code, and a public summary of the paper.
+    Read: the paper's section 3.2, appendices B and C, and the code.
 
-    - C1, dependence of a token: `InputDependency`, its column `dependency`.
-    - C2, token mask: `TopTokens("dependency", 0.4)`.
-    - C3, factor of a response: `InputDependency(at_least=0.9)`, over the batch.
-    - C4, loss: `Policy`, one mean over all tokens, those outside the mask too; `admit` filters groups.
+    - 3, dependence of a token: left out: it needs the distributions over the vocabulary; by appendix B it is estimated
+      from the sampled token, as in C1.
+    - C1, estimated dependence: `InputDependency`, its column `dependency`.
+    - 4, token mask: `TopTokens("dependency", 0.4)`, of an answer of n tokens the ceil(0.4 n) largest.
+    - 5, factor of a response: `InputDependency(at_least=0.9)`, over the batch; its upper end makes the mean factor 1.
+    - C3, factor of the code: the same, over a mini-batch.
+    - 6, objective: `Policy`, one mean over all tokens, those outside the mask too, as table 9 says, where the equation
+      has the mean of each response; `admit` filters groups.
+    - C4, loss of the code: the same, with a dual clip of 3.
     - C5, entropy penalty: `drift=KL(0.06, "k1")`; its value is less by 0.06 times the mean of - log p_old, a constant.
-    - N1, dependence of the paper: left out: it needs the distributions over the vocabulary; C1 estimates it.
-    - N2, factor of the paper: left out: its upper end is not in what was read; that of C3 makes the mean factor 1.
 
 Differs:
     - Range and mean of the factors: in the code of the mini-batch of a device and of the micro-batch; of the batch

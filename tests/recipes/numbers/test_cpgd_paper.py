@@ -35,9 +35,9 @@ def drifting(example: Example) -> Found:
         {**answer, "logprobs": old.tolist()}
         for answer, old in zip(answers([3, 2], given["A"][[0, 3]].tolist()), np.split(given["old"], [3]), strict=True)
     ]
-    found = computed(LOSSES, ["gradient.logprob"], members=members, policy={"logprob": given["new"].tolist()})
-    counts = np.repeat([3, 2], [3, 2])
-    return {"gradient_wrt_logp_before_averaging": 2 * counts * found["gradient.logprob"]}
+    names = ["loss", "gradient.logprob"]
+    found = computed(LOSSES, names, members=members, policy={"logprob": given["new"].tolist()})
+    return {"gradient_wrt_logp_before_averaging": 5 * found["gradient.logprob"], "loss": found["loss"]}
 
 
 @EXAMPLES.by("the same in log-ratios, first step")
@@ -81,15 +81,15 @@ def alone(example: Example) -> Found:
     return {"advantage": advantages(raw, [float(example.values["R"])])[0]}
 
 
-@EXAMPLES.by("two rollouts with tool tokens: by response and by token")
+@EXAMPLES.by("two rollouts of a prompt with tool tokens: by token and by response")
 def tool_tokens(example: Example) -> Found:
     masks = [example.values[f"mask_{name}"] for name in "ab"]
     members = [
         {"path": path_of(mask), "reward": reward}
         for mask, reward in zip(masks, example.values["A"].tolist(), strict=True)
     ]
-    by_token, found = given_advantages(recipes.CPGD, aggregate="token_mean"), {}
-    for end, losses in (("", LOSSES), ("_token_mean", by_token)):
+    by_response, found = given_advantages(recipes.CPGD, aggregate="sequence_mean"), {}
+    for end, losses in (("", LOSSES), ("_by_response", by_response)):
         gradient = computed(losses, ["gradient.logprob"], members=members)["gradient.logprob"]
         for name, mask, own in zip("ab", masks, np.split(gradient, [int(masks[0].sum())]), strict=True):
             placed = np.zeros(len(mask))
@@ -100,6 +100,7 @@ def tool_tokens(example: Example) -> Found:
 
 @EXAMPLES.by("a second pass: clip and drift act")
 def second_pass(example: Example) -> Found:
+    assert recipes.CPGD.minibatches == 8
     second, given = example.values["second"], example.values["A"]
     return {"first_gradient": slopes(np.zeros(3), given), "second_gradient": slopes(second, given)}
 

@@ -61,6 +61,19 @@ def data(example: Example) -> Found:
     return {"loss": loss_of(example, 0.0, "1 | 2", unsampled=True)}
 
 
+@EXAMPLES.by("two outputs of unequal length, one of a data set")
+def unequal(example: Example) -> Found:
+    far, found = distances(example, 0.0), {}
+    members = [{"path": "1 | 2", "reward": 0}, {"path": "1 | 2 2 2", "reward": 0, "unsampled": True}]
+    recipe = with_beta(0.0)
+    assert isinstance(recipe.loss, Divergence)
+    by_token = recipe.replace(loss=replace(recipe.loss, aggregate="token_mean"))
+    for name, each in (("loss", recipe), ("token_mean", by_token)):
+        answers = {"divergence": [far, far, 0.0, 0.0]}
+        found[name] = computed(each, ["loss"], members=members, policy=answers)["loss"][0]
+    return found
+
+
 @pytest.mark.parametrize("name", EXAMPLES.names)
 def test_the_recipe_computes_the_example(name: str) -> None:
     EXAMPLES.check(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,17 +12,21 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
 
 from agentrl_core import recipes
+from agentrl_core.loss import Divergence, Tokens
 from agentrl_core.schedule import SyncModel
 from agentrl_core.update.model_sync import blend_models
 
 EXAMPLES = PaperExamples("sdpo")
+LOSS = recipes.SDPO.loss
+assert isinstance(LOSS, Divergence)
+SAMPLED = recipes.SDPO.replace(loss=replace(LOSS, support="sampled"))
 
 
 def gradient(example: Example, members: list[dict[str, Any]], others: int = 0) -> Found:
     """The gradient of the tokens with a teacher; `others` tokens behind them have none."""
     teacher, policy = (example.values[name].tolist() for name in ("q", "p"))
     found = computed(
-        recipes.SDPO,
+        SAMPLED,
         ["gradient.logprob"],
         members=members,
         columns={"token": {"teacher_logprob": [*teacher, *["nan"] * others]}},
@@ -47,6 +53,30 @@ def turns(example: Example) -> Found:
 def older(example: Example) -> Found:
     old = example.values["old"].tolist()
     return gradient(example, [{"path": "1 | 3 4", "reward": 0, "logprobs": old}])
+
+
+@EXAMPLES.by("two of four tokens and the tail, at two places")
+def likeliest(example: Example) -> Found:
+    p, q, other = (torch.from_numpy(example.values[name]) for name in ("p", "q", "other"))
+    own, teacher = torch.stack([p, other]), torch.stack([q, other])
+    logprobs = torch.cat([own, 1.0 - own.sum(1, keepdim=True)], dim=1).log().requires_grad_()
+    streams = {
+        "weight_kl": torch.full((2,), 0.5).double(),
+        "old_logprob": torch.stack([torch.tensor(example.values["old"]), other[0]]).log().double(),
+        "teacher_top_ids": torch.tensor([[3, 4], [3, 4]]),
+        "teacher_top_logprobs": teacher.log(),
+    }
+
+    def loss(divergence: Divergence) -> torch.Tensor:
+        tokens = Tokens(logprobs[:, 0].detach(), torch.zeros(2), streams, SimpleNamespace(top_logprobs=logprobs))
+        return divergence.evaluate(tokens)[0]
+
+    (gradient,) = torch.autograd.grad(loss(LOSS), logprobs)
+    return {
+        "loss": loss(LOSS).item(),
+        "gradient_by_log_prob": gradient[0, :2].numpy(),
+        "symmetric": loss(replace(LOSS, beta=0.5)).item(),
+    }
 
 
 @EXAMPLES.by("the teacher follows")

@@ -18,8 +18,8 @@ from agentrl_core.loss import ClipBounds, Mask, Tokens
 
 EXAMPLES = PaperExamples("steer")
 CommonExamples(EXAMPLES, recipes.STEER)
-LINEAR = recipes.STEER.loss.mask
-EXPONENTIAL = replace(LINEAR, kind="exponential")
+EXPONENTIAL = recipes.STEER.loss.mask
+LINEAR = replace(EXPONENTIAL, kind="linear")
 
 
 def weights(mask: Mask, old: Value, new: Value, entropies: Value, given: Value, trained: Any = 1.0) -> Value:
@@ -69,7 +69,12 @@ def five(example: Example) -> Found:
 @EXAMPLES.by("tiny changes: the floor of 0.02")
 def tiny(example: Example) -> Found:
     old, new, entropies = (example.values[name] for name in ("old", "pi", "H"))
-    return {"weight": weights(EXPONENTIAL, old, new, entropies, np.full(2, example.values["A"]))}
+    given = np.full(2, example.values["A"])
+    code = replace(EXPONENTIAL, largest_at_least=0.02)
+    return {
+        "weight": weights(EXPONENTIAL, old, new, entropies, given),
+        "weight_code": weights(code, old, new, entropies, given),
+    }
 
 
 @EXAMPLES.by("all changes equal")
@@ -85,10 +90,10 @@ def unequal(example: Example) -> Found:
     """Entropies at which the changes of entropy give the weights of the example."""
     ratios, given, wanted = (example.values[name] for name in ("ratio", "A", "w"))
     new = np.full(5, 0.4)
-    changes = (LINEAR.high - wanted) / (LINEAR.high - LINEAR.low)
+    changes = np.log(wanted) / np.log(EXPONENTIAL.low)
     entropies = changes / (np.abs(given) * ratios * (1 - new)) - np.log(new)
-    np.testing.assert_allclose(weights(LINEAR, new / ratios, new, entropies, given), wanted, rtol=1e-6)
-    found = trained(LINEAR, new / ratios, new, entropies, given)
+    np.testing.assert_allclose(weights(EXPONENTIAL, new / ratios, new, entropies, given), wanted, rtol=1e-6)
+    found = trained(EXPONENTIAL, new / ratios, new, entropies, given)
     return {"loss": found["loss"], "gradient_wrt_logp_times_tokens": 5 * found["gradient.logprob"]}
 
 
