@@ -31,7 +31,6 @@ UNUSED = {
     ("Prefix", "2509.12618"): "ActiveVLN: the recipe's program replays the expert's first steps itself",
     ("ProportionalAllocator", "2601.19280"): "GDRO-RL: the recipe has the paper's bandit",
     ("RecentVisits", "2512.13106"): "TraPO: the recipe needs whole curves, not a window",
-    ("Survey", "2505.16282"): "ARPO for GUI agents: its page names the survey as an option",
     ("TextLibrary", "2510.08191"): "Training-Free GRPO: its program applies the edits itself",
     ("TrackedBaseline", "2509.22601"): "SPEAR: the recipe takes the median in its replay component",
     ("TreeRelative", "2507.19849"): "ARPO: the recipe has the paper's default, the soft attribution",
