@@ -6,6 +6,7 @@ import pytest
 from systems import SYSTEMS
 
 from agentrl_core import Batch, Forest, recipes
+from agentrl_core.loss import Policy
 from agentrl_core.recipes.dcpo import DCPO
 
 
@@ -35,20 +36,12 @@ def test_every_turn_of_a_draw_counts_the_same(name: str) -> None:
 
 
 def test_the_constant_of_a_minibatch_does_not_follow_the_filter() -> None:
-    """LOOP: 4 draws, of which 2 are left: a kept draw weighs 1/4, not 1/2."""
-    policy = SYSTEMS["loop"]
-    assert policy.constant == 32.0
+    """LOOP's code: 4 draws, of which 2 are left: a kept draw weighs 1/4, not 1/2."""
+    policy = Policy(aggregate="sequence_mean_sum", constant=32.0)
     batch = rollouts([2], [2], [2], [2])
     kept = batch.token_weights([0, 1], denominator="sequence_mean_sum", constant=4.0)
     assert kept.tolist() == [1 / 8, 1 / 8, 1 / 8, 1 / 8, 0.0, 0.0, 0.0, 0.0]
-    assert policy.denominator == "sequence_mean_sum"
-    update = next(
-        iter(
-            recipes.GRPO.replace(loss=policy).updates(
-                recipes.GRPO.credit(batch).with_columns("token", recomputed_logprob=[-1.0] * 8)
-            )
-        )
-    )
+    update = next(iter(recipes.GRPO.replace(loss=policy).updates(recipes.GRPO.credit(batch))))
     (pack,) = update.pack(max_tokens=64)
     assert pack.streams.weight_kl.tolist() == pytest.approx([1 / 64] * 8)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -106,3 +107,28 @@ def test_a_run_trains_stored_successes(tmp_path: Path, layout: str) -> None:
         assert set(draws.filter(pl.col("source") == 1)["old_logprob"]) == {1}
         state = ARPO_GUI.replay.next(ARPO_GUI.replay.initial_state(), IterationRecord.of(store.batch(0)))  # type: ignore[union-attr]
         assert len(state["memory"]["trajectory_id"]), "the first iteration had successes"
+
+
+def test_tasks_that_the_first_model_never_solves_leave_the_pool(tmp_path: Path) -> None:
+    asked: Counter[str] = Counter()
+
+    def graded(task: Task, seed: int, actions: list[str]) -> StepResult:
+        """Task 0 is never solved, task 1 once and never again, task 2 always."""
+        del seed, actions
+        asked[task.task_id] += 1
+        success = task.task_id == "train 2" or (task.task_id == "train 1" and asked[task.task_id] == 1)
+        return StepResult(reward=float(success), terminated=True, success=success)
+
+    recipe = ARPO_GUI.replace(reward=ARPO_GUI.chain("reward")[0])
+    world = SmallWorld(graded)
+    with Store.open(tmp_path / "run") as store:
+        collect = Collector(world, world, recipe, store=store, seed=2, task_pool=3)
+        first = collect(tasks=1, group_size=2)
+        assert sum(asked.values()) == 3 * 16 + 2, "a survey of each task and one group"
+        assert first.num_draws == 2, "surveys are not trained"
+        collect.end_iteration(first, {})
+        for _ in range(2):
+            batch = collect(tasks=2, group_size=2)
+            assert set(batch.texts("task_id", "draw")) == {"train 1", "train 2"}
+            collect.end_iteration(batch, {})
+    assert asked["train 0"] <= 18

@@ -21,7 +21,7 @@ CITED = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 UNUSED = {
     ("Curriculum", "2507.17515"): "URPO: its program opens the tasks by the referee's own average",
     ("FlagFilter", "2503.14476"): "DAPO: the recipe has the paper's length penalty, not its overlong filter",
-    ("GroupFilter", "2502.01600"): "LOOP: the recipe also drops draws to a multiple of 8, with `SelectDraws`",
+    ("GroupFilter", "2502.01600"): "LOOP: the recipe drops single draws, with `SelectDraws`",
     ("ImportanceWeight", "2505.24298"): "AReaL: the recipe has no filter, as the paper; its page names the option",
     ("ImportanceWeight", "2601.22718"): "MinPRO: the recipe has the ratio inside the loss",
     ("LogStep", "2510.08457"): "ARES: the recipe has a coefficient for each kind of task, in its own component",
@@ -31,7 +31,6 @@ UNUSED = {
     ("Prefix", "2509.12618"): "ActiveVLN: the recipe's program replays the expert's first steps itself",
     ("ProportionalAllocator", "2601.19280"): "GDRO-RL: the recipe has the paper's bandit",
     ("RecentVisits", "2512.13106"): "TraPO: the recipe needs whole curves, not a window",
-    ("Survey", "2505.16282"): "ARPO for GUI agents: its page names the survey as an option",
     ("TextLibrary", "2510.08191"): "Training-Free GRPO: its program applies the edits itself",
     ("TrackedBaseline", "2509.22601"): "SPEAR: the recipe takes the median in its replay component",
     ("TreeRelative", "2507.19849"): "ARPO: the recipe has the paper's default, the soft attribution",

@@ -75,7 +75,6 @@ def collected(facts: dict[str, ExtraColumn], members: int) -> Batch:
 def test_what_systems_need_of_their_environment() -> None:
     names = {name: {column.name for column in wanted(recipes.get(name))[0]} for name in NAMES}
     assert names["copo"] == names["seed_grpo"] == {"answer_cluster", "answer_parsed"}
-    assert names["digirl"] == {"task_advantage"}
     assert names["dyna_mind"] == {"refined"}
     assert names["rank_grpo"] == {"hit.0"}, "the spans of items are the user's to find"
     assert names["ui_s1"] == {"matched"}

@@ -38,7 +38,7 @@ class BaselineRelative(BatchComponent):
 
     By `kind`, b is:
 
-    - `column`: the column `column`, such as a task's value (DigiRL arXiv:2406.11896);
+    - `column`: the column `column`, such as a task's value;
     - `weighted`: sum w r / sum w over the group, w the column `column` (the plain mean if all weights are 0):
       OPO arXiv:2505.23585 (`column="trained_tokens"`), VCPO arXiv:2602.17616 (w = ratio^2 * |score gradient|^2: the
       product of the squares has to be in the column);

@@ -245,7 +245,7 @@ class WeightedLoss(Loss, ABC):
             of a draw, then over draws), `step_mean` (mean over the tokens of a turn, then over all turns of the update:
             IterResearch, arXiv:2511.07327), `constant` (sum over tokens divided by `constant`, then mean over draws:
             Dr. GRPO, arXiv:2503.20783), `sequence_mean_sum` (mean over the tokens of a draw, then the sum over draws,
-            divided by `constant` if it is given: LOOP's batch size, whatever was filtered), or another denominator of
+            divided by `constant` if it is given: the batch size in LOOP's code), or another denominator of
             `Batch.token_weights`.
         constant: above 0, of `constant` and, where it is given, of `sequence_mean_sum`; None otherwise.
     """

@@ -74,7 +74,7 @@ class Clip(ClipRange):
             clip-higher of DAPO (arXiv:2503.14476).
         dual: for negative advantages the objective is bounded below by dual * A (arXiv:1912.09729); above 1,
             customarily 3. None: no such bound.
-        scale: `linear`: [1 - low, 1 + high]; `reciprocal`: [1 / (1 + low), 1 + high] (LOOP, arXiv:2502.01600);
+        scale: `linear`: [1 - low, 1 + high]; `reciprocal`: [1 / (1 + low), 1 + high] (LOOP's code, arXiv:2502.01600);
             `log`: [exp(-low), exp(high)] (GMPO, arXiv:2507.20673).
         center: `one`; or `proximal`: the bounds move with c = p_proximal / p_old (stream `proximal_logprob`, the
             policy at the start of the step) while r = p / p_old keeps the importance of stale or foreign data.

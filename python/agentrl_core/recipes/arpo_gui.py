@@ -1,5 +1,7 @@
 """ARPO-GUI: if all rollouts of a task fail, add an earlier success of the task to the group (arXiv:2505.16282).
 
+Before training, 16 rollouts of the first model measure each task, and those that it never solves leave the pool.
+
 For long tasks on a screen whose outcome e is a fraction and whose format f is 0 or -1. The score is e + f / 2. A group
 with std(e) < 0.05 and mean(e) < 0.2 has failed: its first member gives way to one of the task's last 8 rollouts with
 e > 0.1, each equally likely; what this iteration rolls out is remembered afterwards. Then
@@ -9,8 +11,7 @@ e > 0.1, each equally likely; what this iteration rolls out is remembered afterw
 and PPO's clipped loss with [0.8, 1.3] and a dual bound of 3. The log-probs of the whole batch, stored rows included,
 are recomputed with the policy before the update, so that their ratios begin at 1: stored rows count as on-policy.
 Source: arXiv:2505.16282; code dvlab-research/ARPO. `ARPO_GUI.replace(replay=...)` with `old_logprob="behaviour"`
-corrects for the policy that sampled. The environment reports `reward.format`. Not in this recipe: tasks that 16
-rollouts of the first model never solve leave the pool before training.
+corrects for the policy that sampled. The environment reports `reward.format`.
 
 Equations:
     Read: the public code and notes.
@@ -22,10 +23,8 @@ Equations:
     - C5, advantage: `GroupRelative`; a group of one is 0 here, and its reward in verl (`singleton="raw"`).
     - C6, loss: `Policy`, clip ranges 0.2 and 0.3, dual clip 3, mean over tokens.
     - C7, ratio of the replayed member: `old_logprob="recomputed"`.
-
-Differs:
-    - Filter of tasks: left out: tasks that 16 rollouts of the first model never solve leave the pool before training;
-      `ComposedSelector(pool=PoolFilter(above=0.0, attempts=16))` with a survey does so.
+    - N1, selection of tasks: `PoolFilter(above=0.0, attempts=16)` after `Survey(rollouts=16)`; not computed: it reads a
+      pool, as in the recipe's own test.
 
 Needs: the reward's component `format`.
 """
@@ -36,10 +35,12 @@ from agentrl_core.component import Where
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.replay import GroupFailed, Inject, Memory
 from agentrl_core.reward import CombineReward, OutcomeScore
+from agentrl_core.select import ComposedSelector, PoolFilter, Survey
 
 ARPO_GUI = Recipe(
     name="arpo_gui",
     source="arXiv:2505.16282",
+    select=ComposedSelector(pool=PoolFilter(above=0.0, attempts=16), survey=Survey(rollouts=16)),
     reward=(OutcomeScore(), CombineReward(column="reward.format", coefficient=0.5)),
     replay=Inject(
         Memory(per_task=8, where=Where(column="reward", above=0.1)),

@@ -8,16 +8,17 @@ uses the engine of its name, or all use one; if several move together, a candida
 the sum of what its agents are paid.
 
 Equations:
-    Read: the public code, notes, and the abstract; the paper's text was not read.
+    Read: the public code, notes, the abstract, and the reviews of the paper; its text was not read.
 
     - C1, group: `group_by="group_id,instance,agent,turn"`.
     - C2, advantage: `GroupRelative`; a group of one is 0 here, and its reward in the code (`singleton="raw"`).
     - C3, filters: left out: all are off by default in the code.
-    - N1, reward: the environment's, alpha times the team's and the agent's own.
+    - N1, reward: the environment's, alpha (1) times the team's and the agent's own.
     - N2, tree: `TurnCandidates`; not computed: it plays episodes, as in the recipe's own test.
     - N3, policies: left out: all agents train one policy here; separate ones need a loss for each.
 
 Differs:
+    - Clip: the paper's objective has none, by its reviews, as it trains on policy; 0.2 here, as in the code.
     - Dual clip: 3 by verl's default; none here.
     - Candidates: 4, for mathematics 8, by notes; 4 here.
     - Optimizer steps a batch: of mini-batches of 256 in the code, 1 here.

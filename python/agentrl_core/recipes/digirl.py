@@ -1,19 +1,20 @@
 """DigiRL: the best steps of the best rollouts are imitated, as two critics judge them (arXiv:2406.11896).
 
-One critic (`value`) expects the outcome of a step, the other that of a task. Of all draws of the batch, the tenth is
-kept whose score is furthest above the task's value: the draw column `task_advantage`, which
-`BaselineRelative(column="task_value")` makes of a batch of its own. Public code chooses steps otherwise:
-`DoublyRobust(kind="code")` with `ImitatedSteps(above=0.0)`. The step critic learns by cross-entropy, from all steps,
-whether the rollout succeeds; it has twin heads, of which the smaller counts (`value` `[N, 2]`).
+The instruction critic expects the outcome of a task (`task_value`), the step critic that of a step (`value`). Of all
+draws of the batch, the tenth is kept whose score is furthest above its task's value, which makes a curriculum; of their
+steps, those with a doubly robust advantage above 1/H. The log-probability of an action is the sum over its tokens. Both
+critics learn by cross-entropy whether the rollout succeeds, from all draws; their columns are probabilities, the
+sigmoid of their answers. In public code the step critic has twin heads, of which the smaller counts (`value` `[N, 2]`),
+and steps are chosen by `DoublyRobust(kind="code")` with `ImitatedSteps(above=0.0)`.
 
 Equations:
     Read: translated notes with the paper's equations, and the public code.
 
-    - 4.2, imitation of what is kept: `Imitation`, mean over the steps that are kept; not computed: in its case.
+    - 4.2, imitation of what is kept: `Imitation`, the sum over the tokens of a step, mean over the steps that are kept.
     - 4.3, advantage of a step: `DoublyRobust(kind="paper")`.
     - 4.3b, filter of steps: `ImitatedSteps(above=0.1)`, 1/H of 10 steps.
-    - 4.4, filter of trajectories: `SelectDraws(kind="quantile", fraction=0.1, group_by="batch")`.
-    - 4.5, critic of instructions: left out: the fact `task_advantage` has to come from a value of tasks of one's own.
+    - 4.4, filter of trajectories: `TaskAdvantage`, `SelectDraws(kind="quantile", fraction=0.1, group_by="batch")`.
+    - 4.5, critic of instructions: `Value(kind="cross_entropy")` on `return`, which all steps of a draw share.
     - 4.6, critic of steps: `Value(kind="cross_entropy")` on `return`, over all steps.
     - C1, filter of the code: `DoublyRobust(kind="code")` with `ImitatedSteps(above=0.0)`; not computed: an option.
     - C2, quantile of the code: the same as 4.4.
@@ -21,9 +22,8 @@ Equations:
       every step but the first is a successor, so that it weighs steps otherwise and has no other minimum.
 
 Differs:
-    - Log-probability of an action: the sum over its tokens in the paper, their mean here.
     - Replay of earlier trajectories: left out; combine with a component of phase `replay`.
-    - Optimizer steps: 20 of the actor and 5 of each critic for 16 trajectories in the code, 1 here.
+    - Rows of an optimizer step: 128 sampled ones in the code, all that are kept here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from agentrl_core import Recipe, returns
-from agentrl_core.component import BatchComponent, Column, Rows, option, step
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option, step
 from agentrl_core.loss import Imitation, Train, Value
 from agentrl_core.weight import SelectDraws
 
@@ -97,11 +97,38 @@ class DoublyRobust(BatchComponent):
 
 
 @dataclass(frozen=True)
+class TaskAdvantage(BatchComponent):
+    """Compares the outcome of a draw with what a critic of instructions expected: `task_advantage` = score - V(c).
+
+    V(c) is the step column `task_value` of the first step of the draw, which the model reads before the first action.
+    Draws without a score get NaN.
+
+    Example:
+        >>> from agentrl_core.recipes.digirl import TaskAdvantage
+        >>> TaskAdvantage().makes
+        (draw('task_advantage'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), step("task_value", model="instruction_critic"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("task_advantage"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `task_advantage` on draws."""
+        rows, steps = Rows(batch, "draw"), Rows(batch, "step")
+        expected = np.full(len(rows), np.nan)
+        found, first = np.unique(steps.draws, return_index=True)
+        expected[found] = steps.values("task_value")[first]
+        return rows.write(task_advantage=np.where(rows.valid, rows.values("score") - expected, np.nan))
+
+
+@dataclass(frozen=True)
 class ImitatedSteps(BatchComponent):
     """Leaves steps out of the loss that were not good enough to be imitated.
 
     A step is kept where its advantage is above `above`: 1 / (steps that a task may take) in the paper, 0 in public
-    code. Steps of draws without a score are left out.
+    code. Steps of draws without a score are left out. `imitation` is the number of trained tokens of a step, so that a
+    mean over its tokens becomes their sum: the log-probability of the action.
 
     Args:
         above: the bar, at least 0.
@@ -112,29 +139,32 @@ class ImitatedSteps(BatchComponent):
     Example:
         >>> from agentrl_core.recipes.digirl import ImitatedSteps
         >>> ImitatedSteps().makes
-        (step('keep'),)
+        (step('keep'), step('imitation'))
     """
 
     phase: ClassVar[str] = "weight"
     needs: ClassVar[tuple[Column, ...]] = (step("advantage"),)
-    makes: ClassVar[tuple[Column, ...]] = (step("keep"),)
+    makes: ClassVar[tuple[Column, ...]] = (step("keep"), step("imitation"))
 
     above: float = option(0.1, at_least=0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `keep` on steps."""
+        """Return `batch` with another `keep`, and with `imitation`, on steps."""
         rows = Rows(batch, "step")
         advantages = rows.values("advantage").astype(np.float32)  # as the column holds them
-        return rows.keep(rows.valid & (advantages > np.float32(self.above)))
+        kept = rows.keep(rows.valid & (advantages > np.float32(self.above)))
+        return Rows(kept, "step").write(imitation=rows.trained)
 
 
 DIGIRL = Recipe(
     name="digirl",
     source="arXiv:2406.11896",
-    advantage=DoublyRobust(),
+    advantage=(DoublyRobust(), TaskAdvantage()),
     weight=(ImitatedSteps(), SelectDraws(column="task_advantage", kind="quantile", fraction=0.1, group_by="batch")),
     loss=(
-        Train(Value("step_mean", kind="cross_entropy", level="step"), model="critic"),
-        Imitation("step_mean", tokens="positive"),
+        Train(Value("sequence_mean", kind="cross_entropy", level="step"), model="instruction_critic", epochs=5),
+        Train(Value("step_mean", kind="cross_entropy", level="step"), model="critic", epochs=5),
+        Imitation("step_mean", tokens="imitation"),
     ),
+    epochs=20,
 )

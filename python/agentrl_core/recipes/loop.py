@@ -1,28 +1,33 @@
 """LOOP: leave-one-out policy gradient for long tool use, without the rollouts that teach nothing (arXiv:2502.01600).
 
     A_i = R_i - mean of the others' R
-    L = - (1 / 32) sum_i mean_t min(r A, clip(r, 1 / 1.1, 1.1) A)   over rollouts with |A| >= 0.01
+    L = - mean over rollouts of mean over the tokens of the policy of min(r A, A + 0.1 |A|)
 
-32 is the size of a minibatch and stays it whatever was filtered; so many dropped rollouts come back, those of largest
-|A| first, that 8 ranks share them evenly. Old log-probs are recomputed by the trainer. Turns and trajectories have
-one ratio with `Ratio("step", "sum", "segment")` and `Ratio("sequence", "sum", "segment")`; the released option with a
-spread is `GroupRelative(center="leave_one_out", ddof=0, eps=0.0, scale_at_least=1e-7)`. The public recipe
-also stops stragglers, `LOOP.replace(rollout=rollout.EarlyStop())`; its default does not.
+Rollouts with |A| < 0.01 are left out of the gradient, yet counted in the mean. There is no value network and no
+spread. Old log-probs are recomputed by the trainer. Late rollouts are stopped once 90% of all and 4 of the 6 of each
+task have ended. Turns and trajectories have one ratio with `Ratio("step", "sum", "segment")` and
+`Ratio("sequence", "sum", "segment")`; the variant with a spread is `GroupRelative(center="leave_one_out", ddof=0,
+eps=0.0, scale_at_least=1e-7)`.
+
+The public code has another lower bound, `Clip(0.1, 0.1, scale="reciprocal")`, divides by 32 whatever a minibatch has,
+`aggregate="sequence_mean_sum", constant=32.0`, and takes so many dropped rollouts back, those of largest |A| first,
+that 8 ranks share them evenly, `SelectDraws(at_least=0.01, multiple=8, round_up=True, denominator="all")`.
 
 Needs: `recomputed_logprob`.
 
 Equations:
-    Read: the public code, notes, and the abstract; the paper's text was not read.
+    Read: the paper (sections 3 and 4, appendices B to D), the public code, and notes.
 
-    - N1, advantage: `GroupRelative(center="leave_one_out", scale="none")`.
-    - C1, filter: `SelectDraws(at_least=0.01, multiple=8, round_up=True)`.
-    - C2, token loss: `Policy(clip=Clip(0.1, 0.1, scale="reciprocal"))`.
-    - C3, mini-batch: `aggregate="sequence_mean_sum", constant=32.0`, two passes.
+    - 3, advantage: `GroupRelative(center="leave_one_out", scale="none")`.
+    - 10, objective: `Policy("sequence_mean", clip=Clip(0.1, 0.1))`, the mean over tokens, then over rollouts.
+    - D, filter: `SelectDraws(at_least=0.01, denominator="all")`.
+    - C1, filter of the code: an option, see above.
+    - C2, token loss of the code: an option, see above.
+    - C3, mini-batch of the code: an option, see above; two passes.
     - C4, options: `Ratio("sequence", "sum")` is one; a shift and positive advantages alone are not used.
-    - N2, stragglers: an option, `EarlyStop`; uneven groups are compared as they are.
+    - N2, stragglers: `EarlyStop(of_all=0.9, of_group=2 / 3)`; uneven groups are compared as they are.
 
 Differs:
-    - Clip ranges: the lower bound is 1 / 1.1 in the code and here.
     - Optimizer steps of a pass: 7.5 in the code, before the filter; 8 here.
     - Stop at a KL of 20: left out, the code's default has it.
 """
@@ -30,18 +35,16 @@ Differs:
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
+from agentrl_core.rollout import EarlyStop
 from agentrl_core.weight import SelectDraws
 
 LOOP = Recipe(
     name="loop",
     source="arXiv:2502.01600",
+    rollout=EarlyStop(of_group=2 / 3),
     advantage=GroupRelative(center="leave_one_out", scale="none"),
-    weight=SelectDraws(at_least=0.01, multiple=8, round_up=True, denominator="all"),
-    loss=Policy(
-        clip=Clip(0.1, 0.1, scale="reciprocal"),
-        aggregate="sequence_mean_sum",
-        constant=32.0,
-    ),
+    weight=SelectDraws(at_least=0.01, denominator="all"),
+    loss=Policy("sequence_mean", clip=Clip(0.1, 0.1)),
     old_logprob="recomputed",
     epochs=2,
     minibatches=8,

@@ -5,12 +5,13 @@
     A: GAE of tokens, gamma 1, lambda 0.95, less 0.01 (log p - log p_ref) at each token;   L: PPO's, with a critic
 
 The estimator `progress` is trained in the stage `warm_start`, on trajectories with their outcomes; its answers are the
-step column `progress`. gamma, lambda and the price on leaving the reference are not given. Its released data have a
-leave-one-out outcome in the place of c, and its released trainer multiplies the reward of a step by the steps that
-remain, which takes the last one's away: neither is here.
+step column `progress`. A batch is four passes, as in the library of its public code, so that the clip acts. gamma,
+lambda and the price on leaving the reference are not given. Its released data have a leave-one-out outcome in the place
+of c, and its released trainer multiplies the reward of a step by the steps that remain, which takes the last one's
+away: neither is here.
 
-Needs: the fact `executed` of steps (the last one counts as executed); step column `progress`; the critic as token
-column `value`; the model reference.
+Needs: the fact `executed` of steps (a last step without a verdict counts as executed); step column `progress`; the
+critic as token column `value`; the model reference.
 
 Equations:
     Read: the public code and the abstract; notes on the paper.
@@ -25,8 +26,8 @@ Equations:
 
 Differs:
     - Head of the progress model: of the logits in the code, of the hidden state here.
-    - Optimizer steps a batch, clip range, gamma, lambda and the price on leaving the reference: not seen; the values
-      here are those of PPO.
+    - Optimizer steps a batch: the configuration was not seen; 4 passes here, the default of TRL's PPO.
+    - Clip range, gamma, lambda and the price on leaving the reference: not seen; the values here are those of PPO.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
@@ -51,7 +54,8 @@ if TYPE_CHECKING:
 class Contribution(BatchComponent):
     """Pays a step for its share of the outcome and for an action that could be executed.
 
-    step_score = progress + grounding * executed; an action without a verdict counts as not executed.
+    step_score = progress + grounding * executed. The last step of a draw, which no observation follows, counts as
+    executed where it has no verdict; any other step without one as not executed.
 
     Args:
         grounding: what an executed action is paid.
@@ -71,7 +75,8 @@ class Contribution(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `step_score` on steps."""
         rows = Rows(batch, "step")
-        return rows.write(step_score=rows.values("progress") + self.grounding * rows.flags("executed"))
+        executed = rows.flags("executed") | (rows.last & ~np.isfinite(rows.values("executed")))
+        return rows.write(step_score=rows.values("progress") + self.grounding * executed)
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,7 @@ SPA_RL = Recipe(
     loss=(
         Train(Value("token_mean"), model="critic"),
         Train(Policy()),
-        Train(ProgressLoss(), model="progress", stage="warm_start"),
+        Train(ProgressLoss(), model="progress", stage="warm_start", epochs=1),
     ),
+    epochs=4,
 )

@@ -12,13 +12,12 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
 
 from agentrl_core import recipes
-from agentrl_core.loss import Ratio
 from agentrl_core.recipe import Recipe
 
 EXAMPLES = PaperExamples("dr_mas")
 CommonExamples(EXAMPLES, recipes.DR_MAS)
-OVER_N = recipes.DR_MAS.replace(advantage=replace(recipes.DR_MAS.advantage, ddof=0, eps=0.0))
-"""The paper's variance, over n."""
+CODE = recipes.DR_MAS.replace(advantage=replace(recipes.DR_MAS.advantage, ddof=1))
+"""The code's variance, over n - 1."""
 
 
 def of_agents(recipe: Recipe, *calls: list[int], rewards: Value) -> list[Value]:
@@ -35,7 +34,7 @@ def of_agents(recipe: Recipe, *calls: list[int], rewards: Value) -> list[Value]:
 @EXAMPLES.by("three rollouts, a solver and a verifier called unevenly")
 def uneven(example: Example) -> Found:
     rewards = example.values["R"]
-    solver, verifier = of_agents(OVER_N, [1, 1, 1], [1, 2, 1], rewards=rewards)
+    solver, verifier = of_agents(recipes.DR_MAS, [1, 1, 1], [1, 2, 1], rewards=rewards)
     shared = recipes.GRPO.replace(advantage=replace(recipes.GRPO.advantage, ddof=0, eps=0.0))
     return {"solver": solver, "verifier": verifier, "shared": advantages(shared, rewards)[0]}
 
@@ -43,25 +42,52 @@ def uneven(example: Example) -> Found:
 @EXAMPLES.by("the same by the code")
 def code(example: Example) -> Found:
     del example
-    return {"advantage": of_agents(recipes.DR_MAS, [1, 2, 1], rewards=np.array([1.0, 0.0, 0.0]))[0]}
+    return {"advantage": of_agents(CODE, [1, 2, 1], rewards=np.array([1.0, 0.0, 0.0]))[0]}
 
 
 @EXAMPLES.by("an agent called once in the group")
 def once(example: Example) -> Found:
-    raw = recipes.DR_MAS.replace(advantage=replace(recipes.DR_MAS.advantage, singleton="raw"))
+    raw = CODE.replace(advantage=replace(CODE.advantage, singleton="raw"))
     return {"advantage": of_agents(raw, [1], rewards=np.array([float(example.values["R"])]))[0]}
 
 
 @EXAMPLES.by("one rollout without a score (convention)")
 def unscored(example: Example) -> Found:
-    return {"advantage": of_agents(OVER_N, [1, 1, 1, 1], rewards=np.array([*example.values["V"], np.nan]))[0][:3]}
+    return {
+        "advantage": of_agents(recipes.DR_MAS, [1, 1, 1, 1], rewards=np.array([*example.values["V"], np.nan]))[0][:3]
+    }
 
 
 @EXAMPLES.by("objective of an agent: whole outputs")
 def whole(example: Example) -> Found:
-    losses = given_advantages(recipes.DR_MAS, aggregate="step_mean", ratio=Ratio("step", "sum"))
+    losses = given_advantages(recipes.DR_MAS)
     old = np.full(2, -1.0)
     return {"objective": -single_tokens(losses, old, old + np.log(example.values["rho"]), example.values["A"])["loss"]}
+
+
+@EXAMPLES.by("two tasks, an agent called more often, and outputs of several tokens")
+def tasks(example: Example) -> Found:
+    """Tokens of a tool lie between the turns of the second agent."""
+    moved = example.values["d"]
+    found = computed(
+        recipes.DR_MAS.replace(minibatches=1),
+        ["loss", "gradient.logprob", "step.advantage"],
+        members=[
+            {"group": "x", "path": "1 | 3 4", "reward": 1, "agent": 0},
+            {"group": "x", "path": "1 | 3 ~ 9 9 | 4", "reward": 1, "agent": 1},
+            {"group": "x", "path": "1 | 3", "reward": 0, "agent": 0},
+            {"group": "x", "path": "1 | 3", "reward": 0, "agent": 1},
+            {"group": "y", "path": "2 | 3", "reward": 1, "agent": 0},
+            {"group": "y", "path": "2 | 3", "reward": 0, "agent": 0},
+            {"group": "y", "path": "2 | 3", "agent": 0},
+        ],
+        policy={"logprob": (moved - 1.0).tolist()},
+    )
+    return {
+        "advantage": found["step.advantage"][:7],
+        "loss": found["loss"],
+        "gradient": found["gradient.logprob"],
+    }
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

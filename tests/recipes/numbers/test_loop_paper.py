@@ -11,13 +11,17 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
-from agentrl_core.loss import Ratio
+from agentrl_core.loss import Clip, Ratio
 
 EXAMPLES = PaperExamples("loop")
 CommonExamples(
     EXAMPLES, recipes.LOOP, but=["tokens that another policy sampled", "the second optimizer step of a batch clips"]
 )
-LOSSES = given_advantages(recipes.LOOP)
+PAPER = given_advantages(recipes.LOOP)
+LOSSES = given_advantages(
+    recipes.LOOP, clip=Clip(0.1, 0.1, scale="reciprocal"), aggregate="sequence_mean_sum", constant=32.0
+)
+"""The code's loss."""
 
 
 @EXAMPLES.by("leave-one-out")
@@ -31,9 +35,37 @@ def filtered(example: Example) -> Found:
     del example
     rewards = {"a": [1.0, 0.5, 0.0, 0.5], "b": [1.0, 0.0, 0.0]}
     members = [{"group": name, "path": "1 | 3", "reward": each} for name, group in rewards.items() for each in group]
-    recipe = recipes.LOOP.replace(weight=replace(recipes.LOOP.weight, multiple=4))
+    recipe = recipes.LOOP.replace(weight=replace(recipes.LOOP.weight, multiple=4, round_up=True))
     found = computed(recipe, ["draw.advantage", "draw.weight"], members=members)
     return {"kept": np.sum(found["draw.weight"] > 0), "above": np.abs(found["draw.advantage"]) >= 0.01}
+
+
+@EXAMPLES.by("objective of tokens")
+def objective(example: Example) -> Found:
+    old = np.full(5, -1.0)
+    found = single_tokens(PAPER, old, old + np.log(example.values["w"]), example.values["A"])
+    return {"loss": found["loss"], "has_gradient": np.abs(found["gradient.logprob"]) > 0}
+
+
+@EXAMPLES.by("two groups of which two rollouts are removed")
+def removed(example: Example) -> Found:
+    del example
+    paths = {"a": ["1 | 3*2 ~ 9*3 | 4*2", "1 | 3", "1 | 3*2"], "b": ["2 | 3*3", "2 | 4"]}
+    rewards = {"a": [1.0, 0.0, 0.5], "b": [0.5, 0.5]}
+    found = computed(
+        recipes.LOOP.replace(epochs=1, minibatches=1),
+        ["draw.advantage", "draw.weight", "gradient.logprob"],
+        members=[
+            {"group": name, "path": path, "reward": reward}
+            for name, group in paths.items()
+            for path, reward in zip(group, rewards[name], strict=True)
+        ],
+        columns={"token": {"recomputed_logprob": [-1.0] * 11}},
+    )
+    slopes = found["gradient.logprob"]
+    np.testing.assert_allclose(slopes[:4], slopes[0], rtol=1e-6)
+    assert not slopes[5:].any()
+    return {"advantage": found["draw.advantage"], "kept": found["draw.weight"], "slope": slopes[[0, 4]]}
 
 
 @EXAMPLES.by("loss of tokens")
@@ -72,7 +104,7 @@ def trajectory(example: Example) -> Found:
     whole = given_advantages(recipes.LOOP, ratio=Ratio("sequence", "sum"))
     logprobs = (example.values["d"] - 1.0).tolist()
     found = computed(whole, ["loss"], members=answers([3], [1]), policy={"logprob": logprobs})
-    return {"ratio": -32 * found["loss"]}
+    return {"ratio": -found["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -52,6 +52,25 @@ def rewards(example: Example) -> Found:
     return {"reward": found["step.step_score"]}
 
 
+@EXAMPLES.by("a last step that no observation follows")
+def without_verdict(example: Example) -> Found:
+    given = example.values
+    steps = [{"facts": {"executed": int(flag)}} for flag in given["executed"]]
+    found = computed(
+        recipes.SPA_RL,
+        ["step.step_score"],
+        members=[
+            {"path": "1 | 3 ~ 9 | 3 ~ 9 | 3", "reward": 1, "steps": [*steps, {}]},
+            {"path": "1 | 3", "reward": 0},
+        ],
+        columns={
+            "step": {"progress": np.concatenate([given["c_a"], given["c_b"]]).tolist()},
+            "token": {"value": [0.0] * 4, "reference_logprob": [-1.0] * 4},
+        },
+    )["step.step_score"]
+    return {"reward_a": found[:3], "reward_b": found[3:]}
+
+
 @EXAMPLES.by("with a KL by token")
 def priced(example: Example) -> Found:
     given = example.values
