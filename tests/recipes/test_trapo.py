@@ -41,7 +41,7 @@ def test_what_is_kept_by_definition(
     at_least: float,
     visits: int,
 ) -> None:
-    component = SimilarCurves(visits=visits, fraction=fraction, at_least=at_least)
+    component = SimilarCurves(visits=visits, fraction=fraction, at_least=at_least, similarity="each_curve")
     state = {"labelled": {"z": [0.0, 0.5, 1.0]}, "unlabelled": {"y": [1.0, 0.5, 0.0]}, "chosen": ["y"]}
     own = {f"own {name}": curve for name, curve in labelled.items()}
     candidates = {name: curve for name, curve in unlabelled.items() if len(curve) > visits}
@@ -65,7 +65,7 @@ def test_a_chosen_task_is_a_reference_when_it_is_judged_again() -> None:
     """By hand: like the labelled curve by 0.25 alone, and by 0.59 with the chosen task, which is in the batch too."""
     labelled, chosen, judged = [0.0, 0.25, 0.5, 0.5], [0.0, 0.0, 0.0, 0.25], [0.25, 0.0, 0.0, 0.75]
     state = {"labelled": {}, "unlabelled": {"u": chosen, "v": judged}, "chosen": ["u"]}
-    component = SimilarCurves(visits=3, fraction=0.0, at_least=0.4)
+    component = SimilarCurves(visits=3, fraction=0.0, at_least=0.4, similarity="each_curve")
     alone, also = similarity(judged, [labelled], 4), similarity(judged, [labelled, chosen], 4)
     assert alone < 0.4 < also
     assert (round(alone, 2), round(also, 2)) == (0.25, 0.59)

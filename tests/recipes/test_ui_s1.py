@@ -21,8 +21,11 @@ def test_returns_break_where_the_expert_was_left() -> None:
         step_matched=[1, 1, 0, 1, 1, 1],
     )
     made = MatchedReturns()(batch)
-    close(column(made, "matched_return", "step"), [0.7, 1.0, 1.0, 1.0, 1.0, 0.0])
-    close(column(made, "first_return"), [0.7, 0.0])
+    close(column(made, "matched_return", "step"), [0.95, 1.5, 1.0, 1.0, 1.0, 0.0])
+    close(column(made, "first_return"), [0.95, 0.0])
+    code = MatchedReturns(with_mismatch=False)(batch)
+    close(column(code, "matched_return", "step"), [0.7, 1.0, 1.0, 1.0, 1.0, 0.0])
+    close(column(code, "first_return"), [0.7, 0.0])
 
 
 def test_advantages_and_the_filter() -> None:

@@ -4,8 +4,9 @@ Before training the reference policy answers each task 8 times; that is a survey
 
     V*(x) = beta_1 ln mean_i exp(r_i / beta_1),    beta_1 = 0.5,
 
-and then L = (beta_2 sum_t ln(pi / pi_ref) - (r - V*))^2 with beta_2 = 1e-3, one rollout for each task: use
-`collect(group_size=1)`. Tasks that the reference never solved leave the pool. Draws read V* as `task_value_star`.
+and then L = (beta_2 sum_t ln(pi / pi_ref) - (r - V*))^2 with beta_2 = 1e-3, one rollout for each task, two
+optimizer steps a batch: use `collect(group_size=1)`. Tasks that the reference never solved leave the pool. Draws read
+V* as `task_value_star`.
 
 The rollouts of iteration 0 are chosen before V* is known, so that it is NaN and they are not trained; call
 `collect(tasks=1, group_size=1)` there.
@@ -22,7 +23,6 @@ Differs:
     - Filter: an option that the script of the public code leaves off; on here. Without it:
       `ComposedSelector(track=LogMeanExp(), survey=Survey(rollouts=8))`.
     - beta_1 = 0, the plain mean in the code: left out, a large `temperature` comes close.
-    - Optimizer steps a batch: 2 in the script, 1 here; `A_STAR_PO.replace(minibatches=2)` makes 2.
 """
 
 from __future__ import annotations
@@ -102,4 +102,5 @@ A_STAR_PO = Recipe(
     advantage=BaselineRelative(kind="column", column="task_value_star"),
     weight=SelectDraws(),
     loss=Regression(beta=1e-3, reference="reference"),
+    minibatches=2,
 )

@@ -1,11 +1,14 @@
 """CORY: two copies of a model learn together; the second answers with the answer of the first in sight.
 
 The pioneer answers the question, y1; the observer answers the question with y1 in its prompt, y2. Both are paid r(x,
-y1) + r(x, y2), and every 5 iterations they change roles: which copy is the pioneer. Each copy has a PPO of its own,
-with KL 0.4 to where it began in its reward. Source: arXiv:2410.06101; its code's reward mode "independent" is the
-recipe without `TeamScore`.
+y1) + r(x, y2), and every 5 iterations they change roles: which copy is the pioneer. Each copy has a PPO of its own: its
+advantages are whitened alone, its losses are means over its own tokens, in 4 passes over a batch, and the KL to where
+it began is in its reward, times 0.4. Source: arXiv:2410.06101; its code's reward mode "independent" is the recipe
+without `TeamScore`.
 
-Give the collector two engines, `{"first": ..., "second": ...}`, and train each on the tokens of its policy.
+Give the collector two engines, `{"first": ..., "second": ...}`. The updates of the models `policy` and `critic` are of
+the first copy, those of `second` and `second_critic` of the second; fill `value` with the critic of each draw's copy.
+The losses know the copies by the numbers of these engines: with one engine for both nothing is trained.
 
 Equations:
     Read: the paper and the public code.
@@ -14,12 +17,12 @@ Equations:
     - 3, pioneer and observer: `PioneerObserver`.
     - 4, shared reward: `TeamScore`.
     - 5, change of roles: `PioneerObserver(swap_every=5)`; not computed: it needs several iterations.
-    - P1, PPO of each copy: `Gae(lam=0.95)`, whitening, `Policy` and `Value`, both clipped at 0.2.
+    - P1, PPO of each copy: `Gae(lam=0.95)`, whitening by copy, `Policy` and `Value` of each, both clipped at 0.2.
 
 Differs:
     - KL: the full one, and its coefficient adapts to a target of 6, in the code; of sampled tokens, and fixed, here.
-    - Optimizer steps a batch: 4 in the code, 1 here; `CORY.replace(epochs=4)` makes 4.
-    - Critics: a head on each policy in the code; the model `critic` here, one for each copy in a loop of your own.
+    - Scores: scaled by their running mean and std in the code, not in the paper; as they are here.
+    - Critics: a head on each policy in the code, whose loss counts 0.1; models of their own here.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ import numpy as np
 
 from agentrl_core import Recipe, group
 from agentrl_core.advantage import Gae, GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.component import BatchComponent, Column, Rows, Where, column_name, draw, option
 from agentrl_core.env import Content, ExtraColumn
 from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.reward import OutcomeScore
@@ -133,6 +136,8 @@ class PioneerObserver(Rollout):
         return 2 * group_size
 
 
+_FIRST, _SECOND = Where(agent=0), Where(agent=1)
+
 CORY = Recipe(
     name="cory",
     source="arXiv:2410.06101",
@@ -140,7 +145,13 @@ CORY = Recipe(
     reward=(OutcomeScore(), TeamScore(group_by="group_id,pair")),
     advantage=(
         Gae(lam=0.95, kl_coefficient=0.4),
-        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+        GroupRelative(column="advantage", level="token", group_by="agent", eps=0.0, variance_eps=1e-8),
     ),
-    loss=(Train(Value("token_mean", clip=0.2), model="critic"), Policy()),
+    loss=(
+        Train(Value("token_mean", clip=0.2), model="critic", where=_FIRST),
+        Train(Value("token_mean", clip=0.2), model="second_critic", where=_SECOND),
+        Train(Policy(), where=_FIRST),
+        Train(Policy(), model="second", where=_SECOND),
+    ),
+    epochs=4,
 )

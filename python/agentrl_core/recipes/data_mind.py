@@ -4,9 +4,9 @@
     L_RL = - mean over tokens of the rollouts of min(r A, clip(r, 0.8, 1.28) A)
     L_SFT = - mean over the expert's trajectories of their sum of log p
 
-Each term has the denominator of its own rows. Experts' trajectories are draws without log-probs, because nothing
-sampled them, and of origin `expert`; they do not vote in their group. Trajectories with a turn that neither calls a
-tool nor answers leave the loss and still vote.
+A batch is 8 optimizer steps. Each term has the denominator of its own rows. Experts' trajectories are draws without
+log-probs, because nothing sampled them, and of origin `expert`; they do not vote in their group. Trajectories with a
+turn that neither calls a tool nor answers leave the loss and still vote.
 
 Equations:
     Read: the paper's sections 4 and 5.1. The training code is not public.
@@ -23,7 +23,6 @@ Differs:
     - Clip range: the paper gives none; this recipe has DAPO's 0.2 and 0.28.
     - Token mean: over the optimizer step here, as in DAPO's code; equation 5 writes it for one group.
     - Length of the schedule: 500 iterations here; the paper's is one epoch of its data.
-    - Optimizer steps a batch: 8 in the paper, 1 here. `DATA_MIND.replace(minibatches=8)` makes 8.
 
 Needs: experts' draws; turns marked void; the fact success.
 """
@@ -52,4 +51,5 @@ DATA_MIND = Recipe(
         first_where=_GENERATED,
         second_where=_EXPERT,
     ),
+    minibatches=8,
 )

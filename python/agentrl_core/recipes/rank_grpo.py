@@ -1,16 +1,19 @@
 """Rank-GRPO: the items of a written list are compared place by place (arXiv:2510.20150).
 
 Each item has one ratio, the geometric mean over its tokens; the end of the list has its own. Other tokens of no item,
-such as separators, are out of the loss. The loss is the mean over the tokens of a list, then over lists.
+such as separators, are out of the loss. The loss is the mean over the K items of a list, each the mean over its tokens,
+then over lists.
 
 Equations:
-    Read: the public code and the abstract; the paper's text was not found.
+    Read: the public code, the abstract, and notes of others with the paper's objective; its text was not found.
 
     - C1, causal reward: `ItemRelative(credit="log_discount")`.
     - C2, each rank by itself: `ItemRelative(credit="independent")`.
     - C3, advantage of a rank: `ItemRelative`, std of n - 1 and 1e-4.
     - C4, ratio of a rank: `Ratio("item")`.
-    - C5, loss: `Policy("sequence_mean")` with clip ranges 0.06 and 0.08, KL 0.001; `ItemRelative` writes `keep`.
+    - N1, objective of the paper: `ItemShares`, mean over the K items of a list; clip ranges and KL as C5.
+    - C5, loss in the code: `RANK_GRPO.replace(weight=None)`, the mean over the tokens of a list; clip ranges 0.06 and
+      0.08, KL 0.001; `ItemRelative` writes `keep`.
     - C6 and C8, length and end of a list: `overflow`, `complete` and `incomplete` of `ItemRelative`.
     - C7, lists that cannot be read: hits that are NaN are worth 0.
 
@@ -19,7 +22,8 @@ Differs:
       `item` at K + 1.
     - Reward: the abstract has the causal one, as here; the command of the public code trains with
       `credit="independent"`.
-    - Optimizer steps a batch: 1, in the code and here. The clip range acts on off-policy lists alone.
+    - Optimizer steps a batch: 1, in the code and here; the paper also has 2. The clip range acts on off-policy lists
+      alone, or with `RANK_GRPO.replace(epochs=2)`.
     - Warm start by behaviour cloning: left out, it comes before this recipe.
 
 Needs: the draw columns `hit.0`, `hit.1`, ...; the token column `item`, of `arl.annotate(batch, "item",
@@ -108,9 +112,39 @@ class ItemRelative(BatchComponent):
         return Rows(made, "token").keep((item >= 0) | ended)
 
 
+@dataclass(frozen=True)
+class ItemShares(BatchComponent):
+    """Counts the items of a list alike: the tokens of an item share 1 / K of the list, as does the end of it.
+
+    With `Policy("sequence_mean")`, whose mean is over the tokens of a list, the weight of a token is that list's tokens
+    over K times those of its item. K is the number of columns `hit.0`, `hit.1`, ...: an item that was not written has
+    no tokens and is worth 0. The KL stays a mean over the tokens of a list.
+
+    Example:
+        >>> from agentrl_core.recipes.rank_grpo import ItemShares
+        >>> ItemShares().makes
+        (token('weight'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (draw("hit.0"), token("item", model="spans"), token("keep"))
+    makes: ClassVar[tuple[Column, ...]] = (token("weight"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `weight` on tokens."""
+        tokens = Rows(batch, "token")
+        count = Rows(batch, "draw").matrix("hit").shape[1]
+        counted = tokens.valid & tokens.flags("keep")
+        item = np.where(counted, np.nan_to_num(tokens.values("item"), nan=0.0), -1.0)
+        _, place, size = np.unique(np.stack([tokens.draws, item]), axis=1, return_inverse=True, return_counts=True)
+        lengths = np.bincount(tokens.draws, counted, minlength=batch.num_draws)
+        return tokens.write(weight=np.where(counted, lengths[tokens.draws] / (count * size[place.reshape(-1)]), 1.0))
+
+
 RANK_GRPO = Recipe(
     name="rank_grpo",
     source="arXiv:2510.20150",
     advantage=ItemRelative(),
+    weight=ItemShares(),
     loss=Policy("sequence_mean", ratio=Ratio("item"), clip=Clip(0.06, 0.08), kl=KL(0.001)),
 )

@@ -5,25 +5,29 @@ with all that the proposer has read in sight, among what four other proposers ha
 given answer, or nothing was read, the question is not valid and the proposer is paid the penalty. Else n = 5 solvers
 try it without help, and the proposer is paid 1 - acc, or 4 (acc - low) (high - acc) with `kind="intermediate"`. In
 place of a question that is not valid the solvers get one of a pool, by chance: what was tried in earlier iterations,
-which is forgotten every ten. If the pool is empty there are no solvers. Solvers are compared with each other, a
-proposer alone keeps its raw reward. Source: arXiv:2510.18821.
+which is forgotten every ten. If the pool is empty there are no solvers. Source: arXiv:2510.18821.
+
+    L = - mean over solvers of the mean over tokens of (r - mean r) log pi + 0.01 KL
+        - mean over proposers of the sum over tokens of R log pi
+
+Solvers are compared with those of the same question, without a std; a proposer has its raw reward (REINFORCE). Each
+role has a denominator of its own. A batch is 2 optimizer steps, and the clip range of the code, 0.2 and 0.285, acts.
 
 Equations:
     Read: sections 3.2 and 3.3 and algorithm 1 of the paper, and the public code.
 
     - 3, game: `SearchSelfPlay`; a question counts if it can be answered with the proposer's documents.
-    - 4, solver: `GroupRelative(scale="none")`, `Policy("sequence_mean", kl=KL(0.01))`.
-    - 5, proposer: `SearchSelfPlay.paid` and `GroupRelative(singleton="raw")`.
-    - C1, division by the std in the code: `GroupRelative(singleton="raw")`; not computed: an option.
+    - 4, solver: `GroupRelative(scale="none")`, `Policy("sequence_mean", kl=KL(0.01))`, of solvers.
+    - 5, proposer: `SearchSelfPlay.paid`, and `Policy("constant", constant=1.0)`, the sum over tokens, of proposers.
+    - C1, division by the std in the code: `GroupRelative()` of solvers; not computed: an option.
     - C2, raw reward of the proposer in the code: the same as 5; not computed: the example is that of 5.
     - C3, invalid questions in the code: `penalty`, and the pool; not computed: in the recipe's own test.
 
 Differs:
-    - Proposer's loss: a sum over its tokens in the paper; a mean here, as in the code.
+    - Proposer's loss in the code: a mean over tokens, with the KL; `Policy("token_mean", kl=KL(0.01))` is that.
     - Invalid questions: the paper drops them and collects a full batch; the code and this recipe pay `penalty`.
     - Clip: the paper's equations have none; the code and this recipe have 0.2 and 0.285.
-    - Optimizer steps a batch: in the code 2 for the solvers, then 2 for the proposers; 1 for both together here, so
-      that the clip range acts on off-policy tokens alone.
+    - Optimizer steps a batch: in the code 2 for the solvers, then 2 for the proposers; here 2 for both together.
     - Noise documents: the code takes them from this iteration, this recipe from the one before.
 
 The environment shows a task's question, and judges by its payload, which is made of plain JSON values where there is a
@@ -42,10 +46,10 @@ from typing import ClassVar, Literal
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import IterationRecord, State, option
+from agentrl_core.component import IterationRecord, State, Where, option
 from agentrl_core.env import ExtraColumn, Task, as_messages
-from agentrl_core.loss import KL, Clip, Policy
-from agentrl_core.rollout import Branch, Group, Independent, Rollout, TextMemory, insert_text, read_notes
+from agentrl_core.loss import KL, Clip, Policy, Sum
+from agentrl_core.rollout import Branch, Group, Rollout, TextMemory, insert_text, read_notes
 
 _QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
 
@@ -54,7 +58,7 @@ _QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
 class SearchSelfPlay(TextMemory):
     """A proposer, a check of what it proposes, and solvers; what was proposed and read is remembered.
 
-    The draw column `proposer` is 1 for proposers.
+    The draw column `proposer` is 1 for proposers, 0 for solvers.
 
     Args:
         solvers: how many try a question.
@@ -149,7 +153,7 @@ class SearchSelfPlay(TextMemory):
 
     async def solved(self, group: Group, task: Task, proposer: Branch) -> float:
         """The share of the solvers who find the answer; the question comes to the pool."""
-        solvers = await group.spawn(task, size=self.solvers, program=Independent(), parent=proposer)
+        solvers = await group.spawn(task, size=self.solvers, program=_Solvers(), parent=proposer)
         share = sum(bool(branch.success) for branch in solvers.branches) / self.solvers
         if self.every:
             self.note(group, "tried", {"task": vars(task), "share": share}, proposer)
@@ -179,6 +183,17 @@ class SearchSelfPlay(TextMemory):
 
 
 @dataclass(frozen=True)
+class _Solvers(Rollout):
+    """Answers to a question, which are not proposers'."""
+
+    facts: ClassVar[Mapping[str, ExtraColumn]] = SearchSelfPlay.facts
+
+    async def group(self, group: Group) -> None:
+        """All of them."""
+        await group.run(group.start_many(group.size, facts={"proposer": 0}))
+
+
+@dataclass(frozen=True)
 class _Informed(Rollout):
     """One answer with something in sight."""
 
@@ -202,10 +217,22 @@ def _shuffled(group: Group, name: str, count: int) -> list[int]:
     return sorted(range(count), key=lambda place: group.uniform(name, place))
 
 
+_SOLVERS, _PROPOSERS = Where(column="proposer", at_most=0.5), Where(column="proposer", at_least=0.5)
+_CLIP = Clip(0.2, 0.285)
+
 SSP = Recipe(
     name="ssp",
     source="arXiv:2510.18821",
     rollout=SearchSelfPlay(),
-    advantage=GroupRelative(scale="none", singleton="raw"),
-    loss=Policy("sequence_mean", clip=Clip(0.2, 0.285), kl=KL(0.01)),
+    advantage=(
+        GroupRelative(scale="none", where=_SOLVERS),
+        GroupRelative(center="none", scale="none", where=_PROPOSERS),
+    ),
+    loss=Sum(
+        Policy("sequence_mean", clip=_CLIP, kl=KL(0.01)),
+        Policy("constant", constant=1.0, clip=_CLIP),
+        first_where=_SOLVERS,
+        second_where=_PROPOSERS,
+    ),
+    minibatches=2,
 )

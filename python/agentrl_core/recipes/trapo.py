@@ -2,13 +2,13 @@
 
 A task without an answer is scored by the answer that most of its rollouts give (none, if two tie: all score 0). Each
 visit adds its mean score p to the task's curve. For eight visits labelled tasks are trained alone. Then an unlabelled
-task u is trained on where its curve is like theirs: with z the curves less their mean, over their deviation + 1e-8, cut
-to the length of the shortest,
+task u is trained on where its curve is like theirs: with curves cut to the length of the shortest,
 
-    sim(u) = mean over reference curves of cos(z_u, z_ref) >= 0.4,   or u is among the tenth most similar of its batch.
+    sim(u) = cos(c_u, mean of the reference curves) >= 0.4,   or u is among the tenth most similar of its batch.
 
 Reference curves are those of all labelled tasks, and of the unlabelled ones that were chosen when last seen, as they
-were then; also if they are judged again. Advantage and loss are GRPO's, with a penalty of 0.001.
+were then; also if they are judged again. Advantage and loss are GRPO's, without a KL penalty and with an entropy bonus
+of 0.01; a batch is two optimizer steps.
 
 Equations:
     Read: the public code and its script, and summaries of the paper by others. The paper's text was not read.
@@ -16,14 +16,14 @@ Equations:
     - N1, reward: `OutcomeScore` of labelled tasks, `SimilarCurves` of the others.
     - C1, pseudo-label: `SimilarCurves`, no vote for a tie.
     - C2, pass rate: column `pass_rate` of `SimilarCurves`.
-    - C3, similarity: `SimilarCurves`, mean of the cosines to each reference curve.
-    - 6, similarity of the paper: left out: the summaries have a cosine to the mean curve without centring; the code
-      centres.
-    - 7, selection of the paper: `SimilarCurves(fraction=0.3, at_least=0.5)`, with the similarity of C3; not computed:
-      that of the code is, C4.
-    - 8, loss of the paper: `Policy` over labelled and chosen tasks together, one token mean; not
-      computed: that of the code is.
-    - C4, selection: `SimilarCurves(fraction=0.1, at_least=0.4)`, at least one task.
+    - 6, similarity: `SimilarCurves`, the cosine to the mean reference curve, without centring.
+    - C3, similarity in the code: `SimilarCurves(similarity="each_curve")`, the mean of the cosines to each reference
+      curve, of curves less their mean.
+    - 7, selection: `SimilarCurves(fraction=0.1, at_least=0.4)`, as C4; one summary has 0.3 and 0.5 as the best of an
+      ablation; not computed: the example has these.
+    - 8, loss: `Policy(entropy=0.01)` over labelled and chosen tasks together, one token mean; not computed: its example
+      has given losses of tasks.
+    - C4, selection in the code: the same, at least one task.
     - C5, warm-up: `SimilarCurves(visits=8)`.
     - C6, advantage: `GroupRelative`, std with n - 1.
 
@@ -31,18 +31,17 @@ Differs:
     - Epochs: the code counts them, this recipe the visits of a task.
     - References: the code keeps what was chosen until a task is chosen again and then forgets all unlabelled ones; here
       each stays as long as it is chosen.
-    - Optimizer steps a batch: 2 in the script, 1 here. `TRAPO.replace(minibatches=2)` makes 2; the clip range acts in
-      the second one.
+    - KL: 0.001 and no entropy bonus in the later script; 0 and 0.01 in the paper, by two of its readers, and here.
 
-Source: arXiv:2512.13106; code ShenzhiYang2000/TRAPO. Needs: the model reference; facts `labelled` (1 or 0),
-`answer_cluster` and `answer_parsed` of an episode.
+Source: arXiv:2512.13106; code ShenzhiYang2000/TRAPO. Needs: facts `labelled` (1 or 0), `answer_cluster` and
+`answer_parsed` of an episode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +49,7 @@ from numpy.typing import NDArray
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
-from agentrl_core.loss import KL, Policy
+from agentrl_core.loss import Policy
 from agentrl_core.reward import OutcomeScore, cluster_votes
 
 if TYPE_CHECKING:
@@ -67,6 +66,8 @@ class SimilarCurves(StatefulComponent):
         visits: of a task before it is compared.
         fraction: the most similar of a batch's unlabelled tasks that stay however similar they are, at least one.
         at_least: similarity from which on a task stays.
+        similarity: `mean_curve`: the cosine to the mean reference curve; `each_curve`: the mean of the cosines to each
+            reference curve, of curves less their mean.
 
     Example:
         >>> from agentrl_core.recipes.trapo import SimilarCurves
@@ -88,6 +89,7 @@ class SimilarCurves(StatefulComponent):
     visits: int = option(8, at_least=0)
     fraction: float = option(0.1, at_least=0, at_most=1)
     at_least: float = option(0.4, at_least=-1, at_most=1)
+    similarity: Literal["mean_curve", "each_curve"] = "mean_curve"
 
     def initial_state(self) -> State:
         """No curves."""
@@ -124,8 +126,11 @@ class SimilarCurves(StatefulComponent):
         if not candidates or not references:
             return set()
         length = min(map(len, (*references, *candidates.values())))
-        like = _standardised([curve[:length] for curve in candidates.values()])
-        similar = (like @ _standardised([curve[:length] for curve in references]).T).mean(axis=1)
+        curves, anchors = (np.array([c[:length] for c in of], np.float64) for of in (candidates.values(), references))
+        if self.similarity == "mean_curve":
+            similar = _directions(curves) @ _directions(anchors.mean(axis=0, keepdims=True))[0]
+        else:
+            similar = (_directions(_standardised(curves)) @ _directions(_standardised(anchors)).T).mean(axis=1)
         first = np.argsort(-similar, kind="stable")[: max(int(self.fraction * len(candidates)), 1)]
         names = list(candidates)
         return {names[row] for row in (*first.tolist(), *np.flatnonzero(similar >= self.at_least).tolist())}
@@ -171,10 +176,13 @@ def _any(flags: NDArray[np.bool_], place: NDArray[Any]) -> NDArray[np.bool_]:
     return found
 
 
-def _standardised(curves: list[list[float]]) -> NDArray[np.float64]:
-    """Curves less their mean, over their deviation, of length 1; zero where a curve does not move."""
-    rows = np.array(curves, np.float64)
-    rows = (rows - rows.mean(axis=1, keepdims=True)) / (rows.std(axis=1, keepdims=True) + 1e-8)
+def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Curves less their mean, over their deviation; zero where a curve does not move."""
+    return np.asarray((rows - rows.mean(axis=1, keepdims=True)) / (rows.std(axis=1, keepdims=True) + 1e-8))
+
+
+def _directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows of length 1; zero where a row is."""
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-8))
 
 
@@ -183,5 +191,6 @@ TRAPO = Recipe(
     source="arXiv:2512.13106",
     reward=(OutcomeScore(), SimilarCurves()),
     advantage=GroupRelative(),
-    loss=Policy(kl=KL(0.001)),
+    loss=Policy(entropy=0.01),
+    minibatches=2,
 )

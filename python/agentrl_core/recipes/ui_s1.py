@@ -1,8 +1,8 @@
 """UI-S1: multi-turn signal from recorded trajectories of experts, without a live environment (arXiv:2509.11543).
 
 A rollout answers the expert's observations; `matched` (step column, 0 or 1) marks steps that equal the expert's.
-Returns break where it did not. A step is compared with the same step of the other rollouts, and the trajectory with its
-group:
+The return of a step adds up what follows, discounted by 0.5, up to and with the first step that did not match. A step
+is compared with the same step of the other rollouts, and the trajectory with its group:
 
     A = (G_t - mean) / (std + 1e-6) over the group's steps t  +  (R - mean) / (std + 1e-6) over the group
 
@@ -21,14 +21,13 @@ Equations:
     - 7, semi-online step: `ExpertSpine`.
     - T1, patch: `ExpertSpine(patches=2)`, the expert's action alone.
     - 8, reward: left out: it belongs to the environment, which knows format, type and place of an action.
-    - 9, return: left out: the paper adds the reward of the first mismatch to the steps before it; the code and this
-      recipe do not (C1).
+    - 9, return: `MatchedReturns(gamma=0.5)`.
     - 10, step advantage: the second `GroupRelative`.
-    - 11, episode advantage: left out: the paper compares total returns; here the scores of trajectories are compared.
-    - 12, advantage: left out: the sum of both is here, with omega 1, of the episode part above.
+    - 11, episode advantage: the first `GroupRelative`, of the scores of trajectories, which are their total returns.
+    - 12, advantage: the sum of both, with omega 1.
     - 13, objective: `Policy(kl=KL(1e-4))`, mean over tokens.
     - P1, dynamic sampling: `GroupFilter(band=Band(std_above=0.3))`, of the returns of first steps.
-    - C1, return in the code: `MatchedReturns(gamma=0.5)`.
+    - C1, return in the code: `MatchedReturns(with_mismatch=False)`: a mismatch gives nothing to earlier steps.
     - C2, episode advantage in the code: an option, `GroupRelative(column="reward", level="step", singleton="raw")`.
 
 Differs:
@@ -62,7 +61,9 @@ if TYPE_CHECKING:
 class MatchedReturns(BatchComponent):
     """Return of each step, as long as the rollout did what the expert did.
 
-        matched_return = G_t = r_t + gamma * G_{t+1} where steps t and t + 1 both matched, else r_t
+        matched_return = G_t = r_t + gamma * G_{t+1} where step t matched, else r_t
+
+    So the reward of the first mismatch is the last that counts; in the public code it counts for its own step alone.
 
     `first_return` of a draw is G of its first step, by which groups are filtered. A step that was paid nothing has r =
     0.
@@ -71,6 +72,7 @@ class MatchedReturns(BatchComponent):
         column: what each step was paid.
         matched: step column of 0 and 1.
         gamma: discount, 0 to 1.
+        with_mismatch: whether the reward of the first mismatch counts for the steps before it.
 
     Raises:
         RecipeError: an option is out of range.
@@ -87,13 +89,16 @@ class MatchedReturns(BatchComponent):
     column: str = column_name("reward", level="step")
     matched: str = column_name("matched", level="step")
     gamma: float = option(0.5, at_least=0, at_most=1)
+    with_mismatch: bool = True
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the columns `matched_return` on steps and `first_return` on draws."""
         rows, draws = Rows(batch, "step"), Rows(batch, "draw")
         matched = rows.flags(self.matched)
         rewards = np.nan_to_num(rows.values(self.column), nan=0.0)
-        ends = ~(matched & np.append(matched[1:], False)[: len(rows)])
+        ends = ~matched
+        if not self.with_mismatch:
+            ends |= ~np.append(matched[1:], False)[: len(rows)]
         to_come = returns.discounted(rewards, rows.draws, gamma=self.gamma, ends=ends)
         first = np.full(len(draws), np.nan)
         first[rows.draws[::-1]] = to_come[::-1]  # of the steps of a draw, the first one stays

@@ -15,6 +15,7 @@ from agentrl_core import recipes
 from agentrl_core.recipes.a_star_po import LogMeanExp
 
 EXAMPLES = PaperExamples("a_star_po")
+ONE_STEP = recipes.A_STAR_PO.replace(minibatches=1)
 
 
 def regression(log_ratios: Sequence[Value], values: Value, rewards: Value) -> Mapping[str, Value]:
@@ -22,7 +23,7 @@ def regression(log_ratios: Sequence[Value], values: Value, rewards: Value) -> Ma
     ratios = np.concatenate(log_ratios)
     paths = [f"1 | 3*{len(each)}" for each in log_ratios]
     return computed(
-        recipes.A_STAR_PO,
+        ONE_STEP,
         ["draw.advantage", "loss", "gradient.logprob"],
         members=[{"path": path, "reward": reward} for path, reward in zip(paths, rewards.tolist(), strict=True)],
         columns={
@@ -58,7 +59,7 @@ def regression_loss(example: Example) -> Found:
 def regression_tools(example: Example) -> Found:
     d, mask = example.values["d"], example.values["mask"] == 1
     found = computed(
-        recipes.A_STAR_PO,
+        ONE_STEP,
         ["loss"],
         members=[{"path": "1 | 3*3", "reward": float(example.values["r"]), "trainable": mask.astype(int).tolist()}],
         columns={

@@ -37,6 +37,33 @@ def cory_advantages(example: Example) -> Found:
     return {"advantage_before_whitening": found["token.advantage"], "value_target": found["token.return"]}
 
 
+@EXAMPLES.by("each copy is optimised by itself")
+def cory_copies(example: Example) -> Found:
+    given = example.values
+    members = [
+        {"path": "1 | 3", "reward": reward, "facts": {"pair": f"{agent}{place}"}, "agent": agent}
+        for agent, name in enumerate(("pioneer", "observer"))
+        for place, reward in enumerate(given[name].tolist())
+    ]
+    ratios = np.concatenate([given["pioneer_ratio"], given["observer_ratio"]])
+    zero = [0.0] * len(members)
+    found = computed(
+        recipes.CORY.replace(epochs=1),
+        ["token.advantage", "loss.policy", "loss.second"],
+        members=members,
+        columns={"token": {"value": zero, "old_value": zero, "reference_logprob": [-1.0] * len(members)}},
+        **{name: {"logprob": (np.log(ratios) - 1.0).tolist()} for name in ("policy", "second")},
+        **{name: {"value": zero} for name in ("critic", "second_critic")},
+    )
+    one, other = np.split(found["token.advantage"], [len(given["pioneer"])])
+    return {
+        "advantage_of_pioneer": one,
+        "advantage_of_observer": other,
+        "loss_of_pioneer": found["loss.policy"],
+        "loss_of_observer": found["loss.second"],
+    }
+
+
 @pytest.mark.parametrize("name", EXAMPLES.names)
 def test_the_recipe_computes_the_example(name: str) -> None:
     EXAMPLES.check(name)

@@ -17,8 +17,8 @@ from agentrl_core.component import Where
 from agentrl_core.loss import Clip, Policy
 
 EXAMPLES = PaperExamples("data_mind")
-WEIGHTED = recipes.DATA_MIND.replace(advantage=(GroupRelative(center="none", scale="none"),))
-"""With the advantages of an example as scores."""
+WEIGHTED = recipes.DATA_MIND.replace(advantage=(GroupRelative(center="none", scale="none"),), minibatches=1)
+"""With the advantages of an example as scores, and one optimizer step."""
 
 
 def imitated(experts: Sequence[Value], **more: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from rollouts import small
 
 from agentrl_core import recipes
 from agentrl_core.advantage import Normalisation
+from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.rank_grpo import ItemRelative
 
 EXAMPLES = PaperExamples("rank_grpo")
@@ -63,13 +64,15 @@ def rank_lengths(example: Example) -> Found:
     }
 
 
-@EXAMPLES.by("ratios of two items and a separator")
-def rank_loss(example: Example) -> Found:
-    # Hits of 2 and -1 against 0 and 0 are advantages of 1 and -0.5; the other list is one token with a loss of 1.
+def lists(differences: Value, recipe: Recipe) -> Mapping[str, Value]:
+    """Loss and gradient of a list of two items with a separator, of these log-ratios, and of another that is a token.
+
+    Hits of 2 and -1 against 0 and 0 are advantages of 1 and -0.5; those of the other list are -1 and 0.5.
+    """
     advantage = ItemRelative(credit="independent", normalisation=Normalisation(scale="none"))
-    logprobs = [*(example.values["d"] - 1.0).tolist(), -1.0]
-    found = computed(
-        recipes.RANK_GRPO.replace(advantage=advantage),
+    logprobs = [*(differences - 1.0).tolist(), -1.0]
+    return computed(
+        recipe.replace(advantage=advantage),
         ["loss", "gradient.logprob"],
         members=answers([6, 1], [1, 1]),
         columns={
@@ -78,8 +81,23 @@ def rank_loss(example: Example) -> Found:
         },
         policy={"logprob": logprobs},
     )
+
+
+@EXAMPLES.by("ratios of two items and a separator")
+def rank_loss(example: Example) -> Found:
+    found = lists(example.values["d"], recipes.RANK_GRPO.replace(weight=None))
     assert found["gradient.logprob"][2] == 0.0
     return {"loss_without_kl": 2 * found["loss"] - 1, "ratio_1": -10 * found["gradient.logprob"][:1]}
+
+
+@EXAMPLES.by("each rank counts alike")
+def rank_shares(example: Example) -> Found:
+    found = lists(example.values["d"], recipes.RANK_GRPO)
+    # The other list wrote one item of two, with a loss of 1.
+    return {
+        "loss_without_kl": 2 * found["loss"] - 1 / 2,
+        "gradient_of_a_token_of_item_1": 2 * found["gradient.logprob"][:1],
+    }
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -18,7 +18,7 @@ EXAMPLES = PaperExamples("rise")
 def rise_advantages(example: Example) -> Found:
     old, values = example.values["V_old"].tolist(), example.values["V"].tolist()
     found = computed(
-        recipes.RISE.replace(advantage=recipes.RISE.advantage[0]),
+        recipes.RISE.replace(advantage=recipes.RISE.advantage[0], minibatches=1),
         ["token.advantage", "token.return", "loss.critic"],
         members=answers([3], [-0.5]),
         columns={"token": {"value": old, "old_value": old, "reference_logprob": [-1.0] * 3}},

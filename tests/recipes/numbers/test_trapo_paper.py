@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from agentrl_core.recipes.trapo import SimilarCurves
 
 EXAMPLES = PaperExamples("trapo")
 CURVES = recipes.TRAPO.chain("reward")[1]
-WEIGHTED = recipes.TRAPO.replace(advantage=GroupRelative(center="none", scale="none"))
-"""With the advantages of an example as scores."""
+WEIGHTED = recipes.TRAPO.replace(advantage=GroupRelative(center="none", scale="none"), minibatches=1)
+"""With the advantages of an example as scores, and one optimizer step."""
 
 
 def labelled(members: list[dict[str, Any]]) -> dict[str, Any]:
@@ -55,35 +56,46 @@ def votes(example: Example) -> Found:
     }
 
 
+def least(
+    name: str, own: dict[str, list[float]], others: dict[str, list[float]], best: Value, component: SimilarCurves
+) -> float:
+    """The highest bar that a curve passes, by bisection, beside the best one: the most similar is always kept."""
+    low, high = -1.0, 1.0
+    for _ in range(40):
+        bar = (low + high) / 2
+        judged = {name: others[name], "best": best.tolist()}
+        passes = name in replace(component, at_least=bar).kept(component.initial_state(), own, judged)
+        low, high = (bar, high) if passes else (low, bar)
+    return low
+
+
 @EXAMPLES.by("similarity of two curves to two labelled ones")
 def similarity(example: Example) -> Found:
     curves = {name: example.values[name].tolist() for name in ("ref1", "ref2", "u1", "u2")}
     own = {name: curves[name] for name in ("ref1", "ref2")}
     others = {name: curves[name] for name in ("u1", "u2")}
+    best = sum((np.array(curve) - np.mean(curve)) / np.std(curve) for curve in own.values())
+    code = SimilarCurves(visits=2, fraction=0.0, similarity="each_curve")
+    return {
+        "similarity": [least(name, own, others, best, code) for name in others],
+        "over_the_threshold": kept(own, others, code),
+    }
 
-    # The most similar curve of a batch is always kept: the sum of the standardised references is.
-    first = sum((np.array(curve) - np.mean(curve)) / np.std(curve) for curve in own.values()).tolist()
 
-    def least(name: str) -> float:
-        """The highest bar that a curve passes, by bisection."""
-        low, high = -1.0, 1.0
-        for _ in range(40):
-            bar = (low + high) / 2
-            passes = name in SimilarCurves(visits=2, fraction=0.0, at_least=bar).kept(
-                CURVES.initial_state(), own, {name: others[name], "first": first}
-            )
-            low, high = (bar, high) if passes else (low, bar)
-        return low
-
-    passing = SimilarCurves(visits=2, fraction=0.0, at_least=CURVES.at_least)
-    return {"similarity": [least("u1"), least("u2")], "over_the_threshold": kept(own, others, passing)}
+@EXAMPLES.by("the same by cosine to the mean curve")
+def mean_curve(example: Example) -> Found:
+    own = {name: example.values[name].tolist() for name in ("ref1", "ref2")}
+    best = np.mean(list(own.values()), axis=0)
+    waits = replace(CURVES, visits=2, fraction=0.0)
+    return {"cosine_without_centring": least("u2", own, {"u2": example.values["u2"].tolist()}, best, waits)}
 
 
 @EXAMPLES.by("a curve that does not change")
 def constant(example: Example) -> Found:
     curve = example.values["u"].tolist()
-    only = kept({"l": [0.0, 0.5, 1.0]}, {"u": curve}, SimilarCurves(visits=2))
-    beside = kept({"l": [0.0, 0.5, 1.0]}, {"u": curve, "v": [0.0, 0.25, 0.5]}, SimilarCurves(visits=2, at_least=1e-6))
+    code = SimilarCurves(visits=2, similarity="each_curve")
+    only = kept({"l": [0.0, 0.5, 1.0]}, {"u": curve}, code)
+    beside = kept({"l": [0.0, 0.5, 1.0]}, {"u": curve, "v": [0.0, 0.25, 0.5]}, replace(code, at_least=1e-6))
     assert (only, beside) == ([1.0], [0.0, 1.0]), "one is always kept, by a similarity of 0"
     return {"z": np.array(curve) * beside[0]}
 
@@ -117,8 +129,7 @@ def best_of_none(example: Example) -> Found:
 @EXAMPLES.by("advantages")
 def advantages(example: Example) -> Found:
     group = labelled(answers([1] * 4, example.values["R"].tolist()))
-    columns = {"token": {"reference_logprob": [-1.0] * 4}}
-    return {"advantage": computed(recipes.TRAPO, ["draw.advantage"], columns=columns, **group)["draw.advantage"]}
+    return {"advantage": computed(recipes.TRAPO, ["draw.advantage"], **group)["draw.advantage"]}
 
 
 def clipped(advantages: Value, log_probs: Value) -> Any:

@@ -13,6 +13,7 @@ from paper_numbers import Found, PaperExamples, computed
 
 from agentrl_core import recipes
 from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.ui_s1 import MatchedReturns
 
 EXAMPLES = PaperExamples("ui_s1")
 LOSSES = given_advantages(recipes.UI_S1, kl=None)
@@ -44,23 +45,43 @@ A, B = ([1.0, 1.0, 1.0], [1, 1, 1]), ([1.0, 0.5, 1.0], [1, 0, 1])
 C = ([1.0, 0.1], [1, 0])
 
 
+CODE = recipes.UI_S1.replace(reward=(recipes.UI_S1.chain("reward")[0], MatchedReturns(with_mismatch=False)))
+
+
+@EXAMPLES.by("the same by equation 9")
+def through(example: Example) -> Found:
+    del example
+    return {"return_b": rolled(A, B)[1]["matched_return"]}
+
+
+@EXAMPLES.by("episode advantages and the sum")
+def episodes(example: Example) -> Found:
+    rollouts = [([total], [1]) for total in example.values["total"].tolist()]  # one step each: R_1 is the total
+    alone = rolled(*rollouts, recipe=recipes.UI_S1.replace(advantage=EPISODE))
+    both = rolled(*rollouts)
+    return {
+        "episode": np.concatenate([each["advantage"] for each in alone]),
+        "sum_at_step_1": np.concatenate([each["advantage"] for each in both]),
+    }
+
+
 @EXAMPLES.by("returns of two rollouts by the code")
 def two(example: Example) -> Found:
     del example
-    one, other = rolled(A, B)
+    one, other = rolled(A, B, recipe=CODE)
     return {"return_a": one["matched_return"], "return_b": other["matched_return"]}
 
 
 @EXAMPLES.by("a rollout that ends at its miss")
 def miss(example: Example) -> Found:
     del example
-    return {"return_c": rolled(C)[0]["matched_return"]}
+    return {"return_c": rolled(C, recipe=CODE)[0]["matched_return"]}
 
 
 @EXAMPLES.by("step advantages")
 def steps(example: Example) -> Found:
     del example
-    found = rolled(A, B, C, recipe=recipes.UI_S1.replace(advantage=replace(STEP, add=False)))
+    found = rolled(A, B, C, recipe=CODE.replace(advantage=replace(STEP, add=False)))
     a, b, c = (each["advantage"] for each in found)
     return {"step_1": [a[0], b[0], c[0]], "step_2": [a[1], b[1], c[1]], "step_3": [a[2], b[2]]}
 
