@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from cases import Case, agree, ppo, transcribed
@@ -11,9 +13,10 @@ from agentrl_core import loss
 from agentrl_core.recipes.bapo import BalancedClip
 
 
+@pytest.mark.parametrize("first", ["low", "high"])
 @pytest.mark.parametrize("measure", ["odds", "share"])
-@pytest.mark.parametrize("target", [0.2, 0.55, 1.0, 1.6, 9.0])
-def test_balanced_clip(target: float, measure: str) -> None:
+@pytest.mark.parametrize("target", [0.2, 0.4, 0.55, 1.0, 1.6, 9.0])
+def test_balanced_clip(target: float, measure: Literal["odds", "share"], first: Literal["low", "high"]) -> None:
     case = Case.random(5, spread=0.8)
     ratio = (case.logprob - case.old_logprob).exp()
 
@@ -24,11 +27,13 @@ def test_balanced_clip(target: float, measure: str) -> None:
         return (gain / pull if measure == "odds" else gain / (gain + pull)).item()
 
     lower, upper = 0.6, 1.2
-    while share(lower, upper) < target and lower < 0.8:
-        lower = min(lower + 0.05, 0.8)
-    while share(lower, upper) < target and upper < 2.0:
-        upper = min(upper + 0.05, 2.0)
-    clip = BalancedClip(target=target, kind=measure)
+    while first == "low" and share(lower, upper) < target and lower < 0.9 - 1e-9:
+        lower = min(lower + 0.02, 0.9)
+    while share(lower, upper) < target and upper < 3.0 - 1e-9:
+        upper = min(upper + 0.05, 3.0)
+    while first == "high" and share(lower, upper) < target and lower < 0.9 - 1e-9:
+        lower = min(lower + 0.02, 0.9)
+    clip = BalancedClip(target=target, kind=measure, first=first, dual=3.0)
     bounds = clip(case.tokens(), case.logprob - case.old_logprob)
     assert (bounds.lower.item(), bounds.upper.item()) == pytest.approx((lower, upper), abs=1e-9)
 
@@ -40,7 +45,7 @@ def test_balanced_clip(target: float, measure: str) -> None:
 
 def test_balanced_clip_without_one_side() -> None:
     case = Case.random(5)
-    for sign, wanted in ((1.0, (0.6, 1.2)), (-1.0, (0.8, 2.0))):
+    for sign, wanted in ((1.0, (0.6, 1.2)), (-1.0, (0.9, 3.0))):
         part = case.weight * case.advantage.abs() * sign
         case.streams["advantage_positive"], case.streams["advantage_negative"] = part.clamp(min=0), part.clamp(max=0)
         bounds = BalancedClip()(case.tokens(), case.logprob - case.old_logprob)

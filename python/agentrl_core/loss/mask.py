@@ -82,8 +82,8 @@ class TopTokens(OverRows, Mask):
         scope: the fraction is of `all` rows given or of each `sequence`.
         kind: `quantile`: the tokens at or above the (1 - fraction)-quantile, as TRL; `ceil`: the ceil(fraction n)
             highest, ties kept; `floor`: the floor(fraction n) highest and at least one, as verl's kl_cov.
-        denominator: `all`: dropped tokens still count in the denominator (80/20); `kept`: what is kept is scaled up by
-            n / kept (OmniQuality-R).
+        denominator: `all`: dropped tokens still count in the denominator (TRL); `kept`: what is kept is scaled up by
+            n / kept (80/20; OmniQuality-R).
 
     Example:
         >>> import torch

@@ -14,6 +14,7 @@ Equations:
     - 12, loss: `Policy`, 0 for the chosen tokens.
     - 13, choice of KL-Cov: the recipe `kl_cov`.
     - 14, loss of KL-Cov: the recipe `kl_cov`, of the absolute log-ratio.
+    - 4.3, setting: `DynamicSampling` replaces groups that are all right or all wrong; 8 optimizer steps a batch.
     - C1, in the code: `Clip(1.0, 1.0)`; tokens that it cuts are no candidates; all tokens count in the mean.
 
 Differs:
@@ -25,10 +26,12 @@ Differs:
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, CovarianceMask, Policy
+from agentrl_core.select import DynamicSampling
 
 CLIP_COV = Recipe(
     name="clip_cov",
     source="arXiv:2505.22617",
+    admit=DynamicSampling(),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(1.0, 1.0), mask=CovarianceMask(2e-4, 1.0, 5.0)),
     minibatches=8,

@@ -6,26 +6,27 @@
 No clip. 0.002 is for 7B models, 0.0002 for 32B and in verl. Its sibling is `clip_cov`.
 
 Equations:
-    Read: the authors' code and the abstract.
+    Read: the paper's sections 4.2 and 4.3, the authors' code.
 
     - 10, covariance of a token: `TopTokens("covariance")`, over the tokens of the update.
     - 13, choice: `TopTokens("covariance", 0.002, kind="floor")`, at least one token.
     - 14, loss: `Policy(clip=None)`, with the penalty `KL(1.0, "abs", only=...)`.
+    - 4.3, setting: `DynamicSampling` replaces groups that are all right or all wrong; 8 optimizer steps a batch.
     - C1, aggregation: mean over tokens.
 
 Differs:
     - Means and count: of a micro-batch in the code, of the update here, as in the paper.
-    - Groups without difference: filtered in the authors' runs; here they count with advantage 0.
-      `admit=select.DynamicSampling()` filters them.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy, TopTokens
+from agentrl_core.select import DynamicSampling
 
 KL_COV = Recipe(
     name="kl_cov",
     source="arXiv:2505.22617",
+    admit=DynamicSampling(),
     advantage=GroupRelative(),
     loss=Policy(clip=None, drift=KL(1.0, "abs", only=TopTokens("covariance", 0.002, kind="floor"))),
     minibatches=8,

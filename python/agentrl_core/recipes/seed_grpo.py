@@ -24,6 +24,8 @@ Differs:
     - Mass of a meaning: shares of counts here; by probabilities, which the notes have too, the entropy may exceed its
       maximum ln G, and the factor may be below 0.
     - Clip range and steps per batch: not known; 0.2 and 1.
+    - Aggregation: not known; the mean over tokens here. A public port offers the sum of Dr. GRPO,
+      `Policy(aggregate="constant", constant=1.0)`.
 """
 
 from __future__ import annotations

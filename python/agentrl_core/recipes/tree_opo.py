@@ -7,8 +7,9 @@ So an answer counts as much as it is better than where it started:
     a = r - alpha V(prefix),    A = a - mean(a)
 
 with V the mean reward of the teacher's branches through the prefix, or with `value="best"` the largest. Prefixes are
-not trained. The paper's other estimate, rewards projected onto an order of the tree, is left out: without margins it is
-the centred reward for rewards of 0 and 1, and the sources differ about margins and the direction of the order.
+not trained. This is the heuristic form of the paper's staged advantage estimation. Its other form, which projects
+rewards onto an order of the tree, is left out: without margins it is the centred reward for rewards of 0 and 1
+(`PrefixBaseline(alpha=0)`), and the sources differ about margins and the direction of the order.
 
 Equations:
     Read: notes of others; the paper's text was not read.

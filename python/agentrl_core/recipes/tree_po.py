@@ -1,24 +1,34 @@
 """TreePO: rollouts that split at every segment, and credit among all that share a prefix (arXiv:2508.17445).
 
-Branches split at the end of each 512 tokens until there are 16 (`SegmentTree`). A branch is compared with all
-that go through each of its ancestors, averaged over them; the differences are whitened over the tokens of the batch.
+Branches split at the end of each 512 tokens until there are 16 (`SegmentTree`). A branch is compared with all that go
+through each of its ancestors, the prompt included, and the differences are averaged:
+
+    a = mean over j of (R - mean of R below node j),   A = a / std(a over the tokens of the batch)
+
+The public code whitens, which takes off the mean of a as well: `GroupRelative(center="mean")` as the last link.
 
 Equations:
-    Read: the public code and the abstract; the paper's text was not read.
+    Read: the paper's sections 2.2 to 4.2 and the public code.
 
+    - 1, objective: `Policy`, clip ranges 0.2 and 0.28, mean over tokens; `DynamicSampling` replaces groups without a
+      difference.
+    - 5, advantage: `TreeRelative(kind="ancestors")`, the plain mean over depths, and `GroupRelative(center="none")`.
+    - 6, advantage weighted by the number of leaves: left out: an option, `TreeRelative(weighting="group_size")`; the
+      paper finds the plain mean better.
+    - 7, rejection of subgroups: left out: an option, `drop_constant=True`; the paper finds that it hurts.
     - C1, advantage in a subtree: `TreeRelative(kind="ancestors")`.
     - C2, subtrees that count: `TreeRelative`, those of more than one leaf; a group of one keeps its score.
-    - C3, advantage of the leaf: `TreeRelative`, the plain mean over depths, as the training script.
-    - C4, whitening: the last `GroupRelative`, by tokens.
-    - C5, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10, mean over tokens; `DynamicSampling` replaces groups
-      without a difference.
+    - C4, whitening: an option, as above.
+    - C5, loss: `Policy`, with the dual clip of 10 of the training script.
 
 Differs:
-    - Overlong penalty: left out: it depends on the longest answer; for 14 segments of 512 tokens it is
+    - Overlong penalty: left out: the script has it, the paper not; for 14 segments of 512 tokens it is
       `LengthPenalty(free=6656, full_at=7168, at_most=1.0)`.
-    - Branches at the root: 2 to 8 in the script, drawn by chance; 1 here, and 2 at the end of each segment.
-    - Weight of a subtree: its number of leaves by the default of the code's function; the script and this recipe
-      average.
+    - Branches at the root: 2 to 8 in the script, drawn by chance; 1 here, and 2 at the end of each segment, which is
+      the paper's other setting ("fixed").
+    - Budget of branches that ended: the paper gives it to the others of the depth evenly; here each branch becomes two.
+    - Early stop: left out: the paper ends branches that repeat themselves; an environment or `stop` may.
+    - Fallback: from ended branches with an answer in the paper; from the end of any segment here.
 """
 
 from __future__ import annotations
@@ -97,7 +107,7 @@ TREE_PO = Recipe(
     admit=DynamicSampling(),
     advantage=(
         TreeRelative(kind="ancestors", singleton="raw"),
-        GroupRelative(column="advantage", group_by="batch", voter="token", eps=0.0, variance_eps=1e-8),
+        GroupRelative(column="advantage", group_by="batch", voter="token", center="none", eps=0.0, variance_eps=1e-8),
     ),
     loss=Policy(clip=Clip(0.2, 0.28, dual=10.0)),
     minibatches=16,

@@ -18,6 +18,7 @@ from agentrl_core.loss import Clip, Tokens
 
 EXAMPLES = PaperExamples("bapo")
 CLIP = recipes.BAPO.loss.clip
+AS_CODE = replace(CLIP, kind="odds", first="low", target=1.0)
 
 
 def tokens(log_ratio: Value, given: Value) -> Tokens:
@@ -46,7 +47,7 @@ def odds(ratios: Value, given: Value, low: float, high: float) -> float:
     for _ in range(60):
         target = (still + missed) / 2
         fixed = replace(
-            CLIP, low=low, low_at_most=low, high=high, high_at_most=high + 1.0, high_step=1.0, target=target
+            AS_CODE, low=low, low_at_most=low, high=high, high_at_most=high + 1.0, high_step=1.0, target=target
         )
         reached = found(fixed, ratios, given)[1] == pytest.approx(high)
         still, missed = (target, missed) if reached else (still, target)
@@ -62,9 +63,23 @@ def contributions(example: Example) -> Found:
 def met(example: Example) -> Found:
     # Two tokens at ratio 1 that contribute P and -N.
     given = np.array([float(example.values["P"]), -float(example.values["N"])])
-    by_odds = found(CLIP, np.ones(2), given) != pytest.approx([CLIP.low, CLIP.high])
-    by_share = found(replace(CLIP, kind="share", target=0.5), np.ones(2), given) != pytest.approx([CLIP.low, CLIP.high])
+    by_odds = found(AS_CODE, np.ones(2), given) != pytest.approx([CLIP.low, CLIP.high])
+    by_share = found(CLIP, np.ones(2), given) != pytest.approx([CLIP.low, CLIP.high])
     return {"search_by_odds_of_1": float(by_odds), "search_by_share": float(by_share)}
+
+
+@EXAMPLES.by("c_high is searched first")
+def high_first(example: Example) -> Found:
+    given = example.values
+    assert found(AS_CODE, given["r"], given["A"])[0] == pytest.approx(CLIP.low_at_most)
+    return {"bounds": np.array(found(CLIP, given["r"], given["A"]))}
+
+
+@EXAMPLES.by("both bounds at their ends")
+def ends(example: Example) -> Found:
+    given, old = example.values, np.full(4, -3.0)
+    loss = single_tokens(given_advantages(recipes.BAPO), old, old + np.log(given["r"]), given["A"])["loss"]
+    return {"bounds": np.array(found(CLIP, given["r"], given["A"])), "loss": loss}
 
 
 @EXAMPLES.by("c_low raises N and not the odds")

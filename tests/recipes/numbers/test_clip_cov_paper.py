@@ -15,6 +15,7 @@ from paper_numbers import Found, PaperExamples
 from agentrl_core import recipes
 from agentrl_core.loss import ClipBounds
 from agentrl_core.loss.mask import score_of
+from agentrl_core.select import DynamicSampling
 
 EXAMPLES = PaperExamples("clip_cov")
 CommonExamples(EXAMPLES, recipes.CLIP_COV)
@@ -65,6 +66,14 @@ def count(example: Example) -> Found:
 def groups(example: Example) -> Found:
     one, other = advantages(recipes.CLIP_COV, example.values["R_a"], example.values["R_b"])
     return {"advantage_a": one, "advantage_b": other}
+
+
+@EXAMPLES.by("groups that are all right or all wrong leave")
+def filtered(example: Example) -> Found:
+    admit = recipes.CLIP_COV.admit
+    assert isinstance(admit, DynamicSampling)
+    groups = [example.values[name] for name in ("R_a", "R_b", "R_c")]
+    return {"kept": admit(np.concatenate(groups), np.repeat(np.arange(3), 2))}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -11,6 +11,8 @@ from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import TopTokens
+from agentrl_core.recipe import Recipe
 
 EXAMPLES = PaperExamples("eighty_twenty")
 AS_TRL = recipes.FORKING_TOKENS.replace(advantage=GroupRelative(eps=1e-4))
@@ -18,11 +20,11 @@ CommonExamples(EXAMPLES, AS_TRL)
 LOSSES = given_advantages(recipes.FORKING_TOKENS)
 
 
-def found(entropies: Value, given: Value, ratios: Value) -> Found:
+def found(entropies: Value, given: Value, ratios: Value, losses: Recipe = LOSSES) -> Found:
     """Loss and gradient of one-token answers."""
     members = answers([1] * len(given), given.tolist())
     policy = {"entropy": entropies.tolist(), "logprob": (np.log(ratios) - 1.0).tolist()}
-    return dict(computed(LOSSES, ["loss", "gradient.logprob"], members=members, policy=policy))
+    return dict(computed(losses, ["loss", "gradient.logprob"], members=members, policy=policy))
 
 
 def mask(entropies: Value) -> Value:
@@ -46,9 +48,15 @@ def moves(example: Example) -> Found:
     return {name: mask(example.values[name]) for name in ("first", "second")}
 
 
-@EXAMPLES.by("loss with all tokens in the divisor")
+@EXAMPLES.by("loss with the chosen tokens in the divisor")
 def divisor(example: Example) -> Found:
     return {"loss": found(*(example.values[name] for name in ("mask", "A", "ratio")))["loss"]}
+
+
+@EXAMPLES.by("loss with all tokens in the divisor (trl)")
+def divisor_of_trl(example: Example) -> Found:
+    as_trl = given_advantages(recipes.FORKING_TOKENS, mask=TopTokens("entropy", 0.2))
+    return {"loss": found(*(example.values[name] for name in ("mask", "A", "ratio")), as_trl)["loss"]}
 
 
 @EXAMPLES.by("group advantages (trl)")
@@ -56,6 +64,10 @@ def groups(example: Example) -> Found:
     recipe = plain_reward(AS_TRL)
     one, other = advantages(recipe, example.values["R_a"], example.values["R_b"])
     return {"advantage_a": one, "advantage_b": other}
+
+
+def test_a_batch_is_sixteen_steps() -> None:
+    assert recipes.FORKING_TOKENS.minibatches == 16
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

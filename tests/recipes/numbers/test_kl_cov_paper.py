@@ -14,6 +14,7 @@ from paper_numbers import Found, PaperExamples, computed
 from agentrl_core import recipes
 from agentrl_core.loss.mask import score_of
 from agentrl_core.recipe import Recipe
+from agentrl_core.select import DynamicSampling
 
 EXAMPLES = PaperExamples("kl_cov")
 LOSSES = given_advantages(recipes.KL_COV)
@@ -90,6 +91,14 @@ def unscored(example: Example) -> Found:
         "loss_at_ratio_1": found["loss"],
         "advantage_of_tokens": np.repeat(by_rollout, [2, 1, 2, 2]),
     }
+
+
+@EXAMPLES.by("groups that are all right or all wrong leave")
+def filtered(example: Example) -> Found:
+    admit = recipes.KL_COV.admit
+    assert isinstance(admit, DynamicSampling)
+    groups = [example.values[name] for name in ("R_a", "R_b", "R_c")]
+    return {"kept": admit(np.concatenate(groups), np.repeat(np.arange(3), 2))}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

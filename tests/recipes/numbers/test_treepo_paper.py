@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+from arithmetic import Value
 from common_examples import CommonExamples, given_advantages
 from compared import column
 from paper_files import Example
@@ -11,14 +15,15 @@ from paper_numbers import Found, PaperExamples, computed
 from rollouts import small
 
 from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
 
 EXAMPLES = PaperExamples("treepo")
-BEFORE, WHITENING = recipes.TREE_PO.chain("advantage")
+BEFORE, DIVISION = recipes.TREE_PO.chain("advantage")
 CommonExamples(EXAMPLES, recipes.TREE_PO.replace(advantage=BEFORE), losses=given_advantages(recipes.TREE_PO))
 
 
-@EXAMPLES.by("a prompt of five leaves, two subtrees")
-def subtrees(example: Example) -> Found:
+def before(rewards: Value, **options: Any) -> Found:
+    """Advantages of five leaves before the division, of which three share a first segment, and two another."""
     members = [
         {"path": "1 | 3 ~ 9 | 4"},
         {"fork": 0, "nodes": 3, "path": "| 5"},
@@ -26,16 +31,42 @@ def subtrees(example: Example) -> Found:
         {"path": "1 | 7 ~ 9 | 4"},
         {"fork": 3, "nodes": 3, "path": "| 5"},
     ]
-    paid = [{**member, "reward": reward} for member, reward in zip(members, example.values["R"].tolist(), strict=True)]
-    found = computed(recipes.TREE_PO.replace(advantage=BEFORE), ["draw.advantage"], members=paid)
-    return {"advantage_before_whitening": found["draw.advantage"]}
+    paid = [{**member, "reward": reward} for member, reward in zip(members, rewards.tolist(), strict=True)]
+    recipe = recipes.TREE_PO.replace(advantage=replace(BEFORE, **options))
+    return {"advantage_before_whitening": computed(recipe, ["draw.advantage"], members=paid)["draw.advantage"]}
 
 
-@EXAMPLES.by("whitening weighs by tokens")
-def whitening(example: Example) -> Found:
+@EXAMPLES.by("a prompt of five leaves, two subtrees")
+def subtrees(example: Example) -> Found:
+    return before(example.values["R"])
+
+
+@EXAMPLES.by("weighted by the number of leaves")
+def weighted(example: Example) -> Found:
+    del example
+    return before(np.array([1.0, 0.0, 0.0, 1.0, 1.0]), weighting="group_size")
+
+
+@EXAMPLES.by("subgroups without a difference are rejected")
+def rejected(example: Example) -> Found:
+    return before(example.values["R"], weighting="group_size", drop_constant=True)
+
+
+def divided(link: GroupRelative, example: Example) -> Found:
+    """Advantages of a leaf of three tokens and one of one."""
     long, short = example.values["a"][[0, -1]]
     batch = small([(0, [3]), (0, [1])], draw_score=[1, 0], draw_advantage=[long, short])
-    return {"advantage": np.repeat(column(WHITENING(batch)), [3, 1])}
+    return {"advantage": np.repeat(column(link(batch)), [3, 1])}
+
+
+@EXAMPLES.by("the std of the batch, and no mean taken off")
+def by_std(example: Example) -> Found:
+    return divided(DIVISION, example)
+
+
+@EXAMPLES.by("whitening weighs by tokens (code)")
+def whitening(example: Example) -> Found:
+    return divided(replace(DIVISION, center="mean"), example)
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)
