@@ -96,7 +96,7 @@ class Rollouts:
             **said,
             "expect": expected,
         }
-        recipe = recipes.get(name).replace(minibatches=1, **IN_VERL.get(name, {}))
+        recipe = recipes.get(name).replace(epochs=1, minibatches=1, **IN_VERL.get(name, {}))
         return Case(name, recipe, [iteration], {}, {})
 
     def advantage(self, estimator: str, rewards: Tensor | None = None, **options: Any) -> Tensor:
