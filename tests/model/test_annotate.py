@@ -278,7 +278,7 @@ def test_a_critic_of_steps_is_read_and_trained_before_each_action() -> None:
     assert read.column("value", "step").tolist() == pytest.approx([0.1, 0.4])
     critic = Train(Value("token_mean", level="step"), model="critic")
     targets = read.with_columns("step", **{"return": np.array([1.0, 0.5], np.float32)})
-    recipe = recipes.PPO.replace(loss=critic)
+    recipe = recipes.PPO.replace(loss=critic, epochs=1)
     updates = recipe.updates(targets.with_columns("draw", score=[1.0], advantage=[1.0]))
     total = 0.0
     for update in updates:

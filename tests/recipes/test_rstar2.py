@@ -9,7 +9,7 @@ import pytest
 from rollouts import small
 
 from agentrl_core import Batch
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipes.rstar2 import RSTAR2, ResampleOnCorrect
 
 
@@ -39,7 +39,7 @@ def test_grpo_is_among_the_survivors() -> None:
     ("failures", "successes", "kept"),
     [(16, 16, (8, 8)), (1, 31, (1, 15)), (30, 2, (14, 2)), (24, 8, (12, 4)), (31, 1, (15, 1))],
 )
-def test_the_cleanest_successes_survive(failures: int, successes: int, kept: tuple[int, int]) -> None:
+def test_as_many_survive_and_without_a_seed_the_cleanest(failures: int, successes: int, kept: tuple[int, int]) -> None:
     total = failures + successes
     batch = small(
         [(0, [1])] * total,
@@ -50,9 +50,27 @@ def test_the_cleanest_successes_survive(failures: int, successes: int, kept: tup
     for seed in (None, 3):
         survives = np.isfinite(column(ResampleOnCorrect(seed=seed)(batch)))
         assert (int(survives[:failures].sum()), int(survives[failures:].sum())) == kept
-        assert survives[total - kept[1] :].all()
         if seed is None:
+            assert survives[total - kept[1] :].all()
             assert survives[: kept[0]].all()
+
+
+def test_clean_successes_come_first_and_are_drawn_by_chance() -> None:
+    seen = set()
+    for seed in range(8):
+        batch = small(
+            [(0, [1])] * 6,
+            draw_score=[1.0] * 5 + [0.0],
+            draw_success=[1] * 5 + [0],
+            draw_x=[0.5, 0.0, 0.0, 0.0, 2.0, 0.0],
+        )
+        survives = np.isfinite(column(ResampleOnCorrect(count=3, penalty="x", at_least=1, seed=seed)(batch)))
+        assert survives.sum() == 3
+        assert survives[1:4].sum() == 2
+        seen.add(survives.tobytes())
+    assert len(seen) > 1
+    with pytest.raises(InvalidInputError, match=r"penalties: -0.5 is negative; give at least 0, or seed=None"):
+        ResampleOnCorrect(penalty="x")(batch.with_columns("draw", x=[-0.5, *[0.0] * 5]))
 
 
 def test_a_group_that_is_too_small_has_no_survivor() -> None:

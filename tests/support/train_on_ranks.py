@@ -42,7 +42,7 @@ CLIP_COV = recipes.GRPO.replace(loss=loss.Policy(mask=loss.CovarianceMask()))
 RECIPES = {
     "grpo": recipes.GRPO,
     "gspo": recipes.GSPO.replace(minibatches=1),
-    "ppo": recipes.PPO,
+    "ppo": recipes.PPO.replace(epochs=1),
     "rows": CLIP_COV.replace(minibatches=1),
     "skip": recipes.GRPO.replace(hooks=SkipStep(when=Above("approximate_kl", BOUND)), minibatches=3),
     "stop": recipes.GRPO.replace(hooks=StopTraining(when=Above("approximate_kl", BOUND), unit="steps"), minibatches=3),

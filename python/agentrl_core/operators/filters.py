@@ -6,7 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
+
+_SUCCESSES = 1
+"""Separates the draws of successes from those of failures."""
+_CLEAN = 1e-9
+"""Added to each penalty, so that chance decides between successes without one."""
 
 
 def group_band(
@@ -145,24 +151,26 @@ def resample_quota(
 ) -> NDArray[np.bool_]:
     """Choose `target` rows of each group, successes and failures in about their proportion. rStar2, arXiv:2508.20722.
 
-    Of the successes those with the smallest penalty are chosen, of the failures any. If both kinds would fall to
-    `at_least`, all rows are chosen; of a group with fewer rows than `target`, none.
+    With `seed`, successes are drawn without replacement with weights 1 / penalty, those without a penalty first, and
+    failures with equal weights. If both kinds would fall to `at_least`, all rows are chosen; of a group with fewer rows
+    than `target`, none.
 
     Args:
-        penalties: n numbers.
+        penalties: n numbers; with `seed` at least 0.
         success: n booleans.
         group_ids: n group ids.
-        ids: n whole numbers that name the rows; with `seed`, they decide between equal rows.
+        ids: n whole numbers that name the rows; with `seed`, the choice follows from them.
         target: rows of each group.
         at_least: smallest number of successes, and of failures.
-        seed: of the choice between equal rows; None: the first.
+        seed: of the choice; None: the successes with the smallest penalty, and the first failures.
         valid: n booleans; rows that are False are not chosen. None: all rows are valid.
 
     Returns:
         `bool[n]`.
 
     Raises:
-        InvalidInputError: lengths differ, a valid penalty is not finite, or an option is not possible.
+        InvalidInputError: lengths differ, a valid penalty is not finite or, with `seed`, negative, or an option is not
+            possible.
 
     Example:
         >>> from agentrl_core.operators import filters
@@ -173,13 +181,22 @@ def resample_quota(
     """
     numbers = columns.doubles(penalties, "penalties")
     count = len(numbers)
+    rows = columns.integers(ids, "ids", length=count)
+    allowed = columns.mask(valid, "valid", length=count)
+    if seed is not None:
+        negative = numbers < 0.0 if allowed is None else (numbers < 0.0) & allowed
+        if negative.any():
+            raise InvalidInputError(f"penalties: {numbers[negative][0]} is negative; give at least 0, or seed=None")
+        # The smallest products with exponential numbers are draws without replacement with weights 1 / penalty.
+        seeds = np.uint64(_core.rng.structural_seed(seed, _SUCCESSES)) + rows.astype(np.uint64)
+        numbers = -np.log1p(-_core.rng.uniform(seeds, 0)) * (numbers + _CLEAN)
     return _core.weight.quota(
         numbers,
         columns.flags(success, "success", length=count),
         columns.groups(group_ids, "group_ids", length=count),
-        columns.integers(ids, "ids", length=count),
+        rows,
         target=target,
         at_least=at_least,
         seed=seed,
-        valid=columns.mask(valid, "valid", length=count),
+        valid=allowed,
     )

@@ -4,28 +4,29 @@
     L_policy = - mean_t min(r_t A_t, clip(r_t, 0.8, 1.2) A_t)
     L_critic = mean_t 1/2 max((V - R_t)^2, (V_old + clip(V - V_old, +-0.2) - R_t)^2),   R_t = A_t + V_old
 
-with lambda 0.95, no discount, A before it is compared in R, and the score paid at the last token. The old values come
-from the critic before its first step: `arl.annotate(batch, "value", critic)` and `old_value` before `recipe.credit`.
+with lambda 0.95, no discount, A before it is compared in R, and the score paid at the last token. A batch is used in 4
+epochs, each an optimizer step: from the second on the clip acts. The old values come from the critic before its first
+step: `arl.annotate(batch, "value", critic)` and `old_value` before `recipe.credit`.
 
 Equations:
-    Read: verl's code and the account of PPO in arXiv:2402.03300; the PPO paper itself was not read.
+    Read: OpenAI's PPO for language models (lm-human-preferences), verl's code, and the account of PPO in
+    arXiv:2402.03300; the PPO paper itself was not read.
 
     - 1, clipped objective: `Policy`, clip range 0.2, mean over tokens.
     - 2, GAE: `Gae`, at the level of tokens.
     - 3, return: `Gae`, before the whitening.
     - 4, KL in the reward: `Gae(kl_coefficient=...)`, an option.
-    - C1, value loss: `Value(clip=0.2)`.
+    - C1, value loss: `Value(clip=0.2)`; without a clip, as PPO's paper has it, `Value("token_mean")`.
     - C2, masked tokens: `Gae` skips untrained tokens.
-    - C3, whitening: the last `GroupRelative`.
+    - C3, whitening: the last `GroupRelative`, variance over n - 1 as in verl; over n in OpenAI's code, `ddof=0`.
     - C4, dual clip: an option, `Clip(0.2, 0.2, dual=3.0)`.
 
 Differs:
-    - lambda: 1 in verl, 0.95 here.
-    - Range of the value clip: 0.5 in verl, 0.2 here.
-    - Dual clip: verl's default of 3 is not in the PPO paper, and not here.
-    - KL: 0.001 in verl's examples, none here.
-    - Optimizer steps a batch: several, which is the point of the clip; 1 here, since the number is the user's:
-      `PPO.replace(epochs=2, minibatches=4)`.
+    - KL: 0.2 in the reward of OpenAI's code, 0.001 in verl's examples, none here: it needs a reference.
+    - Whitening of the rewards: off here; OpenAI's code divides them by their std first.
+    - Value weight: 0.1 in OpenAI's code, where policy and critic share a network; here the critic is a model of its
+      own, with its own step.
+    - verl: lambda 1, value clip 0.5, and a dual clip of 3 by default.
 """
 
 from agentrl_core import Recipe
@@ -40,4 +41,5 @@ PPO = Recipe(
         GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
     ),
     loss=(Train(Value("token_mean", clip=0.2), model="critic"), Policy()),
+    epochs=4,
 )

@@ -1,15 +1,16 @@
 """REINFORCE++: one rollout a task, and advantages that are compared over the whole batch (arXiv:2501.03262).
 
-    A_t = R - beta sum_{s >= t} (log p_old,s - log p_ref,s),   then (A - mean) / std over all tokens of the batch
+    A_t = R - beta sum_{s >= t} (log p_old,s - log p_ref,s),   then (A - mean) / max(std, 1e-4) over all tokens
 
-with PPO's clipped loss. The reward is paid at the last token, and each token pays for how far the policy has moved from
-the reference; no critic and no groups, so no task is favoured for being hard. beta is 0.001 here, as in verl's
-example; the paper gives none.
+with PPO's clipped loss in 8 optimizer steps a batch. The reward is paid at the last token, and each token pays for how
+far the policy has moved from the reference; no critic and no groups, so no task is favoured for being hard. beta is
+1e-4, as in the authors' script; std is that of the batch, over n.
 
 Equations:
-    Read: the authors' code (OpenRLHF) and verl's; the paper's text was not read.
+    Read: the abstract, the authors' code and script (OpenRLHF), RLinf's account of the equations, and verl's code; the
+    paper's own text was not read.
 
-    - C1, token reward: `Discounted(kl_coefficient=0.001)`.
+    - C1, token reward: `Discounted(kl_coefficient=1e-4)`.
     - C2, return: `Discounted`, gamma 1.
     - C3, normalisation: the last `GroupRelative`, over all trained tokens.
     - C4, baseline variant: the recipe `reinforce_plus_plus_baseline`.
@@ -18,8 +19,9 @@ Equations:
       it.
 
 Differs:
-    - Variance of the normalisation: over n in the authors' code, over n - 1 in verl and here; `ddof=0` is the former.
-    - Smallest variance: at least 1e-8 in the authors' code, 1e-8 added in verl and here.
+    - Score: the authors' script scales the scores of its reward model by running statistics; here they are the user's.
+    - verl: variance over n - 1 with 1e-8 added, beta 0.001, one step a batch; `ddof=1, scale_at_least=0.0,
+      variance_eps=1e-8` is its variance.
 """
 
 from agentrl_core import Recipe
@@ -30,8 +32,9 @@ REINFORCE_PLUS_PLUS = Recipe(
     name="reinforce_plus_plus",
     source="arXiv:2501.03262",
     advantage=(
-        Discounted(column="", outcome="score", level="token", kl_coefficient=0.001),
-        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+        Discounted(column="", outcome="score", level="token", kl_coefficient=1e-4),
+        GroupRelative(column="advantage", level="token", group_by="batch", ddof=0, eps=0.0, scale_at_least=1e-4),
     ),
     loss=Policy(),
+    minibatches=8,
 )

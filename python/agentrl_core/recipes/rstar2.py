@@ -1,4 +1,4 @@
-"""rStar2-Agent (GRPO-RoC): of many rollouts keep the cleanest successes and as many kinds of failure, then GRPO.
+"""rStar2-Agent (GRPO-RoC): of many rollouts keep rather clean successes and as many kinds of failure, then GRPO.
 
 With an outcome as the only reward, successes with broken tool calls are reinforced like clean ones. So a group of N =
 32 rollouts is resampled to n = 16: failures and successes in their proportion, round(N_k n / N) of each and at least
@@ -12,12 +12,14 @@ environment reports `reward.tool_penalty`: the share of tool calls that failed (
 answer or min(1, (answers - 1) / turns).
 
 Equations:
-    Read: the public code and the abstract.
+    Read: the public code, the abstract, and notes on the paper; its text was not read.
 
     - C1 and C2, penalties of tool errors and of format: left out: the environment knows its tools; it reports
       `reward.tool_penalty`.
     - C3, numbers: `ResampleOnCorrect(count=16, at_least=2)`.
-    - C4, choice: `ResampleOnCorrect`, the cleanest successes; failures at random, the first ones with `seed=None`.
+    - C4, choice in the code: `ResampleOnCorrect(seed=None)`.
+    - N1, choice in the paper: `ResampleOnCorrect`, drawn without replacement, weights 1 / p; not computed: by chance;
+      its shares are compared over 3000 groups.
     - C5, equal rewards: `GroupFilter`, after the resampling.
     - C6, GRPO on the kept rollouts: `GroupRelative`, `Policy`, clip ranges 0.2 and 0.28.
 
@@ -47,18 +49,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResampleOnCorrect(BatchComponent):
-    """Leaves `count` draws of each group their score: successes and failures in proportion, the cleanest successes.
+    """Leaves `count` draws of each group their score: successes and failures in proportion, rather clean successes.
 
-    The others have none (NaN), so that they neither vote nor are trained.
+    Successes are drawn without replacement with weights 1 / penalty, failures with equal weights. The others have no
+    score (NaN), so that they neither vote nor are trained.
 
     Args:
         count: draws of each group that keep their score.
-        penalty: how unclean a draw is.
+        penalty: how unclean a draw is, at least 0.
         at_least: successes, and failures, that are kept where there are as many.
-        seed: chooses the failures at random; None: the first ones.
+        seed: of the choice; None: the successes with the smallest penalty and the first failures.
 
     Raises:
         RecipeError: an option is out of range.
+        InvalidInputError: with a seed, a penalty is negative.
 
     Example:
         >>> from agentrl_core.recipes.rstar2 import ResampleOnCorrect

@@ -79,6 +79,23 @@ def start(example: Example) -> Found:
     return {"loss": found["loss"], "gradient_wrt_logp_chosen": found["gradient.logprob"][:1]}
 
 
+@EXAMPLES.by("answers of equal scores are no pair")
+def equal(example: Example) -> Found:
+    first, second = (np.full(1, -3.0 + away) for away in example.values["h"])
+    at = np.full(1, -3.0)
+    one = answers([1], [1.0])[0]
+    members = [
+        *({**each, "group": "preferred"} for each in answers([1, 1], [1.0, 0.0])),
+        *({**each, "group": "equal"} for each in answers([1, 1], [0.0, 0.0])),
+        *({**one, "group": alone} for alone in ("alone", "alone too")),
+        {**one, "group": "unscored"},
+        {"path": "1 | 3", "group": "unscored"},
+    ]
+    pairs = [((first, at), (at, at)), ((second, at), (at, at)), ((second, at), (second, at)), ((at, at), (at, at))]
+    found = preferred(pairs, members)
+    return {"loss": found["loss"], "gradient_wrt_logp_chosen": found["gradient.logprob"][[0, 2]]}
+
+
 @EXAMPLES.by("label smoothing and IPO")
 def options(example: Example) -> Found:
     away, share = float(example.values["h"]), float(example.values["e"])

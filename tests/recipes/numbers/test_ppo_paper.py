@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from paper_numbers import Found, PaperExamples, answers, computed
 from rollouts import small
 
 from agentrl_core import recipes
-from agentrl_core.loss import Clip, Train, Value
+from agentrl_core.loss import Clip
 
 EXAMPLES = PaperExamples("ppo")
 COMMON = CommonExamples(EXAMPLES, recipes.PPO)
@@ -56,7 +57,7 @@ def values(example: Example) -> Found:
     given = example.values
     old = given["V_old"].tolist()
     found = computed(
-        recipes.PPO.replace(loss=(Train(Value("token_mean", clip=0.5), model="critic"), recipes.PPO.chain("loss")[1])),
+        recipes.PPO.replace(epochs=1),
         ["loss.critic"],
         members=answers([1, 1], given["R"].tolist()),
         columns={"token": {"value": old, "old_value": old}},
@@ -68,6 +69,12 @@ def values(example: Example) -> Found:
 @EXAMPLES.by("the dual clip of verl")
 def dual(example: Example) -> Found:
     return COMMON.off_policy(example, given_advantages(recipes.PPO, clip=Clip(0.2, 0.2, dual=3.0)))
+
+
+def test_a_batch_makes_four_steps_of_each_model() -> None:
+    batch = small([(0, [1]), (0, [2])], draw_score=[1, 0], token_value=[0.5] * 3, token_old_value=[0.5] * 3)
+    models = [update.model for update in recipes.PPO.updates(recipes.PPO.credit(batch))]
+    assert Counter(models) == {"policy": 4, "critic": 4}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from arithmetic import Value
 from common_examples import CommonExamples, plain_reward
+from compared import column
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
+from rollouts import small
 
 from agentrl_core import recipes
 
@@ -32,6 +34,36 @@ def kept(right: int, wrong: int) -> Value:
 def numbers(example: Example) -> Found:
     del example
     return {"first": kept(12, 20), "second": kept(2, 30), "third": kept(31, 1)}
+
+
+def who(penalties: Value, right: Value, seed: int | None) -> Value:
+    """Which of a group of five, of whom two stay, keep their score."""
+    members = [
+        {"path": "1 | 3", "reward": each, "success": bool(each), "rewards": {"tool_penalty": penalty}}
+        for penalty, each in zip(penalties.tolist(), right.tolist(), strict=True)
+    ]
+    recipe = recipes.RSTAR2.replace(reward=(recipes.RSTAR2.reward[0], replace(ROC, count=2, at_least=0, seed=seed)))
+    return np.isfinite(computed(recipe, ["draw.score"], members=members)["draw.score"])
+
+
+@EXAMPLES.by("the cleanest are kept by the code")
+def cleanest(example: Example) -> Found:
+    return {"kept": who(example.values["p"], example.values["right"], None)}
+
+
+def test_a_right_rollout_is_drawn_with_a_chance_inverse_to_its_penalty() -> None:
+    example = EXAMPLES.example("one of three right rollouts is drawn")
+    groups = 3000
+    penalties = np.tile([*example.values["p"], 0.0, 0.0], groups)
+    batch = small(
+        [(group, [1]) for group in range(groups) for _ in range(5)],
+        draw_score=np.tile([1.0, 1.0, 1.0, 0.0, 0.0], groups),
+        draw_success=np.tile([1, 1, 1, 0, 0], groups),
+        **{"draw_reward.tool_penalty": penalties},
+    )
+    kept = np.isfinite(column(replace(ROC, count=2, at_least=0)(batch), "score")).reshape(groups, 5)
+    assert (kept.sum(axis=1) == 2).all()
+    np.testing.assert_allclose(kept.mean(axis=0), [*example.expect["share"], 0.5, 0.5], atol=0.04)
 
 
 @EXAMPLES.by("advantages after resampling")

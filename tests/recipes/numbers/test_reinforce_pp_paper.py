@@ -11,16 +11,9 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
-from agentrl_core.recipe import Recipe
 
 EXAMPLES = PaperExamples("reinforce_pp")
 CommonExamples(EXAMPLES, recipes.REINFORCE_PLUS_PLUS)
-
-
-def over_n(recipe: Recipe) -> Recipe:
-    """The same with the variance over n, as in the authors' code."""
-    *links, whitening = recipe.chain("advantage")
-    return recipe.replace(advantage=(*links, replace(whitening, ddof=0)))
 
 
 @EXAMPLES.by("returns and global normalisation of two responses")
@@ -38,19 +31,28 @@ def returns(example: Example) -> Found:
     plain = priced.replace(advantage=priced.chain("advantage")[0])
     return {
         "return": computed(plain, ["token.advantage"], **iteration)["token.advantage"],
-        "advantage": computed(over_n(priced), ["token.advantage"], **iteration)["token.advantage"],
+        "advantage": computed(priced, ["token.advantage"], **iteration)["token.advantage"],
     }
+
+
+@EXAMPLES.by("returns that hardly differ")
+def small(example: Example) -> Found:
+    return {"advantage": np.concatenate(advantages(recipes.REINFORCE_PLUS_PLUS, *example.values["G"]))}
+
+
+def test_a_token_pays_as_in_the_script_of_the_authors() -> None:
+    assert recipes.REINFORCE_PLUS_PLUS.chain("advantage")[0].kl_coefficient == 1e-4
 
 
 @EXAMPLES.by("the baseline variant")
 def baseline(example: Example) -> Found:
-    found = advantages(over_n(recipes.REINFORCE_PLUS_PLUS_BASELINE), example.values["R"], example.values["S"])
+    found = advantages(recipes.REINFORCE_PLUS_PLUS_BASELINE, example.values["R"], example.values["S"])
     return {"advantage": np.concatenate(found)}
 
 
 @EXAMPLES.by("one response has no score (convention)")
 def unscored(example: Example) -> Found:
-    found = advantages(over_n(recipes.REINFORCE_PLUS_PLUS), [*example.values["G"], np.nan])[0]
+    found = advantages(recipes.REINFORCE_PLUS_PLUS, [*example.values["G"], np.nan])[0]
     return {"advantage_of_the_scored": found[:-1]}
 
 
