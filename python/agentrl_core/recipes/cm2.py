@@ -1,12 +1,12 @@
 """CM2: open-ended quality as the items of a checklist (arXiv:2602.12268).
 
 A judge reports after each step which items of its turn are satisfied; `Checklist` makes a score of it. The paper's
-choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and
-collapses earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
-`GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none",
-votes_at_least=5)`. Of the mismatch of engine and trainer, recomputed over sampled, what is above 2 is cut, and draws
-with a token below 1e-4 are left out; the clipped ratio is to the recomputed log-probs. Draws whose judge failed
-neither vote nor train.
+choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and collapses
+earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
+`GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none")`; the
+public code needs five rollouts in a turn, `votes_at_least=5` and `members_at_least=5`. Of the mismatch of engine and
+trainer, recomputed over sampled, what is above 2 is cut, and draws with a token below 1e-4 are left out; the clipped
+ratio is to the recomputed log-probs. Draws whose judge failed neither vote nor train.
 
 Equations:
     Read: sections 3.3 and 3.4 and the appendix of the paper, and the public code.
@@ -19,15 +19,15 @@ Equations:
     - 7, turn level: an option, `GroupRelative(column="turn_reward", level="step", ...)`.
     - 8, 9 and 10, baseline, item at a step and step level: an option, `ChecklistRelative`.
     - P1, strictness: left out: the environment ends a rollout whose strict items are missed.
-    - C1, turn level in the code: `votes_at_least=5`; a judge that failed takes the score.
+    - C1, turn level in the code: an option, `votes_at_least=5`; a judge that failed takes the score.
     - C2, rollout reward in the code: left out: divided by the turns of the checklist, so that an early end is worth
       less.
-    - C3, step level in the code: left out: without the division by weights, which the script turns off.
+    - C3, step level in the code: its baseline is an option, `ChecklistRelative(members_at_least=5)`; left out: without
+      the division by weights, which the script turns off.
     - C4, loss: `Policy(kl=KL(0.001))`, mean over tokens; `ImportanceWeight`, cut at 2.
 
 Differs:
     - KL: 0.001 in the paper and here, 0.0001 in the script.
-    - Baseline of an item: over all rollouts in the paper; here over those that reached the turn, if there are five.
     - Optimizer steps a batch: of mini-batches of 128, the batch is not stated; 1 here.
     - Clip range: not stated; 0.2 here.
 """
@@ -139,13 +139,13 @@ class ChecklistRelative(BatchComponent):
         advantage = sum_c w_c (r_c - b_c) / sum_c w_c, over the items c that are eligible at the step
 
     r_c is 1 if this or a later step of the turn satisfies the item (`item_reward.c`), b_c the share of the group's
-    draws that satisfied it in that turn. An item that fewer than `members_at_least` draws of the group reached is left
-    out; a step without any item left gets 0. Draws without a score neither vote nor get a value. Reads what
-    `Checklist` makes.
+    draws that satisfied it in that turn; a draw that did not reach it did not satisfy it. A step without any item gets
+    0. Draws without a score neither vote nor get a value. Reads what `Checklist` makes.
 
     Args:
         items: how many items a turn can have, as in `Checklist`.
-        members_at_least: at least 1.
+        members_at_least: at least 1: b_c is the share of the draws that reached the item, and an item that fewer
+            reached is left out; None: the share of all draws of the group.
 
     Raises:
         RecipeError: an option is out of range.
@@ -161,7 +161,7 @@ class ChecklistRelative(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (step("advantage"),)
 
     items: int = option(at_least=1, at_most=62)
-    members_at_least: int = option(5, at_least=1)
+    members_at_least: int | None = option(None, at_least=1)
 
     def own_needs(self) -> Iterable[Column]:
         """Rewards of items, and their steps."""
@@ -172,16 +172,22 @@ class ChecklistRelative(BatchComponent):
         """Return `batch` with the column `advantage` on steps."""
         rows = Rows(batch, "step")
         turns = keys.composite(rows.draws, rows.keys("turn"))
-        same = rows.keys("group_id,turn")
+        same, groups = rows.keys("group_id,turn"), rows.keys("group_id")
+        everyone = group.statistics(rows.values("score"), groups, voter_ids=rows.draws, valid=rows.valid).count[groups]
         total, weight = np.zeros(len(rows)), np.zeros(len(rows))
         for item in range(self.items):
             satisfied = rows.values(f"satisfied.{item}")
             valid = rows.valid & np.isfinite(satisfied)
             reached = group.statistics(satisfied, turns, valid=valid).most[turns]
             share = group.statistics(reached, same, voter_ids=turns, valid=valid)
-            counts = valid & rows.flags(f"item_eligible.{item}") & (share.count[same] >= self.members_at_least)
+            baseline, members = np.nan_to_num(share.mean[same], nan=0.0), share.count[same]
+            counts = valid & rows.flags(f"item_eligible.{item}")
+            if self.members_at_least is None:
+                baseline = baseline * members / np.maximum(everyone, 1.0)
+            else:
+                counts &= members >= self.members_at_least
             own = np.where(counts, rows.values(f"item_weight.{item}"), 0.0)
-            gain = rows.values(f"item_reward.{item}") - np.nan_to_num(share.mean[same], nan=0.0)
+            gain = rows.values(f"item_reward.{item}") - baseline
             total, weight = total + own * gain, weight + own
         return rows.write(advantage=np.divide(total, weight, out=np.zeros(len(rows)), where=weight > 0.0))
 

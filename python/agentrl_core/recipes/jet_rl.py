@@ -1,24 +1,23 @@
-"""Jet-RL: use one precision for rollouts and training, or correct the remaining mismatch (arXiv:2601.14243).
+"""Jet-RL: use one precision for rollouts and training, and measure what mismatch remains (arXiv:2601.14243).
 
-    weight of a token = min(p_trainer_old / p_engine, 2),   then GRPO with ratios to p_trainer_old
+    GRPO with ratios to p_trainer_old, which one precision makes equal to p_engine
 
-Rollouts in FP8 and training in BF16 drift apart in long answers. With one precision both probabilities are equal, and
-the weights are 1. The paper gives no fallback; the bound is a proposal. In which precision each action was sampled is a
-fact (`rollout.RecordPrecision`), and `mismatch` measures for each precision how far the engine and the trainer are
-apart.
+Rollouts in FP8 and training in BF16 drift apart in long answers. In which precision each action was sampled is a fact
+(`rollout.RecordPrecision`), and `mismatch` measures for each precision how far the engine and the trainer are apart.
+The paper corrects nothing; where the two differ after all, `weight=ImportanceWeight()` weighs each token by
+min(p_trainer_old / p_engine, 2), a proposal.
 
 The quantised matrix products, which the paper adds, are left out: they belong to the engine and to the trainer.
 
 Equations:
     Read: the paper's abstract, and notes of others.
 
-    - N1, one precision flow: the weights of `ImportanceWeight` are 1 if the log-probs of engine and trainer are equal.
+    - N1, one precision flow: `mismatch` finds no difference; the weights of `ImportanceWeight`, an option, are 1 then.
     - N2, quantisation: left out: it is inside the engine's and the trainer's matrix products.
-    - N3, mixed scheme: `mismatch` measures it, a sequence's ratio up to exp(20), and `ImportanceWeight` has its ratios.
+    - N3, mixed scheme: `mismatch` measures it, a sequence's ratio up to exp(20); `ImportanceWeight` has its ratios.
     - N4, objective: `GroupRelative` and `Policy`, with the trainer's old log-probs, `old_logprob="recomputed"`.
 
 Differs:
-    - Correction: none in the paper, which makes both log-probs equal; here a ratio that is not 1 weighs, up to 2.
     - Clip range, KL: those of the base method in the paper; 0.2 and none here.
 
 Needs: `recomputed_logprob`, by the trainer before the first update; an engine that reports its precision.
@@ -35,7 +34,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Rows
 from agentrl_core.loss import Policy
 from agentrl_core.rollout import RecordPrecision
-from agentrl_core.weight import ImportanceWeight, importance_diagnostics
+from agentrl_core.weight import importance_diagnostics
 
 if TYPE_CHECKING:
     from agentrl_core import Batch
@@ -101,7 +100,6 @@ JET_RL = Recipe(
     source="arXiv:2601.14243",
     rollout=RecordPrecision(),
     advantage=GroupRelative(),
-    weight=ImportanceWeight(),
     loss=Policy(),
     old_logprob="recomputed",
 )

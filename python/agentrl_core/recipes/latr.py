@@ -2,8 +2,8 @@
 
 A tree grows greedily, branches where another token is nearly as likely, and drops the branches that come to the same
 (`LookaheadBranching`); then all are sampled to their ends. The tree makes all of the group at first, and three,
-two and one quarter of it from iterations 100, 200 and 300 on, as a line here. Credit is that of GRPO, with the KL
-estimate of the paper left out: its weight is 0.01 and needs a reference model.
+two and one quarter of it from iterations 100, 200 and 300 on, as a line here. Credit is that of GRPO; the loss has 0.01
+of the KL to a reference.
 
 Equations:
     Read: the public code, notes, and the abstract.
@@ -16,12 +16,13 @@ Equations:
     - C4, end of the tree: left out: the code's share of full places falls with the length and counts all prompts
       together; here each group has its own tree, which is done at 0.98 of its places.
     - C5, hybrid: `Schedule(1.0, 0.25, iterations=300)` of the share; not computed: the same.
-    - C6, update: `GroupRelative` and `Policy`, clip range 0.2.
+    - C6, update: `GroupRelative` and `Policy(kl=KL(0.01))`, clip range 0.2.
 
 Differs:
     - Share of the tree: falls in steps in the scripts, in a line here.
-    - KL: 0.01 in the code, none here.
     - Branches that start with a mathematical symbol: left out, the code does not compare them.
+
+Needs: the model reference.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.engine import Segment
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.loss import Clip, Policy
+from agentrl_core.loss import KL, Clip, Policy
 from agentrl_core.operators.sequences import likeness
 from agentrl_core.rollout import Branch, Group, Rollout, gather_or_cancel
 
@@ -229,6 +230,6 @@ LATR = Recipe(
     source="arXiv:2510.24302",
     rollout=LookaheadBranching(share=Schedule(1.0, 0.25, iterations=300)),
     advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.2, 0.2)),
+    loss=Policy(clip=Clip(0.2, 0.2), kl=KL(0.01)),
     old_logprob="recomputed",
 )

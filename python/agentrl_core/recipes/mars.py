@@ -1,31 +1,39 @@
 """MARS: self-play in games, credit for each turn, and a baseline for each seat (arXiv:2510.15414).
 
-    r~_t = r_t - mean of r over all turns of the same game and player in the batch, whitened over the batch's tokens
-    G_t = sum over k >= t of r~_k,   A = G - mean of the distinct values of G of the player, whitened over the tokens
+    G_t = sum over k >= t of r_k,   A_t = G_t - mean of G over all turns of the same game and player in the batch
 
-One trajectory for each player of a game: its own turns are trained, those of the others are its context. A turn longer
-than 2048 tokens loses up to 1/2 for every 2037 tokens more. A game is played once for each group, so the baseline is
-that of all games of a kind: the fact `env_tag` names it, and the seat is the agent. The dual bound is 1 + 2 clip.
+One trajectory for each player of a game: its own turns are trained, those of the others are its context. Rewards are
+summed first and compared afterwards, so that a long game is not worth less. A turn longer than 2048 tokens loses up to
+1/2 for every 2037 tokens more. A game is played once for each group, so the baseline is that of all games of a kind:
+the fact `env_tag` names it, and the seat is the agent. The dual bound is 1 + 2 clip.
+
+The public code centres the rewards first, whitens them, sums, subtracts the mean of a player's distinct sums and
+whitens again: `advantage=(GroupRelative(column="step_score", level="step", group_by="env_tag,agent", scale="none"),
+WhitenedReturns(), DistinctCentred(), GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0,
+variance_eps=1e-8))`.
 
 Equations:
-    Read: the authors' code, and its README.
+    Read: the authors' code, its README, and a port of others, which tells the paper's text from the code; the text was
+    not read.
 
+    - N1, turn return: `Discounted(column="step_score")`.
+    - N2, advantage by player: `GroupRelative(level="step", group_by="env_tag,agent", scale="none")`.
     - C1, reward of a turn: `LengthPenalty(level="step")`; the environment pays the game, and 0.05 for a legal move.
-    - C2, centring by role: `GroupRelative(level="step", group_by="env_tag,agent", scale="none")`.
-    - C3, whitening of rewards: `WhitenedReturns`.
-    - C4, turn return: `WhitenedReturns`.
-    - C5, centring over distinct values: `DistinctCentred`.
-    - C6, whitening of advantages: `GroupRelative(level="token", group_by="batch")`.
+    - C2, centring by role: an option, `GroupRelative(column="step_score", level="step", ...)`.
+    - C3, whitening of rewards: an option, `WhitenedReturns`.
+    - C4, turn return of the code: an option, `WhitenedReturns`.
+    - C5, centring over distinct values: an option, `DistinctCentred`.
+    - C6, whitening of advantages: an option, `GroupRelative(level="token", group_by="batch")`.
     - C7, policy loss: `Policy(clip=Clip(dual=1.4))`.
     - C8, aggregation: `Policy("sequence_mean")`.
     - C9, KL term: `KL(0.2)`.
 
 Differs:
-    - Paper: by a port of others its text sums first and then centres all returns of a player, without C2, C3 and C5;
-      the code is followed here, since the text was not read.
+    - Returns that are averaged: those of all turns here; the port takes the one of the first turn of each trajectory.
     - Optimizer steps a batch: 384 trajectories by 4 times the number of devices in the code, 1 here. `minibatches`
       makes more; the clip range acts from the second one on.
-    - Distinct values: as floating-point numbers in the code; values that agree to 5 decimals are one here.
+    - Distinct values: as floating-point numbers in the code; values that agree to 5 decimals are one in
+      `DistinctCentred`.
 
 Needs: the fact `env_tag` of trajectories; rewards of steps; the model reference.
 """
@@ -38,7 +46,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from agentrl_core import Recipe
-from agentrl_core.advantage import GroupRelative, Normalisation
+from agentrl_core.advantage import Discounted, GroupRelative, Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, step, token
 from agentrl_core.loss import KL, Clip, Policy
 from agentrl_core.operators.returns import discounted
@@ -129,10 +137,8 @@ MARS = Recipe(
         LengthPenalty(free=2048, full_at=4085, coefficient=0.5, level="step"),
     ),
     advantage=(
-        GroupRelative(column="step_score", level="step", group_by="env_tag,agent", scale="none"),
-        WhitenedReturns(),
-        DistinctCentred(),
-        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+        Discounted(column="step_score"),
+        GroupRelative(column="advantage", level="step", group_by="env_tag,agent", scale="none"),
     ),
     loss=Policy("sequence_mean", clip=Clip(dual=1.4), kl=KL(0.2)),
 )

@@ -9,7 +9,12 @@ player gets:
     votes:  1 right, -0.5 none, -1 wrong: paid by the environment
             A = (r - mean r) / (std r + 1e-8) over the votes of a game
 
-The rewards of the clues of a game add up to 0.
+The rewards of the clues of a game add up to 0. A player's utterances of the phase count with their whole
+log-likelihood, without a ratio, and the mean is over the players of the phase:
+
+    L = mean over players of sum over tokens of [- A log p + 0.04 k3(p, p_ref)]
+
+The public code has `Policy("step_mean", kl=KL(0.04))`: clipped ratios, and the mean over the tokens of an utterance.
 
 Equations:
     Read: the paper's section 2.2 and table 5, and the public code.
@@ -17,21 +22,21 @@ Equations:
     - 1 and C1, clue reward and potential: `ZeroSumVotes`.
     - C2 and C3, clue rewards of spy and civilians: `ZeroSumVotes`.
     - 2 and C5, role advantage: `TrackedBaseline(kind="ema", key="spy", decay=0.95, update="before")`.
-    - 3 and 6, objectives: `Policy(kl=KL(0.04))`; at the first step its gradient is A times that of the log-likelihood.
+    - 3 and 6, objectives: `Policy(surrogate=Reinforce(), kl=KL(0.04))`, summed over tokens, mean over players.
     - 4, decision reward: paid by the environment; not computed: it knows who the spy is.
     - 5 and C7, decision advantage: `GroupRelative(column="reward", level="step", group_by="episode_id,vote", ddof=0)`.
     - 8, averages: `Hysteresis`, of the metrics `right_votes` and `unsure_votes` (equation 7), which the loop measures.
     - 9 and 10, change of the stage: `Hysteresis`.
     - C4, role baseline in the code: an option, `TrackedBaseline(decay=0.9)`.
     - C6, decision reward in the code: left out: an environment that pays the paper's with a bonus for the format.
-    - C8, loss in the code: `Policy("step_mean", kl=KL(0.04))`, clip range 0.2; `PhaseSteps` keeps those of the phase.
+    - C8, loss in the code: an option, `Policy("step_mean", kl=KL(0.04))`, clip range 0.2; `PhaseSteps` keeps those of
+      the phase.
     - C9, phase in the code: left out: a fixed cycle; the paper's rule is here (9 and 10).
 
 Differs:
-    - Length of an utterance: the paper has its whole log-likelihood; the code and this recipe average over its tokens.
     - Votes: of the civilians in the paper and here; of generations of a judge in the code.
     - Game with one vote: its advantage is its reward in the code, 0 here.
-    - Players: four civilians in the paper, three in the code and here.
+    - Players: three civilians in the code, four in the paper and here.
     - Discount: 0.99 of the code's potential, which has no steps; none here.
 
 Needs: trajectories with the facts `suspected`, how many valid votes the player got, and `spy`, 1 for the spy; steps
@@ -49,7 +54,7 @@ import numpy as np
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative, TrackedBaseline
 from agentrl_core.component import BatchComponent, Column, Rows, State, draw, option, step, sum_rows
-from agentrl_core.loss import KL, Policy
+from agentrl_core.loss import KL, Policy, Reinforce
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.rollout import SelfPlay
 from agentrl_core.schedule import Choice, Controller
@@ -212,7 +217,7 @@ _PHASE = Hysteresis("right_votes", unsure="unsure_votes")
 VISION_ZERO = Recipe(
     name="vision_zero",
     source="arXiv:2509.25541",
-    rollout=SelfPlay(agents=("spy", "first", "second", "third")),
+    rollout=SelfPlay(agents=("spy", "first", "second", "third", "fourth")),
     reward=Choice((OutcomeScore(), ZeroSumVotes()), _PHASE),
     advantage=Choice(
         (
@@ -222,5 +227,5 @@ VISION_ZERO = Recipe(
         _PHASE,
     ),
     weight=Choice((PhaseSteps(votes=True), PhaseSteps(votes=False)), _PHASE),
-    loss=Policy("step_mean", kl=KL(0.04)),
+    loss=Policy("constant", constant=1.0, clip=None, surrogate=Reinforce(), kl=KL(0.04)),
 )

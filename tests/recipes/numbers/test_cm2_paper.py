@@ -20,10 +20,10 @@ from agentrl_core.recipes.cm2 import ChecklistRelative
 
 EXAMPLES = PaperExamples("cm2")
 CommonExamples(EXAMPLES, recipes.CM2.replace(weight=None))
-TURNS = GroupRelative(
-    column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none", votes_at_least=5
-)
+TURNS = GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none")
 """The paper's level of turns."""
+CODE_TURNS = replace(TURNS, votes_at_least=5)
+"""The same by the code."""
 
 
 def checked(steps: list[int], turns: list[int], items: list[tuple[list[float], list[float], int]]) -> Batch:
@@ -84,7 +84,23 @@ def steps(example: Example) -> Found:
         for place, name in enumerate("abc")
     ]
     batch = checked([3, 1, 1, 1], [0] * 6, items)
-    return {"advantage": column(ChecklistRelative(items=3, members_at_least=1)(batch), level="step")[:3]}
+    return {"advantage": column(ChecklistRelative(items=3)(batch), level="step")[:3]}
+
+
+@EXAMPLES.by("an item of the second turn, which two of four rollouts reach")
+def reached(example: Example) -> Found:
+    one, other = example.values["satisfied"].tolist()
+    none = float("nan")
+    items = [
+        ([1.0, none, 1.0, none, 0.0, 0.0], [1.0] * 6, 0),  # of the first turn
+        ([none, one, none, other, none, none], [1.0] * 6, 0),
+    ]
+    batch = checked([2, 2, 1, 1], [0, 1, 0, 1, 0, 0], items)
+    paper, code = (
+        np.array(column(ChecklistRelative(items=2, **options)(batch), level="step"))[[1, 3]]
+        for options in ({}, {"members_at_least": 2})
+    )
+    return {"advantage": paper, "advantage_by_the_baseline_of_the_code": code}
 
 
 def rewarded(rewards: list[list[float]]) -> Batch:
@@ -104,15 +120,16 @@ def early(example: Example) -> Found:
 @EXAMPLES.by("turn level, five rollouts reach the second turn")
 def turns(example: Example) -> Found:
     first, second = (example.values[name].tolist() for name in ("R_1", "R_2"))
-    batch = TURNS(rewarded([*map(list, zip(first[:5], second, strict=True)), first[5:]]))
-    found = np.array(column(batch, level="step"))
+    batch = rewarded([*map(list, zip(first[:5], second, strict=True)), first[5:]])
+    found = np.array(column(TURNS(batch), level="step"))
+    np.testing.assert_array_equal(found, column(CODE_TURNS(batch), level="step"))
     return {"first_turn": found[[0, 2, 4, 6, 8, 10]], "second_turn": found[[1, 3, 5, 7, 9]]}
 
 
 @EXAMPLES.by("four are too few")
 def few(example: Example) -> Found:
-    four = TURNS(rewarded([[each] for each in example.values["R_2"].tolist()]))
-    one = TURNS(rewarded([[float(example.values["one"])]]))
+    four = CODE_TURNS(rewarded([[each] for each in example.values["R_2"].tolist()]))
+    one = CODE_TURNS(rewarded([[float(example.values["one"])]]))
     return {"second_turn": column(four, level="step"), "group_of_one": column(one, level="step")}
 
 

@@ -15,10 +15,13 @@ from paper_numbers import Found, PaperExamples, answers, computed
 from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.recipes.jet_rl import mismatch
+from agentrl_core.weight import ImportanceWeight
 
 EXAMPLES = PaperExamples("jet_rl")
 RECIPE = recipes.JET_RL
-CommonExamples(EXAMPLES, RECIPE.replace(old_logprob="behaviour", weight=None))
+CORRECTED = RECIPE.replace(weight=ImportanceWeight())
+"""With weights for what engine and trainer differ by, as an option."""
+CommonExamples(EXAMPLES, RECIPE.replace(old_logprob="behaviour"))
 
 
 def measured(engine: Value, trainer: Value) -> Any:
@@ -31,7 +34,7 @@ def measured(engine: Value, trainer: Value) -> Any:
 def weights(engine: Value, trainer: Value) -> Value:
     members = [{**answers([len(engine)], [1.0])[0], "logprobs": engine.tolist()}]
     columns = {"token": {"recomputed_logprob": trainer.tolist()}}
-    return computed(RECIPE, ["token.weight"], members=members, columns=columns)["token.weight"]
+    return computed(CORRECTED, ["token.weight"], members=members, columns=columns)["token.weight"]
 
 
 @EXAMPLES.by("ratios of one sequence under one flow and under two")
@@ -58,11 +61,10 @@ def test_the_mismatch_grows_with_length_up_to_exp_20() -> None:
 
 @EXAMPLES.by("the second optimizer step: only the update moves the ratio")
 def later_step(example: Example) -> Found:
-    """With the trainer's log-probs as old ones, also if the engine's differ and nothing weighs that."""
+    """With the trainer's log-probs as old ones, also if the engine's differ."""
     given = example.values
     count, numbers = len(given["A"]), GroupRelative(center="none", scale="none")
     recipe = RECIPE.replace(advantage=numbers)
-    unweighted = recipe.replace(weight=None)
 
     def loss(of: str) -> Value:
         apart = given["mismatch"] if of == "mixed" else np.zeros(count)
@@ -71,7 +73,7 @@ def later_step(example: Example) -> Found:
             for each, gap in zip(answers([1] * count, given["A"].tolist()), apart, strict=True)
         ]
         return computed(
-            unweighted if of == "mixed" else recipe,
+            recipe,
             ["loss"],
             members=members,
             columns={"token": {"recomputed_logprob": [-1.0] * count}},

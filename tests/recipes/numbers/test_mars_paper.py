@@ -15,10 +15,20 @@ from paper_numbers import Found, PaperExamples, computed
 from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.mars import DistinctCentred, WhitenedReturns
 
 EXAMPLES = PaperExamples("mars")
 RECIPE = recipes.MARS
-CENTRING, RETURNS, DISTINCT, WHITENING = RECIPE.chain("advantage")
+CODE = RECIPE.replace(
+    advantage=(
+        GroupRelative(column="step_score", level="step", group_by="env_tag,agent", scale="none"),
+        WhitenedReturns(),
+        DistinctCentred(),
+        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+    )
+)
+"""The advantage of the public code."""
+CENTRING, RETURNS, DISTINCT, WHITENING = CODE.chain("advantage")
 LOSSES = given_advantages(RECIPE)
 GIVEN = GroupRelative(column="given", level="token", center="none", scale="none")
 """Advantages of tokens that an example gives."""
@@ -39,8 +49,20 @@ def turns(rewards: Sequence[float], lengths: Sequence[int] | None = None, **memb
 def centred(*members: dict[str, Any]) -> Value:
     """Rewards of turns, centred; of an unknown one nan."""
     names = ["step.step_score", "step.advantage"]
-    found = computed(RECIPE.replace(advantage=CENTRING), names, members=members)
+    found = computed(CODE.replace(advantage=CENTRING), names, members=members)
     return np.where(np.isnan(found["step.step_score"]), np.nan, found["step.advantage"])
+
+
+@EXAMPLES.by("returns first, then the mean of a player")
+def returns(example: Example) -> Found:
+    names, given = ["first_a", "first_b", "second"], example.values
+    members = [
+        turns(given[name].tolist(), group=name, agent=int(name == "second"))  # a seat
+        for name in names
+    ]
+    found = computed(RECIPE, ["step.advantage"], members=members)["step.advantage"]
+    parts = np.split(found, np.cumsum([len(given[name]) for name in names])[:-1])
+    return dict(zip(names, parts, strict=True))
 
 
 @EXAMPLES.by("rewards of turns")
@@ -63,7 +85,7 @@ def players(example: Example) -> Found:
 @EXAMPLES.by("whitening and return over tokens of two turns")
 def whitened_returns(example: Example) -> Found:
     member = turns(example.values["r"][1::2].tolist(), [2, 2])
-    recipe = RECIPE.replace(advantage=(CENTRING, RETURNS))
+    recipe = CODE.replace(advantage=(CENTRING, RETURNS))
     found = computed(recipe, ["token.advantage"], members=[member])["token.advantage"]
     return {"advantage": found, "whitened": found - np.append(found[1:], 0.0)}
 
@@ -77,8 +99,8 @@ def distinct(example: Example) -> Found:
     def found(recipe: Recipe) -> Value:
         return computed(recipe, ["token.advantage"], members=members, columns=columns)["token.advantage"]
 
-    one, other = np.split(found(RECIPE.replace(advantage=(GIVEN, DISTINCT))), [len(given[0])])
-    white = found(RECIPE.replace(advantage=(GIVEN, DISTINCT, WHITENING)))
+    one, other = np.split(found(CODE.replace(advantage=(GIVEN, DISTINCT))), [len(given[0])])
+    white = found(CODE.replace(advantage=(GIVEN, DISTINCT, WHITENING)))
     return {"centred_first": one, "centred_second": other, "whitened": white}
 
 

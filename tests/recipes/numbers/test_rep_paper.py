@@ -13,18 +13,20 @@ from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.loss import KL
+from agentrl_core.loss import KL, Policy, Reinforce
 from agentrl_core.recipe import Recipe
 
 EXAMPLES = PaperExamples("rep")
-CommonExamples(EXAMPLES, recipes.REP, but=["one rollout of four has no score (convention)"])
-LOSSES = given_advantages(recipes.REP)
+CODE = recipes.REP.replace(loss=Policy(clip=None, surrogate=Reinforce(), drift=KL(0.2, "k2")))
+"""The square of each token, as the authors' code has it."""
+LOSSES = given_advantages(CODE)
+CommonExamples(EXAMPLES, recipes.REP, but=["one rollout of four has no score (convention)"], losses=LOSSES)
 
 
 def asymmetric(coefficient: float) -> Recipe:
     """AsymRE of the authors' code."""
     drift = KL(coefficient, "k1", direction="forward")
-    return given_advantages(recipes.REP, drift=drift).replace(advantage=recipes.REP.advantage)
+    return given_advantages(CODE, drift=drift).replace(advantage=recipes.REP.advantage)
 
 
 def responses(recipe: Recipe, rewards: Value, new: list[Value], old: list[Value] | None = None) -> dict[str, Any]:
@@ -49,16 +51,48 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("OPMD by token and by response")
 def opmd(example: Example) -> Found:
+    given, beta = example.values, recipes.REP.loss.beta
+    new, old = ([given[f"{kind}{name}"] for name in "ab"] for kind in "lo")
+    code, found = (responses(recipe, given["r"], new, old) for recipe in (CODE, recipes.REP))
+    credit = given["r"] - given["r"].mean()
+    constants = credit**2 / (2.0 * beta) + credit * [each.sum() for each in old]
+    slopes = found["gradient.logprob"]
+    np.testing.assert_allclose(slopes[:3], slopes[0])
+    return {
+        "loss": code["loss"],
+        "slope_of_the_tokens_of_a": code["gradient.logprob"][:3],
+        "loss_of_the_paper_at_beta_2c": found["loss"] - constants.mean(),
+        "slope_of_the_paper_for_each_token_of_a": slopes[:1],
+        "slope_of_the_paper_for_the_token_of_b": slopes[3:],
+    }
+
+
+@EXAMPLES.by("two optimizer steps of the paper: the square of a whole answer")
+def answer_steps(example: Example) -> Found:
     given = example.values
-    found = responses(recipes.REP, given["r"], [given["la"], given["lb"]], [given["oa"], given["ob"]])
-    return {"loss": found["loss"], "slope_of_the_tokens_of_a": found["gradient.logprob"][:3]}
+    recipe = recipes.REP.replace(advantage=LOSSES.advantage)
+    members = [{"path": "1 | 3 ~ 9 | 4", "reward": float(given["A"]), "logprobs": given["old"].tolist()}]
+    slopes = {
+        name: computed(recipe, ["gradient.logprob"], members=members, policy={"logprob": new.tolist()})
+        for name, new in (("first", given["old"]), ("second", given["second"]))
+    }
+    for found in slopes.values():
+        np.testing.assert_allclose(found["gradient.logprob"], found["gradient.logprob"][0])
+    return {f"{name}_slope": found["gradient.logprob"][:1] for name, found in slopes.items()}
+
+
+@EXAMPLES.by("a group of one is only regularised, by the answer")
+def answer_alone(example: Example) -> Found:
+    given = example.values
+    found = responses(recipes.REP, given["r"], [given["logp"]], [given["old"]])
+    return {"advantage": advantages(recipes.REP, given["r"])[0], "loss": found["loss"]}
 
 
 @EXAMPLES.by("AsymRE: a shift of the baseline has the same gradient")
 def shift(example: Example) -> Found:
     given, share = example.values, float(example.values["c"])
     logprobs = [given["la"], given["lb"]]
-    shifted = given_advantages(recipes.REP, drift=None).replace(advantage=GroupRelative(scale="none", shift=share))
+    shifted = given_advantages(CODE, drift=None).replace(advantage=GroupRelative(scale="none", shift=share))
     by_shift, by_kl = (responses(recipe, given["r"], logprobs) for recipe in (shifted, asymmetric(share)))
     np.testing.assert_allclose(by_shift["gradient.logprob"], by_kl["gradient.logprob"])
     return {
@@ -85,7 +119,7 @@ def steps(example: Example) -> Found:
 @EXAMPLES.by("a group of one is only regularised")
 def alone(example: Example) -> Found:
     given = example.values
-    found = responses(recipes.REP, given["r"], [given["logp"]], [given["old"]])
+    found = responses(CODE, given["r"], [given["logp"]], [given["old"]])
     return {"advantage": advantages(recipes.REP, given["r"])[0], "loss_opmd": found["loss"]}
 
 

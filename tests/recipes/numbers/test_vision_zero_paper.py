@@ -15,6 +15,7 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
+from agentrl_core.loss import KL, Policy
 from agentrl_core.reward import OutcomeScore
 
 EXAMPLES = PaperExamples("vision_zero")
@@ -26,6 +27,8 @@ VOTES, CLUES = (
 )
 """The recipe in each of its phases."""
 LOSSES = given_advantages(RECIPE)
+CODE = given_advantages(RECIPE.replace(loss=Policy("step_mean", kl=KL(0.04))))
+"""The loss of the public code."""
 
 
 def game(rewards: Sequence[float], *, vote: bool, votes: Sequence[float] | None = None, first: int = 0) -> list[Any]:
@@ -161,7 +164,7 @@ def loss(example: Example) -> Found:
         name: np.concatenate(
             [
                 single_tokens(
-                    LOSSES,
+                    CODE,
                     np.full(1, -1.0),
                     logprob[[at]],
                     np.full(1, given[f"A_{name}"]),
@@ -173,7 +176,7 @@ def loss(example: Example) -> Found:
         for name, logprob in new.items()
     }
     together = computed(
-        LOSSES,
+        CODE,
         ["loss"],
         members=answers([3, 1], [float(given["A_1"]), float(given["A_2"])]),
         columns={
@@ -189,9 +192,28 @@ def objectives(example: Example) -> Found:
     given = example.values
     new = given["log_pi"]
     found = single_tokens(LOSSES, new, new, given["A"], reference_logprob=given["log_ref"])
-    divergence = found["loss"] + given["A"].mean()  # every ratio is 1
+    divergence = found["loss"] + (given["A"] * new).mean()
     np.testing.assert_allclose(divergence, example.expect["divergence"], rtol=1e-4)
     return {"slope_in_log_likelihood": found["gradient.logprob"], "divergence": divergence}
+
+
+@EXAMPLES.by("utterances of three tokens and of one, by the paper")
+def utterances(example: Example) -> Found:
+    given = example.values
+    new, reference = (np.concatenate([given[f"{name}_{end}"] for end in "12"]) for name in ("log_pi", "log_ref"))
+    members = [
+        {"path": "1 | 3 ~ 9 | 4 5", "reward": float(given["A"][0]), "logprobs": given["old_1"].tolist()},
+        {"path": "1 | 3", "reward": float(given["A"][1])},
+    ]
+    found = computed(
+        LOSSES,
+        ["loss", "gradient.logprob"],
+        members=members,
+        columns={"token": {"reference_logprob": reference.tolist()}},
+        policy={"logprob": new.tolist()},
+    )
+    one, other = np.split(found["gradient.logprob"], [3])
+    return {"loss": found["loss"], "slope_of_the_tokens_of_1": one, "slope_of_the_token_of_2": other}
 
 
 @EXAMPLES.by("a round of seven runs changes the stage, or not")
