@@ -106,7 +106,7 @@ def test_best_first_by_hand() -> None:
 
 
 def test_best_first_of_deep_states_by_hand() -> None:
-    # Round 1 in a and round 2 in c as above. Then e, at depth 2, has -2.5 / 4, more than -1 / 1 of b; it only ends. Round
+    # Rounds 1 and 2 in a and c as above. Then e, at depth 2, has -2.5 / 4, more than -1 / 1 of b; it only ends. Round
     # 4 in b: d, at depth 2.
     says = {**SAYS, "e": [(3, -0.5), (4, -0.5), (4, -0.5)]}
     searched(Looking(samples=3, width=1, depth_exponent=2.0, budget=64), Maze(DOORS, in_turn(says)))
