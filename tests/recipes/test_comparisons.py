@@ -29,7 +29,7 @@ NO_RECIPE = {
 }
 """Paper files of systems without a recipe: their formulas are those of other recipes, or still to be built."""
 MOST = 20
-NOT_COMPUTED = {"v0"}
+NOT_COMPUTED: set[str] = set()
 """Systems of whose equations the recipe computes none, each with its reason."""
 WAITING = {name for name in papers() if not (NUMBERS / f"test_{name}_paper.py").is_file()} - NO_RECIPE - NOT_COMPUTED
 """Paper files whose recipes have not been compared with them."""

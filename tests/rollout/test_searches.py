@@ -105,6 +105,16 @@ def test_best_first_by_hand() -> None:
     assert stored.value[stored.solution()[-1]] == 1.0
 
 
+def test_best_first_of_deep_states_by_hand() -> None:
+    # Rounds 1 and 2 in a and c as above. Then e, at depth 2, has -2.5 / 4, more than -1 / 1 of b; it only ends. Round
+    # 4 in b: d, at depth 2.
+    says = {**SAYS, "e": [(3, -0.5), (4, -0.5), (4, -0.5)]}
+    searched(Looking(samples=3, width=1, depth_exponent=2.0, budget=64), Maze(DOORS, in_turn(says)))
+    [tree] = TREES
+    assert tree.parent.tolist() == [-1, -1, -1, 1, 1, 1, 4, 4, 4, 0, 0, 0, 9, 9, 9]
+    assert tree.solution() == [0, 9, 13]
+
+
 def test_best_first_ends_with_its_budget_or_without_hope() -> None:
     batch = searched(BestFirst(samples=3, budget=4), Maze(DOORS, in_turn(SAYS)))
     assert len(SearchTree.of(batch, 0)) == 4, "three in a, one in c"

@@ -1,46 +1,55 @@
 """ARES: explore long on hard tasks and little on easy ones, by a bonus that is held against tasks as difficult.
 
-A trained token explores if the mean entropy W of the `width` trained tokens from it on reaches a threshold, which
-follows the median over draws of the 0.95-quantile of W; N is how many of a draw's tokens do. By the share of draws of
-its group that succeeded, a draw is easy (at least 2/3), medium (at least 1/3) or hard. With the target T of its
-difficulty, d = N - T, M = max(1, f T), f = .15, .25, .35 (easy, medium, hard), the knee k = 2, 3, 4, the softness q =
-2, 2.5, 3, cap = coefficient * (1, 1, 1.2), sigma the sigmoid and h(x) = x^2 / (2 k) up to k, then x - k / 2, the score
-gets e:
+A trained token explores if the mean entropy W of the `width` trained tokens from it on reaches a threshold: the mean
+over the batch's draws of the 0.95-quantile of their token entropies. N is how many of a draw's tokens do. By the share
+of draws of its group that succeeded, a draw is easy (at least 2/3), medium (at least 1/3) or hard. With the target T of
+its difficulty, the mean N of the batch before, the score of failures alone gets e:
+
+    e = - lambda g,   lambda = max(0, (mean N - T) / (var N + 1e-6)),   g = max(d, 0) easy, |d| medium, max(-d, 0) hard
+
+with d = N - T. Groups whose mean score is not within 0.01 and 0.99 leave the loss. The KL penalty is relaxed at tokens
+that explore. A batch is 4 optimizer steps. Two mechanisms of the paper are left out: rollouts do not branch where
+tokens explore, and the KL penalty has no controller, whose targets and rate the paper does not give.
+
+The public code has another bonus (`kind="code"`). Its threshold (`threshold="windows"`) follows the median over draws
+of the 0.95-quantile of W. With M = max(1, f T), f = .15, .25, .35 (easy, medium, hard), the knee k = 2, 3, 4, the
+softness q = 2, 2.5, 3, cap = coefficient * (1, 1, 1.2), sigma the sigmoid and h(x) = x^2 / (2 k) up to k, then x -
+k / 2:
 
 - easy success: e = -min(cap, cap h(max(d - M, 0)) / (M + k)); medium success: the same with |d| for d;
 - hard success: cap sigma((d + M) / q) if d >= -M, else -min(cap, 0.5 cap h(-d - M) / (M + k));
 - failure: cap sigma(max(d - M, 0) / q), times 0.6 if easy and 0.8 if medium.
 
-Afterwards coefficient += step_size * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2]. That
-is the public code. The paper, and this recipe (`kind="paper"`), change failures alone:
-
-    e = - lambda g,   lambda = max(0, (mean N - T) / (var N + 1e-6)),   g = max(d, 0) easy, |d| medium, max(-d, 0) hard
-
-Groups of which nearly all or nearly none succeed leave the loss. The KL penalty is relaxed at tokens that explore.
+Afterwards coefficient += step_size * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2].
 
 Equations:
-    Read: the paper's section 3.2, and the public code of the reward.
+    Read: the paper's section 3.2 and its appendices A to J, and the public code of the reward.
 
-    - 3.2.1, threshold: `ExplorationEffort`, of windows, by the median over draws; not computed: in the
-      recipe's own test.
-    - 3.2.1b, branching: left out: the code does not branch; `ARES.replace(rollout=ettrl.TokenForks(width=4))` does.
-    - 3.2.2a, target: `ExplorationEffort(target="lagged")`.
+    - 3.2.1, threshold: `ExplorationEffort(threshold="tokens")`.
+    - 3.2.1b, branching: left out: neither the code nor algorithm 1 branches;
+      `ARES.replace(rollout=ettrl.TokenForks(width=4))` does.
+    - 3.2.2a, target: `ExplorationEffort(target="lagged", momentum=0.0)`.
     - 3.2.2b, multiplier: `ExplorationEffort(kind="paper")`.
     - 3.2.2c, deviation: the same.
     - 3.2.2d, reward: the same.
     - 1, KL weight: `RelaxedPenalty`.
     - 2, objective: `Policy("sequence_mean")`.
+    - A, filter: `GroupFilter(column="score", band=Band(std_above=None, at_least=0.01, at_most=0.99))`; not computed: in
+      the recipe's case.
+    - F7, count: `ExplorationEffort`, W from the token on.
+    - F24, KL controller: left out: neither its targets nor its rate and bounds are given.
+    - G, difficulty: `ExplorationEffort(easy=2/3, medium=1/3)`: the same for 8 draws; not computed: in the case.
     - C1, reward of the code, right: `ExplorationEffort(kind="code")`.
     - C2, reward of the code, wrong: the same; `consolation="none"` has no pay for exploring as others do.
 
 Differs:
-    - Threshold: the mean over draws of a quantile of token entropies, of the batch, in the paper; here the median of a
-      quantile of window entropies, which follows the batches.
-    - Target: that of the same batch makes the multiplier 0; here that of the batches before. The code has the batch's.
+    - Target: that of the same batch makes the multiplier 0; here that of the batch before. The code has the batch's.
+    - Token bonus of algorithm 1 (lines 9 to 14): left out: section 3.2 has none, and the paper gives no function of it.
+    - Token list: appendix H counts only tokens of a list of its own, as the code does; give it as `trigger`.
     - beta and rho: not given; 0.01 of every difficulty and 0.5 inside windows here. `RelaxedPenalty(easy=...,
       hard=...)` weighs difficulties apart.
-    - Windows of the code begin after the token, and only tokens of a list of its own count (`trigger`).
-    - Optimizer steps a batch, clip range: not given; 1 and 0.2 here, so that the clip range does not act.
+    - Windows of the code begin after the token. Width of the windows: not given; 4 here.
+    - Clip range: not given; 0.2 here.
 
 Source: arXiv:2510.08457.
 """
@@ -100,7 +109,9 @@ class ExplorationEffort(StatefulComponent):
         width: of the windows, in tokens.
         easy: share of successes from which on a task is easy.
         medium: share of successes from which on a task is no longer hard; at most `easy`.
-        momentum: how slowly threshold and targets follow the batches. The first batch reads its own.
+        momentum: how slowly targets, and the threshold of `windows`, follow the batches. The first batch reads its own.
+        threshold: the mean over draws of the 0.95-quantile of their entropies, of each batch (`tokens`, the paper), or
+            the median of that of their windows, which follows the batches (`windows`, the public code).
         target: T is `lagged`: the mean N of the batches before, or that of this `batch` (the public code).
         coefficient: of the first batch.
         step_size: how fast coefficients follow.
@@ -127,6 +138,7 @@ class ExplorationEffort(StatefulComponent):
     easy: float = option(2 / 3, at_least=0, at_most=1)
     medium: float = option(1 / 3, at_least=0)
     momentum: float = option(0.99, at_least=0, at_most=1)
+    threshold: Literal["tokens", "windows"] = "windows"
     target: Literal["lagged", "batch"] = "lagged"
     coefficient: float = option(0.5, at_least=0, at_most=_LARGEST_COEFFICIENT)
     step_size: float = option(0.05, at_least=0)
@@ -205,9 +217,14 @@ class ExplorationEffort(StatefulComponent):
         if not lengths.any():
             return explores, np.zeros(batch.num_draws), lengths > 0, None
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        windows = window_means(tokens.values(self.column)[counted], offsets, self.width)
-        peaks = group.quantile(windows, draws, _QUANTILE)
-        own = float(group.quantile(peaks, np.zeros(len(peaks), np.uint32), 0.5)[0])
+        entropies = tokens.values(self.column)[counted]
+        windows = window_means(entropies, offsets, self.width)
+        if self.threshold == "tokens":
+            own = float(np.nanmean(group.quantile(entropies, draws, _QUANTILE)))
+            threshold = own
+        else:
+            peaks = group.quantile(windows, draws, _QUANTILE)
+            own = float(group.quantile(peaks, np.zeros(len(peaks), np.uint32), 0.5)[0])
         explores[counted] = windows >= (own if threshold is None else threshold)
         if self.trigger:
             explores &= tokens.flags(self.trigger)
@@ -316,8 +333,9 @@ def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
 ARES = Recipe(
     name="ares",
     source="arXiv:2510.08457",
-    reward=(OutcomeScore(), ExplorationEffort(kind="paper")),
+    reward=(OutcomeScore(), ExplorationEffort(kind="paper", threshold="tokens", momentum=0.0)),
     advantage=GroupRelative(),
-    weight=(GroupFilter(column="success", band=Band(std_above=None, at_least=0.01, at_most=0.99)), RelaxedPenalty()),
+    weight=(GroupFilter(column="score", band=Band(std_above=None, at_least=0.01, at_most=0.99)), RelaxedPenalty()),
     loss=Policy("sequence_mean", kl=KL(0.01)),
+    minibatches=4,
 )

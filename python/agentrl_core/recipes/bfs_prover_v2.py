@@ -1,6 +1,7 @@
 """BFS-Prover-V2: best-first search for proofs, whose steps train the prover (arXiv:2509.06493).
 
-A tree of each theorem grows where the log-prob of the path is largest; `BestFirst` has the rules. A branch that ends is
+A tree of each theorem grows where the log-prob of the path, divided by the square of its depth, is largest; `BestFirst`
+has the rules. A branch that ends is
 worth 1 if the theorem is proved, else 0. The steps of proofs are imitated, except those whose mean negative log-prob is
 in the lower or upper tenth of the batch's: too easy, or noise. If the success rate of the rollouts gains no more than
 0.5 % in three iterations, the policy is set back to the model `base`. The planner, the second contribution of the
@@ -11,8 +12,8 @@ Equations:
     public, and the paper's text was not read.
 
     - C1, score of a tactic: left out: a mean over its tokens in the code; `BestFirst` sums them, as the notes have it.
-    - C2, priority of a node: `BestFirst`, without a division by the depth; the exponent is 0 by default in the
-      code; not computed: it grows trees, as in the tests of rollouts.
+    - C2, priority of a node: `BestFirst(depth_exponent=2.0)`, as in the script; not computed: it grows trees, as in
+      the tests of rollouts.
     - C3, outcome of a node: `BestFirst`, which stops at the first solution; not computed: the same.
     - C4, distance: `SearchTree.solution` has the shortest path; not computed: the same.
     - C5, preference pairs: left out: the code does not train on them; `SearchTree.pairs` has them.
@@ -40,7 +41,7 @@ from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, sum_rows, token
 from agentrl_core.loss import Imitation
-from agentrl_core.rollout import Group, Rollout, StoredSearches
+from agentrl_core.rollout import Group, Rollout, SearchTree, StoredSearches
 from agentrl_core.schedule import SyncModel
 from agentrl_core.schedule.condition import Plateau
 
@@ -104,11 +105,12 @@ class BestFirst(Rollout):
     """Tries several actions in the most promising state, again and again (BFS-Prover-V2, arXiv:2509.06493).
 
     A state is given by the environment (`state_key`), however many ways lead to it, and is expanded once. Each
-    round takes the `width` open states whose path has the largest log-prob, the sum over the sampled tokens of all its
-    actions, and tries `samples` actions in each. A branch that comes to a state which was reached before stops there.
-    A state is solved if an action leads from it to a solved one, and failed if all that were tried lead to failed
-    ones. The search ends with the first solution (where `until_solved`), without open states, or when `budget` actions
-    were sampled. Branches that ended are drawn; those that the search left standing are kept.
+    round takes the `width` open states with the largest log p / depth^depth_exponent, and tries `samples` actions in
+    each; log p is the sum over the sampled tokens of all actions of the path, and depth the number of these actions. As
+    log p is negative, a larger exponent favours deep states. A branch that comes to a state which was reached before
+    stops there. A state is solved if an action leads from it to a solved one, and failed if all that were tried lead to
+    failed ones. The search ends with the first solution (where `until_solved`), without open states, or when `budget`
+    actions were sampled. Branches that ended are drawn; those that the search left standing are kept.
 
     `Group.tree` has the solution, the distances and the preference pairs then; `SearchTree.of` finds them again in the
     stored batch.
@@ -116,6 +118,7 @@ class BestFirst(Rollout):
     Args:
         samples: actions that are tried in a state.
         width: states that are expanded in a round.
+        depth_exponent: of the depth; 0: the likeliest path is first.
         budget: actions of a group, at most.
         until_solved: whether the first solution ends the search.
         searches: the folder of a store: a task whose search is stored there goes on where it stood; empty: none does.
@@ -128,6 +131,7 @@ class BestFirst(Rollout):
 
     samples: int = option(8, at_least=1)
     width: int = option(1, at_least=1)
+    depth_exponent: float = option(0.0, at_least=0)
     budget: int = option(128, at_least=1)
     until_solved: bool = True
     searches: str = ""
@@ -135,7 +139,7 @@ class BestFirst(Rollout):
     async def group(self, group: Group) -> None:
         """Rounds of one action in each of the most promising states."""
         StoredSearches(self.searches).resume(group)
-        turns = group.tree.frontier(self.width) if len(group.tree) else [_BEGIN]
+        turns = self._promising(group.tree) if len(group.tree) else [_BEGIN]
         left = self.budget
         while turns and left:
             tree = group.tree
@@ -147,13 +151,20 @@ class BestFirst(Rollout):
             for turn in tree.repeated(known):
                 tree.branch(turn).stop("state reached before")
             solved = self.until_solved and bool(tree.solution())
-            turns = [] if solved else tree.frontier(self.width)
+            turns = [] if solved else self._promising(tree)
+
+    def _promising(self, tree: SearchTree) -> list[int]:
+        """Turns to the open states that are expanded next, best first; ties: the earlier one."""
+        turns = np.array(tree.frontier(len(tree)), np.int64)
+        scores = tree.path_logprob[turns] / (tree.step[turns] + 1.0) ** self.depth_exponent
+        best: list[int] = turns[np.argsort(-scores, kind="stable")[: self.width]].tolist()
+        return best
 
 
 BFS_PROVER_V2 = Recipe(
     name="bfs_prover_v2",
     source="arXiv:2509.06493",
-    rollout=BestFirst(samples=8, width=1, budget=128),
+    rollout=BestFirst(samples=8, width=1, depth_exponent=2.0, budget=128),
     advantage=GroupRelative(center="none", scale="none"),
     weight=TacticBand(),
     loss=Imitation("step_mean"),

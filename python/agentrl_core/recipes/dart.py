@@ -5,16 +5,17 @@ trajectories are compared with one another, each with the reward of its trajecto
 
     A = (R - mean over the group's steps) / (std + 1e-6)
 
-The fifth of a group's steps with the smallest mean entropy is left out (the paper; the public code has it switched
-off). The ratio is that of a step, the geometric mean over its tokens, clipped to 0.9 ... 1.28 with a dual bound of 10;
+The fifth of a group's steps with the smallest mean entropy has weight 0, and still counts in the mean over steps (the
+paper; the public code has it switched off). The ratio is that of a step, the geometric mean over its tokens, clipped to 0.9 ... 1.28 with a dual bound of 10;
 a token's loss weighs min(pi_old / mu, 1); KL 0.1. Tasks that succeed in more than 0.6 of their attempts get fewer
-rollouts. If all rollouts of a task fail, its latest success takes the place of the oldest.
+rollouts. If all rollouts of a task fail, its latest success takes the place of the oldest. The paper's limit of a
+task's length, by its longest success, is left out: the collector's limit is one for all tasks.
 
 Equations:
     Read: translated notes with the paper's equations, and the public code. The paper's text was not read.
 
     - 1, step-wise GRPO: `GroupRelative(level="step")`, std with n - 1, and `Policy("step_mean")`.
-    - 2, final objective: the same with `UncertainSteps` and `ImportanceWeight`.
+    - 2, final objective: the same with `UncertainSteps` and `ImportanceWeight`; the mean is over all steps.
     - 3.3, entropy of a step: `UncertainSteps`.
     - 3.4, truncated importance weight: `ImportanceWeight(at_most=1.0)`.
     - 3.1, rollouts of a task: `DecayAllocator(above=0.6)`; how far they fall is not given.
@@ -26,7 +27,8 @@ Equations:
     - C5, sequence ratio: `Ratio("step")`, since a row of the code is a step.
 
 Differs:
-    - Length limit of a task, by its longest success: left out: the collector's limit is one for all tasks.
+    - Ratio: of a whole step in equations 1 and 2, which the code takes as the geometric mean over its tokens, as here;
+      the product is `Ratio("step", "sum")`.
     - Optimizer steps a batch: not given; 1 here. Log-probs are recomputed before it, so that its ratio is 1 and the
       clip range acts only with `DART.replace(minibatches=...)`.
 """
@@ -40,7 +42,7 @@ import numpy as np
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, Where, option, step, sum_rows, token
+from agentrl_core.component import BatchComponent, Column, Rows, Where, option, sum_rows, token
 from agentrl_core.loss import KL, Clip, Policy, Ratio
 from agentrl_core.replay import GroupFailed, Inject, Memory
 from agentrl_core.rollout import ObservationWindow
@@ -55,10 +57,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UncertainSteps(BatchComponent):
-    """Only steps that the policy was not sure of are in the loss.
+    """Only steps that the policy was not sure of have a loss.
 
-    Kept are the steps whose mean entropy, over the trained tokens, is at least the quantile of their
-    group.
+    The others, whose mean entropy over the trained tokens is below the quantile of their group, have weight 0, also
+    of their KL penalty. They still count in the denominator of the loss.
 
     Args:
         quantile: 0 to 1.
@@ -71,19 +73,20 @@ class UncertainSteps(BatchComponent):
 
     phase: ClassVar[str] = "weight"
     needs: ClassVar[tuple[Column, ...]] = (token("entropy"),)
-    makes: ClassVar[tuple[Column, ...]] = (step("keep"),)
+    makes: ClassVar[tuple[Column, ...]] = (token("weight"), token("kl_weight"))
 
     quantile: float = option(0.2, at_least=0, at_most=1)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with `keep` on steps."""
+        """Return `batch` with another `weight` and `kl_weight` on tokens."""
         tokens, rows = Rows(batch, "token"), Rows(batch, "step")
         known = tokens.known("entropy")
         steps = tokens.within("step")
         counts = sum_rows(known, steps, len(rows))
         entropies = sum_rows(np.where(known, tokens.values("entropy"), 0.0), steps, len(rows)) / np.maximum(counts, 1.0)
         chosen = above_quantile(entropies, rows.keys("group_id"), q=self.quantile, strict=False, valid=counts > 0.0)
-        return rows.keep(chosen)
+        weights = chosen[steps].astype(np.float64)
+        return Rows(tokens.scale(weights), "token").scale(weights, "kl_weight")
 
 
 DART = Recipe(

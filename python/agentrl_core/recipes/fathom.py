@@ -7,7 +7,7 @@ With the numbers of tool calls, of unique and of redundant searches and queries,
 
 Groups whose rewards are all equal teach nothing, so the advantages of the others are scaled up by G / G_live. If no
 rollout of a prompt scores above 0.5, the latest one that did takes the place of a random one. Prompts that are solved
-in 9 of 10 rollouts leave the pool after an epoch.
+in 9 of 10 rollouts leave the pool after an epoch. A batch is 2 optimizer steps.
 
 Equations:
     Read: the paper's sections 2.2 to 2.6. Its repository has no training code.
@@ -24,8 +24,6 @@ Equations:
 Differs:
     - Solved, of 5: a reward above 0 in the paper, where a wrong answer in good format has 0.1; a success here.
     - Clip range: not given; 0.2 here.
-    - Optimizer steps a batch: 2 in the paper, 1 here. `FATHOM.replace(minibatches=2)` makes 2; the clip range acts in
-      the second one.
 
 Source: arXiv:2509.24107. Needs: the reward's components `tool_calls`, `searches_unique`, `searches_redundant`,
 `queries_unique`, `queries_redundant` and `format`; the fact success.
@@ -119,4 +117,5 @@ FATHOM = Recipe(
     advantage=GroupRelative(ddof=0, eps=0.0),
     weight=SignalRescale(),
     loss=Policy("sequence_mean"),
+    minibatches=2,
 )

@@ -8,7 +8,8 @@ of its draws)
     S_b <- 0.88 S_b + 0.12 l_b,    w_b = min(exp(0.65 clip(S_b, -3, 3)), 15),
 
 the draws of bin b weigh w_b. Rollout-GDRO chooses the number of rollouts of each bin by a bandit under a price, which
-keeps their mean at 4: `BanditAllocator`. Advantages and loss are GRPO's, with a penalty of 0.001.
+keeps their mean at 4: `BanditAllocator`. Advantages and loss are GRPO's, with a penalty of 0.001,
+in 4 optimizer steps a batch.
 
 The signal of both is missing in part: the paper takes the policy's loss, which only the update knows. Here an
 environment pays what a draw loses, as the component `loss` of its reward, and the bandit takes the mean reward.
@@ -34,7 +35,6 @@ Equations:
 Differs:
     - Clip range: one number in the paper, 0.2 and 0.28 in the scripts and here.
     - Beginning of a score: 0 here and in equation 12, the first mean in the code.
-    - Optimizer steps a batch: 4 in the scripts, 1 here. `GDRO_RL.replace(minibatches=4)` makes 4.
 """
 
 from __future__ import annotations
@@ -193,4 +193,5 @@ GDRO_RL = Recipe(
     advantage=GroupRelative(),
     weight=DifficultyScaled(),
     loss=Policy("sequence_mean", clip=Clip(0.2, 0.28), kl=KL(0.001)),
+    minibatches=4,
 )

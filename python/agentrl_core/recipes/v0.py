@@ -3,24 +3,24 @@
 A frozen model predicts the success rate p of the policy on a question it was never asked, from results on other
 questions. The value model itself, the paper's main contribution, is left out: it is trained before the RL, on results
 of many policies. Its predictions enter by `collector.annotate_tasks("prior", predictions)` before each iteration, and
-the rollouts of an iteration are shared out so that
+each rollout of an iteration goes, one after the other, to the question whose utility it raises most:
 
-    sum_q (1 - p_q^n_q - (1 - p_q)^n_q)
+    U(B, p) = B (1 - p) (1 - (1 - p)^(B - 1)),
 
-is largest, the expected number of groups with both outcomes, with at least 2 and at most 32 of each. Then GRPO.
+the expected number of failures in B rollouts of which at least one succeeds: it stands for the size of GRPO's
+gradient. A question gets 2 to 128 rollouts. Then GRPO.
 
 Equations:
-    Read: translated notes on the paper, and the public code, which has no budget. The paper's text was not read.
+    Read: notes on the paper, with its equations and a part of its appendix C, and the public code, which has no
+    budget. The paper's text was not read.
 
     - 1, posterior predictive: left out: the value model; its predictions are the task column `prior`.
     - 7, ranking loss: left out: it trains the value model.
     - 8, training loss: left out: the same.
-    - N1, utility of B rollouts: left out: the notes contradict one another; `GreedyAllocator("one")` has the form of
-      the others, in which a group counts if it has both outcomes.
-    - N2, allocation: `GreedyAllocator`; not computed: in the tests of allocators.
+    - N1, utility of B rollouts: `GreedyAllocator("failures")`; equation 10 of the paper.
+    - N2, allocation: `GreedyAllocator(low=2, high=128)`; equation 9.
 
 Differs:
-    - Bounds of the budget: not given; 2 and 32 here.
     - Optimizer steps a batch: not given; 1 here, so that the clip range does not act.
 """
 
@@ -78,7 +78,7 @@ class PoolColumn(Tracker):
 V0 = Recipe(
     name="v0",
     source="arXiv:2602.03584",
-    select=ComposedSelector(track=PoolColumn("prior"), count=GreedyAllocator("one", low=2, high=32)),
+    select=ComposedSelector(track=PoolColumn("prior"), count=GreedyAllocator("failures")),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ WEIGHTED = recipes.ARES.replace(
     reward=OutcomeScore(),
     advantage=GroupRelative(center="none", scale="none"),
     weight=None,
+    minibatches=1,
     loss=Policy("sequence_mean", clip=Clip(0.2, 0.28), kl=KL(0.01)),
 )
 """With the advantages of an example as scores."""
@@ -83,6 +85,26 @@ def code(example: Example) -> Found:
     return dict(zip(names, np.array(won) + bonus, strict=True))
 
 
+@EXAMPLES.by("windows of two tokens")
+def counted(example: Example) -> Found:
+    """By the recipe's threshold, and windows of two; a rollout without a score does not vote."""
+    effort = recipes.ARES.chain("reward")[1]
+    assert isinstance(effort, ExplorationEffort)
+    recipe = WEIGHTED.replace(reward=(OutcomeScore(), replace(effort, width=2)))
+    entropies = [example.values[name].tolist() for name in "ab"] + [[9.0, 9.0]]
+    members = [
+        {**answer, "success": bool(won), "entropies": of}
+        for won, of, answer in zip((1, 0, 0), entropies, answers([5, 3, 2], [1.0, 0.0, float("nan")]), strict=True)
+    ]
+    for member in members[2:]:
+        del member["reward"]
+    tokens = {"reference_logprob": [-1.0] * 10}
+    found = computed(recipe, ["draw.exploring_tokens"], members=members, columns={"token": tokens})
+    counts = found["draw.exploring_tokens"]
+    assert np.isnan(counts[2])
+    return {"count_a": counts[0], "count_b": counts[1]}
+
+
 @EXAMPLES.by("KL relaxed inside a window")
 def relaxed(example: Example) -> Found:
     """At a ratio of 1, with a reference that gives the k3 of the example."""
@@ -125,3 +147,7 @@ def off_policy(example: Example) -> Found:
 @pytest.mark.parametrize("name", EXAMPLES.names)
 def test_the_recipe_computes_the_example(name: str) -> None:
     EXAMPLES.check(name)
+
+
+def test_a_batch_of_512_prompts_is_four_steps_of_128() -> None:
+    assert recipes.ARES.minibatches == 512 // 128

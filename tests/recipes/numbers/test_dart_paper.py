@@ -45,8 +45,34 @@ def selected(example: Example) -> Found:
     entropies = example.values["H"].tolist()
     members = [{**answer, "entropies": [of]} for answer, of in zip(answers([1] * 5, [1.0] * 5), entropies, strict=True)]
     members[3] = {**answers([2], [1.0])[0], "entropies": [0.4, 1.4]}  # the mean is 0.9, as it is
-    found = computed(recipes.DART, ["step.keep"], members=members, **columns([-1.0] * 6, [-1.0] * 6))
-    return {"keep": found["step.keep"]}
+    found = computed(recipes.DART, ["token.weight"], members=members, **columns([-1.0] * 6, [-1.0] * 6))
+    return {"keep": found["token.weight"][[0, 1, 2, 3, 5]]}
+
+
+def gap_of(penalty: float) -> float:
+    """How much larger the reference's log-prob is where the penalty k3 is this."""
+    low, high = 0.0, 5.0
+    for _ in range(60):
+        gap = (low + high) / 2
+        low, high = (low, gap) if np.exp(gap) - gap - 1 > penalty else (gap, high)
+    return low
+
+
+@EXAMPLES.by("loss of the selected steps")
+def selected_loss(example: Example) -> Found:
+    given = example.values
+    members = [
+        {**answer, "entropies": [of]}
+        for answer, of in zip(answers([1] * 5, given["R"].tolist()), given["H"].tolist(), strict=True)
+    ]
+    gaps = [gap_of(penalty) for penalty in given["kl"]]
+    found = computed(
+        recipes.DART,
+        ["token.kl_weight", "loss"],
+        members=members,
+        columns={"token": {"recomputed_logprob": [-1.0] * 5, "reference_logprob": [gap - 1.0 for gap in gaps]}},
+    )
+    return {"loss": found["loss"], "keep": found["token.kl_weight"]}
 
 
 @EXAMPLES.by("truncated weights")

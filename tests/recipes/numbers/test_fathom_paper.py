@@ -18,8 +18,8 @@ from agentrl_core.reward import CombineReward, OutcomeScore
 EXAMPLES = PaperExamples("fathom")
 PAID = recipes.FATHOM.replace(reward=OutcomeScore())
 """With rewards that the environment pays, as in stage 1."""
-WEIGHTED = PAID.replace(advantage=GroupRelative(center="none", scale="none"), weight=None)
-"""With the advantages of an example as scores."""
+WEIGHTED = PAID.replace(advantage=GroupRelative(center="none", scale="none"), weight=None, minibatches=1)
+"""With the advantages of an example as scores, and one optimizer step."""
 
 
 @EXAMPLES.by("rewards of stage 1 and advantages")
@@ -132,3 +132,7 @@ def later_step(example: Example) -> Found:
 @pytest.mark.parametrize("name", EXAMPLES.names)
 def test_the_recipe_computes_the_example(name: str) -> None:
     EXAMPLES.check(name)
+
+
+def test_a_batch_of_32_prompts_is_two_steps_of_16() -> None:
+    assert recipes.FATHOM.minibatches == 32 // 16

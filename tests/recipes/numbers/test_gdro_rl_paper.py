@@ -20,8 +20,8 @@ from agentrl_core.recipes.gdro_rl import DifficultyScaled
 from agentrl_core.select.success_trackers import RecentVisits
 
 EXAMPLES = PaperExamples("gdro_rl")
-WEIGHTED = recipes.GDRO_RL.replace(advantage=GroupRelative(center="none", scale="none"), weight=None)
-"""With the advantages of an example as scores, all of one weight."""
+WEIGHTED = recipes.GDRO_RL.replace(advantage=GroupRelative(center="none", scale="none"), weight=None, minibatches=1)
+"""With the advantages of an example as scores, all of one weight, and one optimizer step."""
 
 
 def visited(losses: Value) -> Any:
@@ -104,3 +104,7 @@ def later_step(example: Example) -> Found:
 @pytest.mark.parametrize("name", EXAMPLES.names)
 def test_the_recipe_computes_the_example(name: str) -> None:
     EXAMPLES.check(name)
+
+
+def test_a_batch_of_512_is_four_steps_of_128() -> None:
+    assert recipes.GDRO_RL.minibatches == 512 // 128
