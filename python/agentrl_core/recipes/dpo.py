@@ -3,7 +3,8 @@
     L = - mean over pairs of log sigmoid(0.1 (x_chosen - x_rejected)),   x = sum over the answer of log p - log p_ref
 
 The answer of higher score is chosen: pairs are groups of two, or draws with the same number in the column `pair`; a
-pair of equal scores has no gradient. `Preference` has IPO and SLiC (`kind`), label smoothing, and means over tokens.
+pair of equal scores prefers neither and does not count. `Preference` has IPO and SLiC (`kind`), label smoothing, and
+means over tokens.
 
 Equations:
     Read: the public code and its README; the paper's text was not read.
