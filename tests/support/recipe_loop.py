@@ -33,6 +33,7 @@ from agentrl_core.component.component import PHASES
 from agentrl_core.model.probe import Probe
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.brorl import Pieces
+from agentrl_core.recipes.icpi import Imagine
 from agentrl_core.recipes.otr import OneToken
 from agentrl_core.rollout import WorldModelEnvironment
 from agentrl_core.schedule import Above, FreezeModel, RepeatStage, SkipStep
@@ -55,6 +56,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "marft": {"hooks": SkipStep(when=Above("approximate_kl", 1e6))},
     "bu_po": {"hooks": (FreezeModel("policy", until=2), FreezeModel("internal", since=2))},
     "brorl": {"rollout": Pieces(count=8, piece=4)},
+    "icpi": {"rollout": Imagine(successes=2, examples=1)},
     "otr": {"rollout": OneToken(candidates=16)},
     "ss_orl": {"hooks": (FreezeModel("policy", until=2), FreezeModel("inverse", since=2))},
     "vla_rl": {"hooks": FreezeModel("policy", until=2)},

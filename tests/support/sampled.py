@@ -69,7 +69,7 @@ def check_sampled(batch: arl.Batch, *engines: Heard) -> int:
     np.testing.assert_array_equal(found, np.array(logprobs, np.float32)[stored])
     masked = nodes.filter((pl.col("kind") == ACTION) & pl.col("trainable").is_not_null())
     assert all(seed is None for seed in masked["seed"])
-    return int((trained & np.array(sampled)[stored]).sum())
+    return int((trained & np.array(sampled, np.bool_)[stored]).sum())
 
 
 def _before(row: dict[str, Any], rows: dict[int, dict[str, Any]]) -> list[int]:

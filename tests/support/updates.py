@@ -78,7 +78,17 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
             "reward_reference_logprob",
         )
     }
-    names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value")
+    names = (
+        "imitation",
+        "dependency",
+        "clip_low",
+        "clip_high",
+        "entropy_history",
+        "return",
+        "old_value",
+        "trust",
+        "slope",
+    )
     named |= {name: rng.uniform(0.1, 0.9, count) for name in names}
     named["expert"] = rng.integers(0, 2, count)
     named["item"] = rng.integers(0, 4, count)
@@ -179,9 +189,15 @@ class Rollouts:
         if policy.normaliser is not None:  # the mean by that column, where it would be one by tokens
             column = np.asarray(batch.column(policy.normaliser, "token"), np.float64)[chosen]
             weights = np.array(weights) * sum(weights) / (np.array(weights) @ column)
+        group = batch.keys("group_id", "draw")
+        if policy.equal_groups:
+            of_group = Counter[int]()
+            for (draw, _, _), each_weight in zip(rows, weights, strict=True):
+                of_group[group[draw]] += each_weight
+            mean = sum(weights) / len(of_group)
+            weights = [each * mean / of_group[group[row[0]]] for row, each in zip(rows, weights, strict=True)]
         weight = torch.tensor(weights, dtype=torch.float32)
         streams: dict[str, Tensor] = {}
-        group = batch.keys("group_id", "draw")
         numbers = {
             "sequence": [draw for draw, _, _ in rows],
             "step": [step for _, step, _ in rows],

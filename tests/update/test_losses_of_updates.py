@@ -207,6 +207,42 @@ def test_groups_of_two_are_pairs() -> None:
     assert update.draws.tolist() == [0, 3]
 
 
+def test_the_better_of_a_pair_has_the_higher_advantage() -> None:
+    """Of 3 and 1 the first is preferred though both are above 0; of equal ones neither, and they are in no mean."""
+    policy = loss.Preference("sequence_mean", beta=1.0)
+    batch = Rollouts.random(policy, 0).batch.select_draws([0, 1, 4, 5])
+    steps = np.repeat(np.arange(4), np.diff(batch.offsets("step")))
+    of_tokens = np.repeat(steps, np.diff(batch.offsets("token")))
+    batch = batch.with_columns("token", advantage=np.array([3.0, 1.0, 2.0, 2.0])[of_tokens])
+    (update,) = recipes.GRPO.replace(loss=policy).updates(batch.with_columns("draw", pair=[0, 0, 1, 1]))
+    assert update.draws.tolist() == [0, 1]
+    signs = []
+    for gains in ((3.0, 1.0), (1.0, 3.0), (1.0, -1.0)):
+        half = torch.full((2,), 0.5)
+        streams = {"weight_kl": half, "advantage_positive": half * torch.tensor(gains).clamp(min=0.0)}
+        streams |= {"advantage_negative": half * torch.tensor(gains).clamp(max=0.0), "sequence": torch.tensor([0, 1])}
+        streams |= {"pair": torch.tensor([0, 0]), "reference_logprob": torch.zeros(2)}
+        rows = torch.tensor([0.0, 0.0], requires_grad=True)
+        policy.evaluate(loss.Tokens(rows, None, streams))[0].backward()
+        assert rows.grad is not None
+        signs.append(rows.grad.tolist())
+    assert signs == [[-0.5, 0.5], [0.5, -0.5], [-0.5, 0.5]]
+
+
+def test_groups_of_any_size_count_the_same() -> None:
+    policy = loss.ListMatch("token_mean")
+    batch = Rollouts.random(policy, 0).batch
+    groups = np.asarray(batch.keys("group_id", "draw"))
+    first, second = (np.flatnonzero(groups == group) for group in np.unique(groups)[:2])
+    uneven = batch.select_draws([*first, *second[:2]])
+    (update,) = recipes.GRPO.replace(loss=policy).updates(uneven)
+    weights = update.prepared.weights(update.draws)[0]
+    steps = np.repeat(np.arange(uneven.num_draws), np.diff(uneven.offsets("step")))
+    of_tokens = np.repeat(steps, np.diff(uneven.offsets("token")))
+    per_draw = np.bincount(of_tokens, weights)
+    np.testing.assert_allclose([per_draw[: len(first)].sum(), per_draw[len(first) :].sum()], [0.5, 0.5])
+
+
 @pytest.mark.parametrize(
     ("pair", "message"),
     [

@@ -202,6 +202,11 @@ class Loss(Part, ABC):
         return None
 
     @property
+    def equal_groups(self) -> bool:
+        """Whether every group of a step counts the same, however many draws it has; such a loss reads `group`."""
+        return False
+
+    @property
     def needs_score(self) -> bool:
         """Whether draws without a score are left out: what their reward means is unknown."""
         return True

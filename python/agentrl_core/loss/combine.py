@@ -132,7 +132,8 @@ class Sum(Loss):
     def check_options(self) -> None:
         """Both are losses of one denominator, or each of its own rows."""
         mine, other = (
-            (loss.denominator, loss.denominator_constant, loss.normaliser) for loss in (self.first, self.second)
+            (loss.denominator, loss.denominator_constant, loss.normaliser, loss.equal_groups)
+            for loss in (self.first, self.second)
         )
         remedy = f"give it the denominator of the first, {mine}, or rows of its own (second_where)"
         self.require(self.own_rows or mine == other, "second", remedy)
@@ -184,6 +185,11 @@ class Sum(Loss):
     def normaliser(self) -> str | None:
         """That of both."""
         return self.first.normaliser
+
+    @property
+    def equal_groups(self) -> bool:
+        """That of both."""
+        return self.first.equal_groups
 
     @property
     def needs_score(self) -> bool:

@@ -34,7 +34,7 @@ class ListMatch(GroupLoss):
 
     With x = sum over an answer of log p - log q, P = softmax of beta x and Q = softmax of A / temperature over the
     group. A is the reward, or the reward less a baseline of the group (`GroupRelative(scale="none")`), which gives the
-    same Q; an advantage that was divided by a spread gives another.
+    same Q; an advantage that was divided by a spread gives another. The loss is the mean over groups, of any size, of
 
         `reverse`: sum of P (log P - log Q)   EXO, arXiv:2402.00856
         `forward`: - sum of Q log P           GDRO's top-1 loss; two answers and a small temperature give DPO
@@ -65,6 +65,11 @@ class ListMatch(GroupLoss):
     def own_reads(self) -> Iterable[str | Column]:
         """The streams of every group, and the log-probs of q."""
         return (*self.reads, REFERENCE if self.reference == "reference" else "old_logprob")
+
+    @property
+    def equal_groups(self) -> bool:
+        """The loss is the mean over groups."""
+        return True
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """How far the policy's distribution over each group's answers is from that of their rewards, and metrics."""

@@ -28,7 +28,7 @@ class PairLoss(WeightedLoss):
 
 @dataclass(frozen=True)
 class Preference(PairLoss):
-    """Trains on pairs without a reward model, as DPO does: the answer of positive advantage is to be preferred.
+    """Trains on pairs without a reward model, as DPO does: the answer of higher advantage is to be preferred.
 
     With x = sum over an answer of log p - log q and m = g(x_chosen) - g(x_rejected), a pair costs
 
@@ -86,7 +86,9 @@ class Preference(PairLoss):
                 other = other + share * tokens.stream(name)
         away = tokens.logprob - other
         away = sequences.sum(away) if self.reduce == "sum" else sequences.mean(away)
-        margin = members.sum(sequences.mean(tokens.advantage).sign() * self._implicit_reward(away))
+        advantage = sequences.mean(tokens.advantage)
+        preferred = (advantage - members.spread(members.mean(advantage))).sign()
+        margin = members.sum(preferred * self._implicit_reward(away))
         cost = self._cost(margin)
         loss = (pairs.sum(tokens.stream("weight_kl")) * cost).sum()
         spread = pairs.spread(margin)

@@ -6,10 +6,11 @@ trajectories are compared with one another, each with the reward of its trajecto
     A = (R - mean over the group's steps) / (std + 1e-6)
 
 The fifth of a group's steps with the smallest mean entropy has weight 0, and still counts in the mean over steps (the
-paper; the public code has it switched off). The ratio is that of a step, the geometric mean over its tokens, clipped to 0.9 ... 1.28 with a dual bound of 10;
-a token's loss weighs min(pi_old / mu, 1); KL 0.1. Tasks that succeed in more than 0.6 of their attempts get fewer
-rollouts. If all rollouts of a task fail, its latest success takes the place of the oldest. The paper's limit of a
-task's length, by its longest success, is left out: the collector's limit is one for all tasks.
+paper; the public code has it switched off). The ratio is that of a step, the geometric mean over its tokens, clipped to
+0.9 ... 1.28 with a dual bound of 10; a token's loss weighs min(pi_old / mu, 1); KL 0.1. Tasks that succeed in more than
+0.6 of their attempts get fewer rollouts. If all rollouts of a task fail, its latest success takes the place of the
+oldest. The paper's limit of a task's length, by its longest success, is left out: the collector's limit is one for all
+tasks.
 
 Equations:
     Read: translated notes with the paper's equations, and the public code. The paper's text was not read.

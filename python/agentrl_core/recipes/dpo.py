@@ -2,14 +2,14 @@
 
     L = - mean over pairs of log sigmoid(0.1 (x_chosen - x_rejected)),   x = sum over the answer of log p - log p_ref
 
-The answer of higher score is chosen: pairs are groups of two, or draws with the same number in the column `pair`;
-groups of equal scores prefer nothing and are no pairs. `Preference` has IPO and SLiC (`kind`), label smoothing, and
+The answer of higher score is chosen: pairs are groups of two, or draws with the same number in the column `pair`; a
+pair of equal scores prefers neither and does not count. `Preference` has IPO and SLiC (`kind`), label smoothing, and
 means over tokens.
 
 Equations:
     Read: the public code and its README; the paper's text was not read.
 
-    - 7, loss: `Preference`, sums over the tokens of the policy, mean over pairs; `GroupFilter` leaves out equal scores.
+    - 7, loss: `Preference`, sums over the tokens of the policy, mean over pairs.
     - G, gradient: that of `Preference`.
     - C1, implicit rewards: the metrics `margin` and `accuracy` of `Preference`.
     - C2, label smoothing: an option, `Preference(smoothing=e)`.
@@ -27,12 +27,10 @@ Source: arXiv:2305.18290. Needs: the model reference.
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Preference
-from agentrl_core.weight import GroupFilter
 
 DPO = Recipe(
     name="dpo",
     source="arXiv:2305.18290",
     advantage=GroupRelative(),
-    weight=GroupFilter(),
     loss=Preference(),
 )

@@ -2,8 +2,11 @@
 
     R' = R / 2 + (q - max(q - R, 0) / 0.25) / 2,   q = the 0.25-quantile of the group,   A = R' - mean R'
 
-The mean of the second part is the conditional value at risk. The paper learns a quantile for every state of a control
-task; here that of the group stands for it. Left out: risk at each step, since rollouts have one score.
+    L = - mean over rollouts of A sum_t log p_t
+
+The mean of the second part is the conditional value at risk. The loss is REINFORCE's: no ratio, no clip, no length.
+The paper learns a quantile for every state of a control task; here that of the group stands for it. Left out: risk at
+each step, since rollouts have one score.
 
 Equations:
     Read: the abstract and notes of others; the paper's text was not read.
@@ -11,6 +14,7 @@ Equations:
     - N1, risk-averse transform: `RiskAverse`, with the interpolated quantile of the group.
     - N2, what the mean is: that of `RiskAverse`.
     - N3, measure over steps: left out: it needs a learned quantile for each step.
+    - N5, policy gradient: `Policy(surrogate=Reinforce())`, the sum over the tokens, the mean over rollouts.
     - N4, risk-seeking mirror: left out: it is an idea of the notes, not of the paper, which is risk-averse.
 
 Differs:
@@ -29,7 +33,7 @@ import numpy as np
 from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
-from agentrl_core.loss import Policy
+from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
@@ -81,5 +85,5 @@ ECRM = Recipe(
     source="arXiv:2301.10932",
     reward=(OutcomeScore(), RiskAverse()),
     advantage=GroupRelative(scale="none"),
-    loss=Policy(clip=None),
+    loss=Policy(clip=None, surrogate=Reinforce(), aggregate="constant", constant=1.0),
 )

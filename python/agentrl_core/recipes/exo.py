@@ -11,12 +11,10 @@ Equations:
 
     - C1, distribution of the policy: `ListMatch`, sums over the tokens of the policy.
     - C2, distribution of the reward: `GroupRelative(scale="none")` and `ListMatch`.
-    - C3, loss: `ListMatch(direction="reverse")`.
+    - C3, loss: `ListMatch(direction="reverse")`, the mean over groups of any size.
     - C4, DPO with rewards: an option, `ListMatch(direction="forward")`.
 
 Differs:
-    - Prompts of unequal numbers of responses: the code gives every prompt as many; here a group counts as its
-      responses do, so one of three counts more than one of two.
     - Target of a pair: the code's sums to 1 + exp(-10), that of `temperature=0.1` to 1; the gradient is the same.
     - KL: no term of its own; the log-ratio to the reference has it, with 0.5 for both temperatures.
 

@@ -13,7 +13,7 @@ Equations:
       velocity errors in its place.
     - 3.2, soft target: the softmax of `ListMatch(temperature=0.05)`.
     - 6, top-1 loss: `ListMatch(direction="forward")`, an option.
-    - 7, GDRO loss: `ListMatch(direction="ranked")`.
+    - 7, GDRO loss: `ListMatch(direction="ranked")`, the mean over groups of any size.
     - 8 and 9, stabiliser and final loss: left out: it is a velocity error of the best answer, and its weight, 0.5 or
       1, is on the scale of that error.
     - 12, rank loss: the limit of a small temperature.

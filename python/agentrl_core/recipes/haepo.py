@@ -9,7 +9,8 @@ Equations:
 
     - N1, log-likelihood of a trajectory: `TrajectorySoftmax(score="sum")`.
     - N2, weights: `TrajectorySoftmax`, over a group.
-    - N3, objective: `TrajectorySoftmax`, of advantages of `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - N3, objective: `TrajectorySoftmax`, the mean over groups of any size, of advantages of `GroupRelative`, std of
+      n - 1 and 1e-6 added to it.
     - N4, entropy: `TrajectorySoftmax(entropy_coefficient=0.01)`.
     - N5, KL: `TrajectorySoftmax(drift_coefficient=0.01)`, from the policy before the batch.
     - N6, gradient: that of `TrajectorySoftmax`.
@@ -73,6 +74,11 @@ class TrajectorySoftmax(GroupLoss):
     coefficient: float = option(1.0, above=0)
     entropy_coefficient: float = option(0.01, at_least=0)
     drift_coefficient: float = option(0.01, at_least=0)
+
+    @property
+    def equal_groups(self) -> bool:
+        """A group is what the paper calls a batch."""
+        return True
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """The expected advantage under the softmax of each group, with its entropy and drift, and metrics."""

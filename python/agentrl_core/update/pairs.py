@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.component.rows import Rows
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ def pairs_of(batch: Batch, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the pair of every draw, -1 without one: `int64[draws]`.
 
     A pair is two draws with the same number in the column `pair` (negative: no pair); without that column the groups
-    are the pairs. A pair with an invalid draw does not count.
+    are the pairs. A pair with an invalid draw does not count, nor one whose draws have the same advantage: neither is
+    preferred.
 
     Raises:
         InvalidInputError: more than two draws have the same number, or the column does not hold integers.
@@ -36,4 +38,27 @@ def pairs_of(batch: Batch, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
             f"the loss needs pairs, but {name} {known[large[0]]} has {count[large[0]]} draws; {remedy}"
         )
     both = np.bincount(place, weights=valid, minlength=len(known)) == 2
-    return np.where(both[place] & valid & (ids >= 0), place, -1)
+    found = both[place] & valid & (ids >= 0)
+    if batch.has("advantage", "token"):
+        found &= ~_ties(_advantages(batch), np.where(found, place, -1))
+    return np.where(found, place, -1)
+
+
+def _advantages(batch: Batch) -> NDArray[np.float64]:
+    """Return the mean advantage of the trainable tokens of each draw; 0 of a draw without any."""
+    rows = Rows(batch, "token")
+    trained = rows.flags("trainable")
+    draws, values = rows.draws[trained], rows.values("advantage")[trained]
+    counts = np.bincount(draws, minlength=batch.num_draws)
+    means: NDArray[np.float64] = np.bincount(draws, weights=values, minlength=batch.num_draws) / np.maximum(counts, 1)
+    return means
+
+
+def _ties(values: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Mark the members of pairs whose values are equal up to rounding; pair -1 is none."""
+    members = np.flatnonzero(pairs >= 0)
+    first, second = members[np.argsort(pairs[members], kind="stable")].reshape(-1, 2).T
+    same = np.isclose(values[first], values[second], rtol=1e-6, atol=0.0)
+    marked = np.zeros(len(values), np.bool_)
+    marked[first] = marked[second] = same
+    return marked

@@ -213,6 +213,11 @@ class PreparedBatch:
             of = np.where(weights > 0, self.same[loss.normaliser], 0.0)
             total = float(weights @ of)
             weights = weights * (weights.sum() / total) if total > 0 else weights
+        if loss.equal_groups:
+            _, groups = np.unique(self.ids["group"], return_inverse=True)
+            totals = np.bincount(groups, weights)
+            mean = totals.sum() / max(np.count_nonzero(totals), 1)
+            weights = weights * np.divide(mean, totals, out=np.zeros_like(totals), where=totals > 0)[groups]
         return weights
 
 

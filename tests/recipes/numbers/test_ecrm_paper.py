@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from arithmetic import Value
+from common_examples import given_advantages
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
@@ -62,6 +63,23 @@ def of_the_group(example: Example) -> Found:
 def unscored(example: Example) -> Found:
     (scores,), _ = credit([*example.values["R"].tolist(), float("nan")])
     return {"transformed": scores}
+
+
+@EXAMPLES.by("policy gradient of rollouts that another policy sampled")
+def sampled(example: Example) -> Found:
+    given = example.values
+    sizes = given["n"].astype(int)
+    members = [
+        {"path": "1 " + " ~ 9 ".join(["| 3"] * size), "reward": float(reward), "logprobs": [-1.0] * size}
+        for size, reward in zip(sizes.tolist(), given["A"].tolist(), strict=True)
+    ]
+    found = computed(
+        given_advantages(recipes.ECRM),
+        ["loss", "gradient.logprob"],
+        members=members,
+        policy={"logprob": np.repeat(given["new"], sizes).tolist()},
+    )
+    return {"loss": found["loss"], "slope": found["gradient.logprob"][np.cumsum(sizes) - 1]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

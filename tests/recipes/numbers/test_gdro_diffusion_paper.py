@@ -70,6 +70,26 @@ def two(example: Example) -> Found:
     return {"rank_loss": np.concatenate(losses)}
 
 
+@EXAMPLES.by("groups of three and of two")
+def uneven(example: Example) -> Found:
+    given = example.values
+    sets = [(given["s"], given["r"]), (given["t"], given["r"][:2])]
+    members = [
+        {"group": str(place), "path": "1 | 3", "reward": reward}
+        for place, (_, rewards) in enumerate(sets)
+        for reward in rewards.tolist()
+    ]
+    found = computed(
+        recipes.GDRO_DIFFUSION.replace(loss=replace(LOSS, temperature=1e-3)),
+        ["loss"],
+        members=members,
+        columns={"token": {"reference_logprob": [-1.0] * len(members)}},
+        policy={"logprob": (np.concatenate([implicit for implicit, _ in sets]) / LOSS.beta - 1.0).tolist()},
+    )
+    alone = [fitted(*each, tau=1e-3)["loss"] for each in sets]
+    return {"loss_a": alone[0], "loss_b": alone[1], "loss": found["loss"]}
+
+
 @EXAMPLES.by("an item without a reward (convention)")
 def unscored(example: Example) -> Found:
     given = example.values

@@ -80,6 +80,17 @@ def alone(example: Example) -> Found:
     return {"weight": weights(new), "gradient_wrt_log_likelihood": -found["gradient.logprob"]}
 
 
+@EXAMPLES.by("sets of three and of one trajectory count the same")
+def uneven(example: Example) -> Found:
+    given = example.values
+    logprobs = [*given["L"].tolist(), -0.3]
+    members = [
+        {"group": group, "path": "1 | 3", "logprobs": [logprob], "reward": reward}
+        for group, logprob, reward in zip("aaab", logprobs, [*given["R"].tolist(), 0.4], strict=True)
+    ]
+    return {"objective": -computed(GIVEN, ["loss"], members=members, policy={"logprob": logprobs})["loss"]}
+
+
 @EXAMPLES.by("long sequences saturate")
 def long(example: Example) -> Found:
     return {"weight": weights(single(example.values["L"]))}
