@@ -28,7 +28,7 @@ DETACHED = re.compile(
     "Reinforce|Flipped|BoundedDrift|soft='(upper|both)'"
     "|Ratio.level='(step|sequence|item)'(, (reduce|log_at_most)=['\\w.]+)?\\)"
     "|PrefixMinimum|StratifiedRatio|straight_through=True|EntropyChange|CovarianceEntropy"
-    "|PairwiseProximal|LengthDecoupled|MixtureExpert..|SecondMoment|EntropyScaled|covariance"
+    "|PairwiseProximal|chi_squared|hellinger|LengthDecoupled|MixtureExpert..|SecondMoment|EntropyScaled|covariance"
     "|next_value=1|support='sampled'|EntropyAdvantage|interpolated"
 )
 

@@ -398,14 +398,17 @@ IMITATIONS = {
 }
 
 
+@pytest.mark.parametrize("weight", ["likelihood", "chi_squared", "hellinger"])
 @pytest.mark.parametrize("which", IMITATIONS)
-def test_imitation(which: str) -> None:
+def test_imitation(which: str, weight: str) -> None:
     case = Case.random(4)
+    u = (case.logprob - case.reference_logprob).exp()
+    factor = {"likelihood": torch.ones_like(u), "chi_squared": 2 * u, "hellinger": 0.5 * u**-0.5}[weight]
 
     def expected(logprob: Tensor, *_: object) -> Tensor:
-        return -(case.weight * IMITATIONS[which](case) * logprob).sum()
+        return -(case.weight * IMITATIONS[which](case) * factor.clamp(max=10) * logprob).sum()
 
-    agree(loss.Imitation(tokens=which), case, expected)
+    agree(loss.Imitation(tokens=which, kind=weight), case, expected)
 
 
 def test_imitation_of_surprising_tokens() -> None:

@@ -71,6 +71,6 @@ VARIANTS = {
     "joint pairs": PairwiseProximal(kind="joint"),
     "log-ratios": TrajectorySoftmax(score="log_ratio"),
     "hinge": loss.Preference(kind="hinge", smoothing=0.1, reduce="mean"),
-    "advantage": loss.Imitation(tokens="advantage"),
+    "advantage": loss.Imitation(tokens="advantage", kind="hellinger"),
 }
 LOSSES = {**SYSTEMS, **VARIANTS}

@@ -10,7 +10,7 @@ from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, Where, option, token
 from agentrl_core.component.component import named_module
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.loss.base import MADE, SHARES, UNITS, Denominator, Loss, Unit, WeightedLoss, metric_sums
+from agentrl_core.loss.base import MADE, REFERENCE, SHARES, UNITS, Denominator, Loss, Unit, WeightedLoss, metric_sums
 from agentrl_core.loss.clip import OPEN
 from agentrl_core.loss.mask import Mask
 from agentrl_core.loss.tokens import Tokens
@@ -25,16 +25,21 @@ if TYPE_CHECKING:
 class Imitation(WeightedLoss):
     """Trains on tokens as they are: those of demonstrations, or those of the policy's own good rollouts.
 
-        L = - sum of w c log p          (normalised: divided by the mean of c, sum of w c / sum of w)
+        L = - sum of w c v log p        (normalised: divided by the mean of c, sum of w c / sum of w)
 
     c marks the imitated tokens: `all`; `expert`: the stream `expert` (DataMind, SFT on expert rows); `positive`:
     1 where A > 0 (A2PR, DigiRL's filtered cloning); `advantage`: max(A, 0); `imitation`: the stream `imitation`, which
     holds any gate and scale (AHPO: expert rows of groups that fail; classes of tokens).
 
+    v = u f''(u), u = p / p_reference, detached, keeps the divergence that plain likelihood drops: `likelihood`: 1;
+    `chi_squared`: 2 u; `hellinger`: u^(-1/2) / 2; log u is within +-5 and v at most 10 ("Implicit reward as the
+    bridge"; a weight of ours, the paper's loss is not public).
+
     Args:
         aggregate: as of every loss.
         constant: as of every loss.
         tokens: which tokens, see above.
+        kind: v, see above.
         mask: its factor of a positive advantage multiplies too; or None.
         normalised: whether the c of an optimizer step count as weights of a mean, for `expert` and `imitation`.
 
@@ -48,6 +53,7 @@ class Imitation(WeightedLoss):
     """
 
     tokens: Literal["all", "expert", "positive", "advantage", "imitation"] = "all"
+    kind: Literal["likelihood", "chi_squared", "hellinger"] = "likelihood"
     mask: Mask | None = None
     normalised: bool = False
 
@@ -63,12 +69,14 @@ class Imitation(WeightedLoss):
         return self.tokens if self.normalised else None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, and what c is made of."""
+        """Weights, what c is made of, and the reference's log-probs."""
         yield "weight_kl"
         if self.tokens in ("positive", "advantage"):
             yield "advantage_positive"
         elif self.tokens != "all":
             yield token(self.tokens)
+        if self.kind != "likelihood":
+            yield REFERENCE
 
     def own_foldable(self) -> bool:
         """Not for `positive`, which counts branches."""
@@ -87,6 +95,10 @@ class Imitation(WeightedLoss):
             factor = torch.where(tokens.advantage_positive > 0, factor, 0.0)
         elif self.tokens != "all":
             factor = factor * tokens.stream(self.tokens)
+        if self.kind != "likelihood":
+            away = tokens.log_ratio_to("reference_logprob").detach().clamp(-5.0, 5.0)
+            grown = 2.0 * away.exp() if self.kind == "chi_squared" else 0.5 * (-0.5 * away).exp()
+            factor = factor * grown.clamp(max=10.0)
         if self.mask is not None:
             factor = factor * self.mask(tokens, torch.zeros_like(tokens.logprob), OPEN)[0]
         return -(factor * tokens.logprob).sum(), metric_sums(tokens, nll=-tokens.logprob, entropy=tokens.entropy)
