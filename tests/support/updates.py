@@ -66,7 +66,7 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
     rng = np.random.default_rng(seed)
     count, draws = len(batch.column("token", "token")), batch.num_draws
     batch = batch.with_columns("draw", score=batch.column("reward", "draw"), pair=np.arange(draws) // 2)
-    batch = batch.with_columns("draw", demonstrated=np.arange(draws) % 2)
+    batch = batch.with_columns("draw", demonstrated=np.arange(draws) % 2, proposer=np.arange(draws) % 2)
     named = {
         name: -rng.uniform(0.5, 4.0, count)
         for name in (
@@ -88,6 +88,7 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
         "old_value",
         "trust",
         "slope",
+        "worse_members",
     )
     named |= {name: rng.uniform(0.1, 0.9, count) for name in names}
     named["expert"] = rng.integers(0, 2, count)

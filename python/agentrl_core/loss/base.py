@@ -207,6 +207,11 @@ class Loss(Part, ABC):
         return False
 
     @property
+    def needs_preference(self) -> bool:
+        """Whether pairs whose draws have the same advantage are left out: neither is preferred."""
+        return False
+
+    @property
     def needs_score(self) -> bool:
         """Whether draws without a score are left out: what their reward means is unknown."""
         return True

@@ -77,6 +77,11 @@ class Preference(PairLoss):
         if self.reference_share < 1.0:
             yield "old_logprob"
 
+    @property
+    def needs_preference(self) -> bool:
+        """True: pairs of equal advantages are no pairs."""
+        return True
+
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """How badly the margin of each pair tells which answer is preferred, and metrics."""
         sequences, pairs, members = tokens.segments("sequence"), tokens.segments("pair"), tokens.members("pair")

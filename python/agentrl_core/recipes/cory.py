@@ -8,7 +8,7 @@ without `TeamScore`.
 
 Give the collector two engines, `{"first": ..., "second": ...}`. The updates of the models `policy` and `critic` are of
 the first copy, those of `second` and `second_critic` of the second; fill `value` with the critic of each draw's copy.
-The losses know the copies by the numbers of these engines: with one engine for both nothing is trained.
+The draw column `copy` is 0 or 1. With one engine for both, the models `policy` and `second` have to be one.
 
 Equations:
     Read: the paper and the public code.
@@ -87,7 +87,8 @@ class TeamScore(BatchComponent):
 class PioneerObserver(Rollout):
     """Pairs of an answer and another that has seen it, by two agents that change places.
 
-    The draw column `pair` numbers the pairs of a group, `observer` is 1 for the second of a pair.
+    The draw column `pair` numbers the pairs of a group, `observer` is 1 for the second of a pair, `copy` for an answer
+    of the agent `second`.
 
     Args:
         swap_every: iterations until the agents `first` and `second` change places.
@@ -105,6 +106,7 @@ class PioneerObserver(Rollout):
     facts: ClassVar[Mapping[str, ExtraColumn]] = {
         "pair": ExtraColumn("trajectory"),
         "observer": ExtraColumn("trajectory"),
+        "copy": ExtraColumn("trajectory"),
     }
 
     swap_every: int = option(5, at_least=1)
@@ -117,10 +119,13 @@ class PioneerObserver(Rollout):
     async def group(self, group: Group) -> None:
         """The pioneers side by side, then their observers."""
         pioneer, observer = self.roles(group.iteration)
-        first = [group.start(agent=pioneer, facts={"pair": pair, "observer": 0}) for pair in range(group.size)]
+        copy = int(pioneer == "second")
+        facts = {"observer": 0, "copy": copy}
+        first = [group.start(agent=pioneer, facts={"pair": pair, **facts}) for pair in range(group.size)]
         await group.run(first)
+        facts = {"observer": 1, "copy": 1 - copy}
         second = [
-            group.start(self.shown(branch), agent=observer, parent=branch, facts={"pair": pair, "observer": 1})
+            group.start(self.shown(branch), agent=observer, parent=branch, facts={"pair": pair, **facts})
             for pair, branch in enumerate(first)
             if branch.status in ("finished", "truncated")
         ]
@@ -136,7 +141,7 @@ class PioneerObserver(Rollout):
         return 2 * group_size
 
 
-_FIRST, _SECOND = Where(agent=0), Where(agent=1)
+_FIRST, _SECOND = Where(column="copy", at_most=0.5), Where(column="copy", at_least=0.5)
 
 CORY = Recipe(
     name="cory",
@@ -145,7 +150,7 @@ CORY = Recipe(
     reward=(OutcomeScore(), TeamScore(group_by="group_id,pair")),
     advantage=(
         Gae(lam=0.95, kl_coefficient=0.4),
-        GroupRelative(column="advantage", level="token", group_by="agent", eps=0.0, variance_eps=1e-8),
+        GroupRelative(column="advantage", level="token", group_by="copy", eps=0.0, variance_eps=1e-8),
     ),
     loss=(
         Train(Value("token_mean", clip=0.2), model="critic", where=_FIRST),

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 
-def pairs_of(batch: Batch, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
+def pairs_of(batch: Batch, valid: NDArray[np.bool_], *, preferred: bool = False) -> NDArray[np.int64]:
     """Return the pair of every draw, -1 without one: `int64[draws]`.
 
     A pair is two draws with the same number in the column `pair` (negative: no pair); without that column the groups
-    are the pairs. A pair with an invalid draw does not count, nor one whose draws have the same advantage: neither is
-    preferred.
+    are the pairs. A pair with an invalid draw does not count.
+
+    Args:
+        batch: the batch.
+        valid: `bool[draws]`, draws that count.
+        preferred: whether a pair whose draws have the same advantage does not count either.
 
     Raises:
         InvalidInputError: more than two draws have the same number, or the column does not hold integers.
@@ -39,7 +43,7 @@ def pairs_of(batch: Batch, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
         )
     both = np.bincount(place, weights=valid, minlength=len(known)) == 2
     found = both[place] & valid & (ids >= 0)
-    if batch.has("advantage", "token"):
+    if preferred and batch.has("advantage", "token"):
         found &= ~_ties(_advantages(batch), np.where(found, place, -1))
     return np.where(found, place, -1)
 

@@ -106,7 +106,7 @@ class PreparedBatch:
         }
         whole = {loss.unit, *loss.streams}
         if "pair" in whole:
-            segments["pair"] = pairs_of(batch, valid)
+            segments["pair"] = pairs_of(batch, valid, preferred=loss.needs_preference)
             valid &= segments["pair"] >= 0
 
         streams = tuple(dict.fromkeys(("inverse_temperature", "weight_kl", *loss.streams)))

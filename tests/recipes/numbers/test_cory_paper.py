@@ -18,7 +18,7 @@ def cory_rewards(example: Example) -> Found:
     found = computed(
         recipes.CORY,
         ["draw.score"],
-        members=[{"path": "1 | 3", "reward": reward, "facts": {"pair": pair}} for reward, pair in pairs],
+        members=[{"path": "1 | 3", "reward": reward, "facts": {"pair": pair, "copy": 0}} for reward, pair in pairs],
         columns={"token": {"value": [0.0] * 6, "reference_logprob": [-1.0] * 6}},
     )["draw.score"]
     return {"reward_of_pioneer": found[:3], "reward_of_observer": found[3:]}
@@ -41,7 +41,7 @@ def cory_advantages(example: Example) -> Found:
 def cory_copies(example: Example) -> Found:
     given = example.values
     members = [
-        {"path": "1 | 3", "reward": reward, "facts": {"pair": f"{agent}{place}"}, "agent": agent}
+        {"path": "1 | 3", "reward": reward, "facts": {"pair": f"{agent}{place}", "copy": agent}, "agent": agent}
         for agent, name in enumerate(("pioneer", "observer"))
         for place, reward in enumerate(given[name].tolist())
     ]
