@@ -419,5 +419,8 @@ _ENTRY_POINTS: dict[str, EntryPoint] = {
     ),
     "Branch.fork": EntryPoint({"token": 4, "score": 0.5}, program(fork)),
 }
-ENTRY_POINTS = {name: replace(entry, examples=15) for name, entry in _ENTRY_POINTS.items()}
+_SELDOM_REFUSED = ("Group.side_effect", "Group.defer")
+ENTRY_POINTS = {
+    name: replace(entry, examples=60 if name in _SELDOM_REFUSED else 15) for name, entry in _ENTRY_POINTS.items()
+}
 """Each example is three runs."""
