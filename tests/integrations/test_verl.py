@@ -52,7 +52,7 @@ def test_the_names_are_ours_and_those_of_verl_stay(registered: dict[str, tuple[s
     assert {PREFIX + name for name, parts in registered.items() if "advantage" in parts} <= estimators
     assert {PREFIX + name for name, parts in registered.items() if "loss" in parts} <= losses
     alone = [name for name in estimators if not core_algos.ADV_ESTIMATOR_REGISTRY[name].needs]
-    assert len(alone) >= 70
+    assert len(alone) >= 65
     assert len(losses) >= 120
     assert {"agentrl_grpo", "agentrl_rloo", "agentrl_opo"} <= set(alone)
     assert {"agentrl_gspo", "agentrl_cispo", "agentrl_dapo"} <= losses
@@ -126,7 +126,7 @@ def test_every_estimator_equals_its_recipe_on_the_same_rollouts() -> None:
         order = sorted(range(len(uids)), key=lambda row: (uids.index(uids[row]), row))
         np.testing.assert_allclose(found[order][mask[order]], expected, rtol=1e-5, atol=1e-6, err_msg=name)
         checked += 1
-    assert checked >= 70
+    assert checked >= 65
 
 
 def actor(**options: object) -> object:

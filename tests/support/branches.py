@@ -61,6 +61,9 @@ def agree_on_branches(rollouts: Rollouts) -> None:
             "return",
             "old_value",
             "gain",
+            "trust",
+            "slope",
+            "worse_members",
             "expert",
             "stratum",
         )

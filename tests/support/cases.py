@@ -84,6 +84,8 @@ class Case:
         }
         streams["share_first"] = 0.1 + 0.2 * (torch.arange(count, dtype=torch.float64) % 5)
         streams["share_second"] = 1.0 - streams["share_first"]
+        streams["trust"], streams["slope"] = streams["share_first"], streams["share_second"] - 0.9
+        streams["worse_members"] = (sequence % 3 + 1).double()
         answers = SimpleNamespace(
             value=normal(count),
             value_logits=normal(count, BINS),
