@@ -451,12 +451,17 @@ class Recipe:
         return [(place_of(phase, number, link), link) for number, link in _places(self, phase)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the recipe as a table of plain values and one table per component, without phases that are None."""
+        """Return the recipe as a table of plain values and one table per component.
+
+        A phase that is None is left out, or an empty list if it is not None by default.
+        """
         table: dict[str, Any] = {}
         for option in dataclasses.fields(self):
             value = getattr(self, option.name)
             if value is not None and value != ():
                 table[option.name] = _plain(value)
+            elif option.name in _CHAINS and option.default_factory is not dataclasses.MISSING:
+                table[option.name] = []
         return dict(sorted(table.items(), key=lambda entry: isinstance(entry[1], (dict, list))))
 
     @classmethod

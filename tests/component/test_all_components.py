@@ -53,6 +53,7 @@ REQUIRED = {  # options without a default
     "SwapModels": {"one": "policy", "other": "critic"},
     "SyncModel": {"source": "policy", "target": "reference"},
     "DecayedAverage": {"source": "policy", "target": "average"},
+    "DelayedModel": {"model": "policy"},
     "Below": {"metric": "kl"},
     "Plateau": {"metric": "success"},
     "PoolColumn": {"by": "prior"},

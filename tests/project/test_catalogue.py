@@ -39,7 +39,7 @@ def test_every_system_has_one_line_in_one_group(catalogue: ModuleType) -> None:
         assert "arXiv" not in purpose, name
     replay = next(group for group in groups if group.startswith(catalogue.GROUPS["replay"]))
     assert "| **arpo_gui** |" in replay
-    assert "| reward, loss, replay | reward.format |" in replay
+    assert "| select, reward, loss, replay | reward.format |" in replay
 
 
 def test_every_system_has_a_page(catalogue: ModuleType, tmp_path: Path) -> None:

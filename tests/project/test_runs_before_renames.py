@@ -110,14 +110,20 @@ def test_commands_read_the_runs(runs: Path, command: str, tmp_path: Path, capsys
 # Recipes
 
 
-CORRECTED = ("cory", "rise")
+CORRECTED = ("cory", "rise", "s2pg")
 """Recipes that train a critic too since the file was written."""
+REDESIGNED = ("rl_100",)
+"""Recipes whose component of that name has other options since: their files are refused, which names the option."""
 
 
 def test_recipes_are_read(tmp_path: Path) -> None:
     files = sorted(unpack(tmp_path, "recipes").glob("*.toml"))
     assert len(files) > 90
     for path in files:
+        if path.stem in REDESIGNED:
+            with pytest.raises(RecipeError, match=f"recipe '{path.stem}': .* option '.*' is unknown; its options are"):
+                Recipe.from_toml(path)
+            continue
         recipe = Recipe.from_toml(path)
         assert recipe.name == path.stem
         assert Recipe.from_toml(recipe.to_toml()) == recipe
@@ -130,7 +136,8 @@ def test_rewritten_recipe_files_are_the_same_recipes(tmp_path: Path) -> None:
     for path in unpack(tmp_path, "recipes").glob("*.toml"):
         made = rename.rewrite(path, table)
         assert made.problems == []
-        assert Recipe.from_toml(made.text.decode()) == Recipe.from_toml(path)
+        if path.stem not in REDESIGNED:
+            assert Recipe.from_toml(made.text.decode()) == Recipe.from_toml(path)
 
 
 # Names that are made up, so that something is renamed whatever the table has
@@ -322,6 +329,9 @@ def test_the_code_of_a_page_runs(code: Path, page: str, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("name", ["from_paper_to_recipe", "look_at_a_run", "own_rollout_program"])
 def test_a_notebook_runs(code: Path, name: str) -> None:
     notebook = runpy.run_path(str(ROOT / "docs" / "notebook.py"))
+    if name == "from_paper_to_recipe":  # Dr. GRPO made one optimizer step of a batch then, and makes eight now
+        path = code / "notebooks" / f"{name}.ipynb"
+        path.write_text(shortened(path.read_text(), (".updates(batch)", ".replace(minibatches=1).updates(batch)")))
     assert notebook["page"](code / "notebooks" / f"{name}.ipynb").count('<pre class="output">') >= 2
 
 

@@ -256,7 +256,7 @@ NODES = [
 ENTRY_POINTS: dict[str, EntryPoint] = {
     "Batch.with_columns": EntryPoint({"name": "x", "values": [1.5, 2.0]}, columns, words={"values": "values x"}),
     "Batch.with_recipe": EntryPoint({"recipe": "mine", "options": {"a": 1.5}}, recipe_of),
-    "Batch.with_state": EntryPoint({"state": {"selection": {"a": [1.5, "x"]}}}, state_of),
+    "Batch.with_state": EntryPoint({"state": {"selection": {"a": [1.5, "x"]}}}, state_of, examples=120),
     "Batch.with_draws": EntryPoint(
         {"probability": [0.5, 0.25], "group_ids": [0, 0], "reason": "again", "iteration": 0}, drawn
     ),

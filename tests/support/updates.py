@@ -78,23 +78,14 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
             "reward_reference_logprob",
         )
     }
-    names = (
-        "imitation",
-        "dependency",
-        "clip_low",
-        "clip_high",
-        "entropy_history",
-        "return",
-        "old_value",
-        "trust",
-        "slope",
-        "worse_members",
-    )
+    names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value")
     named |= {name: rng.uniform(0.1, 0.9, count) for name in names}
     named["expert"] = rng.integers(0, 2, count)
     named["item"] = rng.integers(0, 4, count)
     named["stratum"] = rng.choice([3, 7, 12], count)
     named["teacher_logprob"] = -np.random.default_rng(seed + 2).uniform(0.5, 4.0, count)
+    more = np.random.default_rng(seed + 3)
+    named |= {name: more.uniform(0.1, 0.9, count) for name in ("trust", "slope", "worse_members")}
     named["gain"] = np.random.default_rng(seed + 1).normal(size=count)
     if per == "draw":
         sign = np.where(np.arange(draws) % 2, -1.0, 1.0)  # of a pair one is preferred
