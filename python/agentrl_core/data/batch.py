@@ -224,7 +224,10 @@ class Batch:
         if level in ("token", "node_token"):
             dimensions = (1, 2) if level == "node_token" else (1,)
             read = partial(flat, offsets=self.offsets(level), dimensions=dimensions)
-        arrays = {name: read(values, name or "the column of name ''") for name, values in columns.items()}
+        arrays = {
+            name: read(values, name if name.strip() else f"the column of name {name!r}")
+            for name, values in columns.items()
+        }
         return Batch(self._core.with_columns(level, **arrays))
 
     def with_recipe(self, recipe: str, options: str | Mapping[str, Any]) -> Batch:
