@@ -208,6 +208,8 @@ def names_it(entry: EntryPoint, case: Sequence[tuple[Place, Any]], message: str)
     """Assert that a message names one of the arguments that are odd, or an entry of an odd table."""
     paths = [path for path, _ in case]
     inner = {key for _, value in case if isinstance(value, Mapping) for key in value if key}
+    # What has a name of its own, such as a column, is called by it.
+    inner |= {value for path, value in case if path == ("name",) and isinstance(value, str) and value}
     named = [[part for part in path if isinstance(part, str)] for path in paths]
     names = {part for parts in named for part in (parts[2:] or parts[-1:] if entry.last else parts)}
     names |= {word for name in names for word in (entry.words or {}).get(name, name).split()}

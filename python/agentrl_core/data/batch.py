@@ -225,7 +225,7 @@ class Batch:
             dimensions = (1, 2) if level == "node_token" else (1,)
             read = partial(flat, offsets=self.offsets(level), dimensions=dimensions)
         arrays = {
-            name: read(values, name if name.strip() else f"the column of name {name!r}")
+            name: read(values, name if name.strip() and name.isprintable() else f"the column of name {name!r}")
             for name, values in columns.items()
         }
         return Batch(self._core.with_columns(level, **arrays))
