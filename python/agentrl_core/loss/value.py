@@ -28,7 +28,7 @@ class Value(WeightedLoss):
 
     V is given by the option `of`: the `head`'s answer; the `logit` of the token, a log p + `soft_value` with a the
     temperature that it was sampled at, so that the policy is softmax(Q / a); or `duelling`: scale (l - max l) + V, l
-    the logits and V the head's answer (B-Coder, arXiv:2310.03173). The last two are a Q of the token that was said, and
+    the logits and V the head's answer (B-Coder, arXiv:2310.03173). The last two are a Q of the sampled token, and
     train the logits.
 
     With `clip` the error is also taken of V_old + clamp(V - V_old, +-clip) (stream `old_value`), and the larger of both

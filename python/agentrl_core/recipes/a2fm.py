@@ -7,8 +7,8 @@ the more often the group's forced draws succeed (p), and a bad format costs ever
     score = reward * (1 - p^2 if dearer than needed, else 1) * format
 
 Then GRPO over the whole group. Three members are forced into each mode, by a tag that their first action begins with,
-and three are free. The environment reports `reward.mode` (0 is the cheapest) and `reward.format`; the program says
-which are forced (`reward.forced`).
+and three are free. The environment reports `reward.mode` (0 is the cheapest) and `reward.format`; the program
+records which are forced (`reward.forced`).
 
 Equations:
     Read: figure and README of the authors' repository, the abstract, and notes of others; not the paper's text.

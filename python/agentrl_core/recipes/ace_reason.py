@@ -5,13 +5,13 @@
 A batch has exactly one optimizer step, so there is nothing to clip and no divergence to pay for. Tasks of code open
 after 500 iterations, and none of mathematics follow; tasks that more than 6 of 16 attempts solve leave the pool. An
 action has at most 8192, 16384, 24576 and 32768 tokens in the four stages of mathematics, and 24576 and 32768 in the two
-of code; one that is cut has no answer, so it is wrong. How long a stage is, is not said: 125 iterations are a proposal.
+of code; one that is cut has no answer, so it is wrong. The length of a stage is not stated; here 125 iterations.
 
 Equations:
     Read: an excerpt of the paper's text and notes of others.
 
     - N1, objective: `Policy`; its clip range does not act in the one step of a batch.
-    - N2, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; which std is not said.
+    - N2, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; which std is not stated.
     - N3, reward: the environment's, 1 or 0.
     - N4, stages of length: `LengthStages`, and `Curriculum` for mathematics before code.
     - N5, filter by pass rate: `PoolFilter(at_most=6 / 16, attempts=16)`.

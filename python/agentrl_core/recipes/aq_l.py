@@ -16,7 +16,7 @@ Equations:
     - N4, annealing: `Schedule(0.9, 0.5)`, linear in the iterations.
 
 Differs:
-    - Length of the annealing: not said; 200 iterations here.
+    - Length of the annealing: not stated; 200 iterations here.
     - Discount: 0.99 in the notes, none here: a score is of a whole branch.
     - Clip: none in the notes, whose actor follows the critic; 0.2 of the policy's loss here.
 

@@ -33,11 +33,11 @@ Equations:
 
 Differs:
     - Selection: README and abstract sample from the softmax; the code and this recipe take the likeliest.
-    - Reward of a selected skill: that of one rollout in the code, which does not say which; the group's mean here.
+    - Reward of a selected skill: that of one rollout in the code, which does not state which; the group's mean here.
     - Worth: a skill is made only if some of the group are right and some are not, so that 1 and 0 never occur, in the
       code and here.
     - Score: of at most 128 tokens by the configuration, which the code does not enforce; of all tokens here.
-    - Rounds of replaced groups, KL, optimizer steps: not said; 4, none and 1 here.
+    - Rounds of replaced groups, KL, optimizer steps: not stated; 4, none and 1 here.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 A dimension of the paper's actions is a token here. The exponentials of A / a add up to 1 over the vocabulary, so the
 policy is the model itself, and the advantages of later tokens need no value of their own. V is of the logits l of the
 action's first token, a the temperature that it was sampled at. V is soft: the target needs no maximum over the next
-action. Discount, temperature and the rate of the target are not said: 0.99 and 0.01 are proposals.
+action. Discount, temperature and the rate of the target are not stated: 0.99 and 0.01 are proposals.
 
 Equations:
     Read: a digest of the paper, the authors' README and notes of others.

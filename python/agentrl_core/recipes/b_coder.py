@@ -23,10 +23,10 @@ Equations:
     - 19, reward model for ranking: left out: it sorts finished programs, after training.
 
 Differs:
-    - Discount: not said in what was read; 0.999 here.
+    - Discount: not stated in the sources read; 0.999 here.
     - Value: the frozen head of the first stage and a residual one that starts at 0 in the paper; one head here, which
       goes on from the first stage.
-    - Cross-entropy: a sum over the tokens of a human program here; the paper does not say of which programs it is.
+    - Cross-entropy: a sum over the tokens of a human program here; the paper does not state which programs.
     - Factor of the first stage: 1/2, which the paper has not.
     - Cap of Q at the largest reward: left out, how is in an appendix that was not read.
     - Program without a verdict: left out of the loss as a whole; all but its last token would have a target.

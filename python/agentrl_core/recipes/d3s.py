@@ -18,7 +18,7 @@ Equations:
 
 Differs:
     - Shares: not in the sources; here 0.5 to 1 of the draws and 0.2 to 0.99 of the tokens, over 400 iterations.
-    - Denominator: not said; here the kept tokens; all tokens with `TopTokens(denominator="all")`.
+    - Denominator: not stated; here the kept tokens; all tokens with `TopTokens(denominator="all")`.
 
 Source: arXiv:2509.22115.
 """

@@ -4,9 +4,9 @@
 
 The environment pays 1 for a plan that passes the first gate and reports, as `reward.turns`, the share of its turns that
 agree with the results of the tools: all of them must. It reports 0 for a plan that fails the first gate, whose turns
-need no verifier. A verifier that failed marks the step `judge_failed`: the draw has no score. Tasks that nobody solved
-wait in a queue: every 5 iterations a fifth of the groups are taken from it, each task 5 times at most. How often and
-how many are proposals.
+need no verifier. If the verifier fails, it marks the step `judge_failed`, and the draw has no score. Unsolved tasks
+wait in a queue: every 5 iterations a fifth of the groups are taken from it, each task 5 times at most. These numbers
+are proposals.
 
 Equations:
     Read: notes on the paper, two of them public; the paper's text was not read.

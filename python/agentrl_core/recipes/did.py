@@ -12,13 +12,13 @@ Equations:
 
     - N1, differential information distribution: left out: it explains the loss, which needs no normalised one.
     - N2, preference that encodes it: exp(-L) of `Preference`.
-    - N3, power law of the pairs: left out: it says how rejected answers have to be distributed; pairs are given.
+    - N3, power law of the pairs: left out: it is about the distribution of rejected answers; here the pairs are given.
     - N4, entropy of the DID over a set: left out: it analyses a trained policy, nothing is trained by it.
     - N5, entropy of the DID by sampling: left out: it analyses a trained policy, nothing is trained by it.
     - N6, DPO: `Preference`, sums over the tokens of the policy.
 
 Differs:
-    - Weight beta: not said in what was read; 0.1 in the notes and here.
+    - Weight beta: not stated in the sources read; 0.1 in the notes and here.
 
 Source: "Differential Information Distribution" (arXiv:2505.23761). Needs: the model reference.
 """

@@ -19,7 +19,7 @@ Equations:
 
 Differs:
     - Quantile: learned for each step in the paper, that of the group here.
-    - Share and coefficient: not said; 0.25 and 0.5 here, by the notes.
+    - Share and coefficient: not stated; 0.25 and 0.5 here, by the notes.
     - Aim: costs are minimised in the paper, scores raised here.
 """
 

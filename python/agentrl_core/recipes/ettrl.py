@@ -19,7 +19,7 @@ Equations:
 
 Differs:
     - Minibatches: of one prompt each in TTRL's script; random draws here.
-    - Clip range: not said; 0.2 here.
+    - Clip range: not stated; 0.2 here.
     - KL: a penalty in TTRL's script, whose coefficient was not read; none here.
     - Unreadable answer: an answer of its own among the votes in TTRL's code; no vote here.
     - Votes: 64 in TTRL, of which 32 are trained; all leaves vote and are trained here.

@@ -9,7 +9,7 @@ G' and the number of contexts of a group are proposals.
 Equations:
     Read: the abstract, and summaries and notes of others; the paper's formulas were not read.
 
-    - N1 and N2, reward: left out: the environment pays it; the schedules of its weights are not said; one is
+    - N1 and N2, reward: left out: the environment pays it; the schedules of its weights are not stated; one is
       `reward.CombineReward(column="reward.format", coefficient=Schedule(2.0, 1.0, iterations=100))`.
     - N3, corrective context: `Fission`: prompt, failed attempt and diagnosis, untrained.
     - N4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a recovery group has its own statistics.

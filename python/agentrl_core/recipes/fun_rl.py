@@ -17,7 +17,7 @@ Equations:
 
 Differs:
     - Bonus: no formula in what was read; coefficient 0.4 and bound 1/2 of the notes here.
-    - Optimizer steps, clip range and KL: not said; 1, 0.2 and none here.
+    - Optimizer steps, clip range and KL: not stated; 1, 0.2 and none here.
 """
 
 from agentrl_core import Recipe

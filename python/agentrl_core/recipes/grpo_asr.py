@@ -20,7 +20,7 @@ Equations:
 
 Differs:
     - Empty reference: the paper's WER divides by 0; by 1 here.
-    - Clip, optimizer steps: not said; 0.2 and 1 here.
+    - Clip, optimizer steps: not stated; 0.2 and 1 here.
     - Frozen encoder: the user's model decides which parameters train.
 
 Needs: the facts `transcript` and `reference`, texts of an episode that has finished; the model reference, the policy

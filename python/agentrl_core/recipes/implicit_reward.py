@@ -19,8 +19,8 @@ Equations:
     - S5, DPO after the warm start: `Preference(beta=0.1)`.
 
 Differs:
-    - Learning rate: lower than usual in the paper, by a factor that is not said; the user's optimizer has it here.
-    - beta: not said; 0.1 here.
+    - Learning rate: lower than usual in the paper, by a factor that is not stated; the user's optimizer has it here.
+    - beta: not stated; 0.1 here.
 
 Source: Implicit Reward as the Bridge: A Unified View of SFT and DPO Connections (arXiv:2507.00018). Needs:
 demonstrations; then pairs; the model reference.

@@ -17,7 +17,7 @@ Equations:
 Differs:
     - Prefix: imitated with the intervention, as the abstract has it; one reading trains the intervention alone.
     - Epochs: 4 over about 1100 targets in the notes; as many as the loop makes here.
-    - Interventions that give the answer away: found by a pattern, `reveals`, here; the notes do not say how.
+    - Interventions that give the answer away: found by a pattern, `reveals`, here; how is not stated in the notes.
 
 Source: InT: Self-Proposed Interventions (arXiv:2601.14209). Needs: `Task.solution`, and a model that can write `number:
 text`. One that cannot, such as the small one that `agentrl train` makes, proposes nothing, and nothing is imitated.

@@ -27,7 +27,7 @@ Differs:
     - Rate of a task: of its last visit, as in the notes; the port has all rollouts, and clips it to 1e-6 and 1 - 1e-6.
     - Start: 1/2 for tasks without a visit, which spreads the total evenly; the port begins with five even iterations.
     - Leftovers: spread over unsolved tasks, as in the notes; the port leaves them unspent.
-    - Optimizer steps, clip range and KL: not said; 1, 0.2 and none here.
+    - Optimizer steps, clip range and KL: not stated; 1, 0.2 and none here.
 """
 
 from agentrl_core import Recipe

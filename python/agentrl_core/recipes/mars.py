@@ -13,8 +13,8 @@ WhitenedReturns(), DistinctCentred(), GroupRelative(column="advantage", level="t
 variance_eps=1e-8))`.
 
 Equations:
-    Read: the authors' code, its README, and a port of others, which tells the paper's text from the code; the text was
-    not read.
+    Read: the authors' code, its README, and a port of others, which separates the paper's formulas from the code. The
+    paper's text was not read.
 
     - N1, turn return: `Discounted(column="step_score")`.
     - N2, advantage by player: `GroupRelative(level="step", group_by="env_tag,agent", scale="none")`.

@@ -3,7 +3,7 @@
     R = 0.95 NDCG + 0.05 similarity of the target,   A = (R - mean) / (std + 1e-8)
     L = - mean over draws of sum over tokens of min(r A, clip(r, 0.8, 1.28) A); of recommendations in the best draw only
 
-The environment pays the gain of the ranking; the small continuous part tells equal ranks apart. Draws whose
+The environment pays the gain of the ranking; the small continuous part separates equal ranks. Draws whose
 recommendation is left out still count in the mean.
 
 Equations:

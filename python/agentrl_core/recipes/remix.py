@@ -25,10 +25,10 @@ Equations:
     - N6, advantage: `GroupRelative`, std of n - 1.
 
 Differs:
-    - KL: its coefficient is not said; 1e-3 here.
+    - KL: its coefficient is not stated; 1e-3 here.
     - Last policy of the second divergence: pi_{k-1} in the summaries; here p_k, which is the centre of the clip too.
     - Mixture: each trajectory by chance in the summaries; whole groups here, of both past policies alike.
-    - Clip: not said; 0.2 around the centre here.
+    - Clip: not stated; 0.2 around the centre here.
 """
 
 from agentrl_core import Recipe, Schedule

@@ -35,7 +35,7 @@ Differs:
     - Actions: of the old policy in the code, those of the batch here, which the old policy sampled.
     - Denominator: a sum over the denoising steps of an action in the paper, all of one number; a mean over all tokens
       here.
-    - Clip and epochs: not said; 0.2 and 4 here.
+    - Clip and epochs: not stated; 0.2 and 4 here.
     - Data: new rollouts are merged into it in the paper; each batch is trained once here.
 """
 

@@ -22,7 +22,7 @@ Differs:
     - KL: none in the paper's main experiments; 0.001 here, without which nothing is measured.
     - Budget: none in the paper; the training ends above 0.1, a proposal.
     - Predictor: the forward divergence in the paper, the reverse one here.
-    - Clip, optimizer steps: not said; 0.2 and 1 here.
+    - Clip, optimizer steps: not stated; 0.2 and 1 here.
 
 Source: RL's Razor: Why Online Reinforcement Learning Forgets Less (arXiv:2509.04259). Needs: the base model as
 reference.

@@ -21,18 +21,18 @@ Equations:
     - 8, chunk ratio: `Ratio("step")`.
     - 8b, chunk mask: `ImportanceWeight(level="step_geometric", kind="filter")`.
     - 9, chunk-level gradient: `Reinforce(negative="clamped")` with `Clip(1.0, 0.0)`.
-    - 10, hybrid of imitation and RL: not computed: its weights are not said. Here an expert's chunk has its return as
+    - 10, hybrid of imitation and RL: not computed: its weights are not stated. Here an expert's chunk has its return as
       weight.
     - N1, chunk-level resampling: `FromChunks`, at several anchors at once, or backwards (`kind="rollback"`).
     - 1, masked imitation: left out: it is a supervised stage before.
     - C2, normalisation of rewards: left out: an option of the code; returns are not normalised here.
 
 Differs:
-    - Discount: not said; 1 here. `Discounted(gamma=0.9)` would discount by chunks.
+    - Discount: not stated; 1 here. `Discounted(gamma=0.9)` would discount by chunks.
     - Clip range: [0, 1], which is `Clip(1.0, 0.0)`.
     - Positive and negative samples: split by the score in the code, by the sign of the return here; the same if
       only the last chunk is paid.
-    - Bound of the chunk mask: not said; 2 here.
+    - Bound of the chunk mask: not stated; 2 here.
     - Rollback: the paper begins at all chunks in turn; here one less is given once half of a group succeeds.
 
 Needs: rewards of steps; `recomputed_logprob`.

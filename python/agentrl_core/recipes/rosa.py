@@ -4,7 +4,7 @@
     L = mean over turns of (log p - log p_old - D)^2
 
 The policy that best trades the feedback r against its distance from the last one weighs the answer by exp(r / beta) /
-Z; Z is near 1 for a long answer. Every turn is a problem of its own. The value of beta is not said; it is 1 here.
+Z; Z is near 1 for a long answer. Every turn is a problem of its own. The value of beta is not stated; it is 1 here.
 
 Equations:
     Read: public reviews of the paper, and a note on it; the paper's text was not read.

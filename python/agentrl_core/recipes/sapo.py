@@ -19,7 +19,7 @@ Equations:
 Differs:
     - Groups of unequal size: the formula is a mean over each group and then over queries; here, as in the ports, one
       over all responses.
-    - Standard deviation: which one is not said; n - 1 here.
+    - Standard deviation: which one is not stated; n - 1 here.
     - Optimizer steps: 4 a batch in mathematics, as here; 2 for Qwen3-VL.
 """
 

@@ -16,7 +16,7 @@ Equations:
 Differs:
     - Repair beside the failure: the notes leave open whether it replaces it, as here.
     - Weights by the teacher's density, min(p / p_teacher, 2), in the notes if it is known; not here.
-    - Clip range, KL: not said; 0.2 and none here.
+    - Clip range, KL: not stated; 0.2 and none here.
 
 Needs: the agents judge (the process reward model) and teacher; `recomputed_logprob`, by the policy before the first
 update.

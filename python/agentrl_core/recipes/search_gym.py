@@ -16,7 +16,7 @@ Equations:
 
 Differs:
     - End of the first stage: a rate that reaches 0.7 in the notes, one above 0.7 here.
-    - Optimizer steps, clip range and KL: not said; 1, 0.2 and none here.
+    - Optimizer steps, clip range and KL: not stated; 1, 0.2 and none here.
 """
 
 from agentrl_core import Recipe

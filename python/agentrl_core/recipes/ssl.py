@@ -18,7 +18,7 @@ Equations:
     - S6, group advantage: `GroupRelative`.
 
 Differs:
-    - Form of the reward: C + alpha S in one note, valid S in the other; the second one here, since alpha was not said.
+    - Form of the reward: C + alpha S in one note, valid S in the other; the second one here, since no source has alpha.
     - Worth of tiers: one note has values that grow progressively; evenly spaced here, as in the other.
 
 Needs: the facts `dx` and `dy` of trajectories, and the reward's component `valid`.

@@ -21,10 +21,10 @@ Equations:
     - N5, value tokens: `ScoreAsReturn`, and `Where(column="success", at_least=0.0)` of the critic's `Train`.
 
 Differs:
-    - Lambda and discount: not said; 0.95 and none here, the usual ones.
-    - Optimizer steps, clip range and KL: not said; 1, 0.2 and none here.
+    - Lambda and discount: not stated; 0.95 and none here, the usual ones.
+    - Optimizer steps, clip range and KL: not stated; 1, 0.2 and none here.
     - Batch: constant in the paper, since finished responses give their slot to a new prompt; here an iteration asks
-      for as many groups as the caller says.
+      for the number of groups that the caller gives.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Equations:
 
 Differs:
     - KL: the paper gives no beta; none here. `Policy(kl=KL(...))` is the term.
-    - Clip: not said; 0.2 here, which does not act at the one step of the paper's settings.
+    - Clip: not stated; 0.2 here, which does not act at the one step of the paper's settings.
     - Phases without and with reasoning: prompts and rewards of the environment.
 """
 

@@ -14,14 +14,14 @@ Equations:
     - C1, discard of simple examples: `PoolFilter(below=1.0, spare=0.2, newest=True)`.
     - N1, pairs: `VerifiedPairs`.
     - N2, preference loss: `Preference(beta=0.1)`.
-    - N3, group advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; which std is not said.
+    - N3, group advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; which std is not stated.
 
 Differs:
     - Optimizer steps a batch: 512 responses by 128 are 4 in the first round of the paper and here; 8 in later rounds of
       the paper.
-    - Clip range: not said; 0.2 here.
-    - Long: not said; at least the mean length of the group here.
-    - Pairs of a task: not said; here every draw is in one pair at most.
+    - Clip range: not stated; 0.2 here.
+    - Long: not stated; at least the mean length of the group here.
+    - Pairs of a task: not stated; here every draw is in one pair at most.
     - Simple tasks that stay: exactly a fifth in the paper, each with probability 0.2 here.
 
 Source: VerIPO: Cultivating Long Reasoning in Video-LLMs via Verifier-Guided Iterative Policy Optimization

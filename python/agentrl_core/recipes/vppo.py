@@ -18,7 +18,7 @@ Equations:
     - 4, token mask: `TopTokens("dependency", 0.4)`, of an answer of n tokens the ceil(0.4 n) largest.
     - 5, factor of a response: `InputDependency(at_least=0.9)`, over the batch; its upper end makes the mean factor 1.
     - C3, factor of the code: the same, over a mini-batch.
-    - 6, objective: `Policy`, one mean over all tokens, those outside the mask too, as table 9 says, where the equation
+    - 6, objective: `Policy`, one mean over all tokens, those outside the mask too, as in table 9, where the equation
       has the mean of each response; `admit` filters groups.
     - C4, loss of the code: the same, with a dual clip of 3.
     - C5, entropy penalty: `drift=KL(0.06, "k1")`; its value is less by 0.06 times the mean of - log p_old, a constant.

@@ -27,7 +27,7 @@ Equations:
 Differs:
     - Examples: nearest by embedding in the paper; the library of solved tasks has no embeddings of their prompts.
     - Rounds: three planning phases by a review; as many as the budget needs here, a rollout for each of 4 tasks.
-    - Seeded rollouts: trained with their examples in the prompt; the notes do not say.
+    - Seeded rollouts: trained with their examples in the prompt here; not stated in the notes.
     - Clip range: not stated; 0.2 here.
 
 Source: arXiv:2510.06672.
