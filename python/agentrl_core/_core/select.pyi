@@ -37,6 +37,7 @@ def greedy(
     probabilities: _F64,
     weights: _F64,
     *,
+    value: str,
     total: int,
     low: int,
     high: int,

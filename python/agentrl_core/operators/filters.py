@@ -9,8 +9,6 @@ from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
-_SUCCESSES = 1
-"""Separates the draws of successes from those of failures."""
 _CLEAN = 1e-9
 """Added to each penalty, so that chance decides between successes without one."""
 
@@ -187,9 +185,9 @@ def resample_quota(
         negative = numbers < 0.0 if allowed is None else (numbers < 0.0) & allowed
         if negative.any():
             raise InvalidInputError(f"penalties: {numbers[negative][0]} is negative; give at least 0, or seed=None")
-        # The smallest products with exponential numbers are draws without replacement with weights 1 / penalty.
-        seeds = np.uint64(_core.rng.structural_seed(seed, _SUCCESSES)) + rows.astype(np.uint64)
-        numbers = -np.log1p(-_core.rng.uniform(seeds, 0)) * (numbers + _CLEAN)
+        known = np.isfinite(numbers) & (numbers >= 0.0)
+        weights = 1.0 / (np.where(known, numbers, 0.0) + _CLEAN)
+        numbers = np.where(known, _core.replay.race(rows, weights, key=_core.rng.structural_seed(seed, 1)), numbers)
     return _core.weight.quota(
         numbers,
         columns.flags(success, "success", length=count),

@@ -86,25 +86,17 @@ class GreedyAllocator(Allocator):
 
     def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
         """Return the number of rollouts of each task."""
-        rates = known["estimate"]
-        left = total - len(rates) * self.low
-        if self.weight == "failures" and left > 0:
-            return self._failures(rates, left)
-        weights = rates * (1.0 - rates) ** 2 if self.weight == "information" else np.ones(len(rates))
-        options = {"total": total, "low": self.low, "high": self.high, "gain_above": self.gain_above}
-        return _core.select.greedy(rates, weights, rest=rates == 0, **options).astype(np.int32)  # type: ignore[arg-type]
-
-    def _failures(self, rates: NDArray[np.float64], left: int) -> NDArray[np.int32]:
-        """Counts by `failures`, with so many rollouts left after `low` for each."""
-        sizes, failing = np.arange(self.low, self.high + 1), 1.0 - rates[:, None]
-        gains = np.diff(sizes * failing * (1.0 - failing ** (sizes - 1.0)), axis=1)
-        # A rollout that gains more than the one before it is given right after that one, so that the greedy order is
-        # the order of the least gain up to each. Rounding errors in the last bits must not order equal gains.
-        least = np.minimum.accumulate(np.round(gains, 12), axis=1)
-        order = np.argsort(-least, axis=None, kind="stable")[:left]
-        tasks, places = np.unravel_index(order, least.shape)
-        more = np.bincount(tasks[least[tasks, places] > self.gain_above], minlength=len(rates))
-        return (self.low + more).astype(np.int32)
+        rates, fails = known["estimate"], self.weight == "failures"
+        return _core.select.greedy(
+            rates,
+            rates * (1.0 - rates) ** 2 if self.weight == "information" else np.ones(len(rates)),
+            value="failures" if fails else "mixed",
+            total=total,
+            low=self.low,
+            high=self.high,
+            gain_above=self.gain_above,
+            rest=None if fails else rates == 0,
+        ).astype(np.int32)
 
 
 @dataclass(frozen=True)

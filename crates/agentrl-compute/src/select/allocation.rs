@@ -5,11 +5,34 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
 use crate::check::same_length;
-use crate::{Error, Result};
+use crate::{Error, Result, names};
+
+names! {
+    /// The value of n rollouts of a task, each of which succeeds with probability p.
+    "value" Value {
+        /// The probability of both outcomes: `1 - p^n - (1 - p)^n`.
+        Mixed = "mixed",
+        /// The expected number of failures beside a success: `n (1 - p) (1 - (1 - p)^(n - 1))`.
+        Failures = "failures",
+    }
+}
+
+impl Value {
+    /// The value that one rollout more than n adds.
+    fn gain(self, p: f64, n: f64) -> f64 {
+        let q = 1.0 - p;
+        match self {
+            Self::Mixed => p.powf(n) * q + q.powf(n) * p,
+            Self::Failures => q * (1.0 - q.powf(n)) + n * p * q.powf(n),
+        }
+    }
+}
 
 /// Options of [`greedy`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Greedy {
+    /// The value of a task's rollouts.
+    pub value: Value,
     /// All rollouts together.
     pub total: u64,
     /// The fewest of a task.
@@ -46,18 +69,18 @@ impl Ord for Offer {
     }
 }
 
-/// Rollouts of each task that maximise `sum_i weight_i (1 - p_i^n - (1 - p_i)^n)`, the weighted chance of a group with both
-/// outcomes, with `low <= n_i <= high` and at most `total` together.
+/// Rollouts of each task, given one at a time to where they gain most of the weighted [`Value`]; of equal gains to the
+/// earlier task. There are `low <= n_i <= high` of each and at most `total` together.
 ///
-/// The value of a task is concave in n for n of at least 1, so rollouts are given one at a time to where they gain most:
-/// `weight (p^n (1 - p) + (1 - p)^n p)`; of equal gains to the earlier task. Where `low` for each is more than the total, all
-/// get equally many, the first ones one more. What is left goes to the tasks of `rest` in turn (Knapsack RL gives it to those
-/// that were never solved).
+/// [`Value::Mixed`] is concave in n for n of at least 1, so that this maximises `sum_i weight_i (1 - p_i^n - (1 - p_i)^n)`.
+/// [`Value::Failures`] is not: a task that gains little by the next rollout waits, however much it would gain by the ones
+/// after. If `low` for each is more than the total, all get equally many, the first ones one more. What is left goes to the
+/// tasks of `rest` in turn (Knapsack RL gives it to those that were never solved).
 ///
 /// ```
-/// use agentrl_compute::select::{Greedy, greedy};
+/// use agentrl_compute::select::{Greedy, Value, greedy};
 ///
-/// let options = Greedy { total: 8, low: 2, high: 8, gain_above: 0.0 };
+/// let options = Greedy { value: Value::Mixed, total: 8, low: 2, high: 8, gain_above: 0.0 };
 /// // The third rollout of p = 0.5 gains 0.25, that of p = 0.9 0.09, of p = 1 nothing.
 /// assert_eq!(greedy(&[0.5, 0.9, 1.0], &[1.0; 3], None, &options)?, [4, 2, 2]);
 /// # Ok::<(), agentrl_compute::Error>(())
@@ -72,7 +95,7 @@ pub fn greedy(probabilities: &[f64], weights: &[f64], rest: Option<&[bool]>, opt
     if let Some(rest) = rest {
         same_length("rest", rest.len(), "probabilities", tasks)?;
     }
-    let Greedy { total, low, high, gain_above } = *options;
+    let Greedy { value, total, low, high, gain_above } = *options;
     bounds(tasks, total, low, high)?;
     if !(gain_above.is_finite() && gain_above >= 0.0) {
         return Err(Error::invalid(format!("gain_above is {gain_above}; give a finite number of at least 0")));
@@ -92,8 +115,7 @@ pub fn greedy(probabilities: &[f64], weights: &[f64], rest: Option<&[bool]>, opt
     let mut counts = vec![low; tasks];
     let mut left = total - tasks as u64 * u64::from(low);
     let offer = |row: usize, count: u32| {
-        let (p, n) = (probabilities[row], f64::from(count));
-        let gain = weights[row] * (p.powf(n) * (1.0 - p) + (1.0 - p).powf(n) * p);
+        let gain = weights[row] * value.gain(probabilities[row], f64::from(count));
         (count < high && gain > gain_above).then_some(Offer { gain, row })
     };
     let mut offers: BinaryHeap<Offer> = (0..tasks).filter_map(|row| offer(row, low)).collect();
@@ -321,21 +343,31 @@ mod tests {
 
     #[test]
     fn what_is_left_goes_to_the_unsolved() -> Result<()> {
-        let options = Greedy { total: 20, low: 2, high: 8, gain_above: 0.1 };
+        let options = Greedy { value: Value::Mixed, total: 20, low: 2, high: 8, gain_above: 0.1 };
         // p = 0.5: the third gains 0.25, the fourth 0.125, the fifth 0.0625: four. p = 1 keeps two. 14 are left for the
         // two at 0, who get 6 each beyond their 2 before they are full.
         let found = greedy(&[0.5, 1.0, 0.0, 0.0], &[1.0; 4], Some(&[false, false, true, true]), &options)?;
         assert_eq!(found, [4, 2, 7, 7]);
         let found = greedy(&[0.5, 1.0, 0.0, 0.0], &[1.0; 4], None, &options)?;
         assert_eq!(found, [4, 2, 2, 2]);
-        let poor = Greedy { total: 5, low: 2, ..options };
+        let poor = Greedy { value: Value::Mixed, total: 5, low: 2, ..options };
         assert_eq!(greedy(&[0.5, 0.5, 0.5], &[1.0; 3], None, &poor)?, [2, 2, 1]);
         Ok(())
     }
 
     #[test]
+    fn failures_beside_a_success() -> Result<()> {
+        // p = 1/2: 0, 1/2, 9/8, 7/4 of 1 to 4 rollouts; p = 3/4: 0, 3/8, 45/64. Gains: 1/2, 5/8, 5/8; 3/8, 21/64.
+        let options = Greedy { value: Value::Failures, total: 5, low: 1, high: 4, gain_above: 0.0 };
+        assert_eq!(greedy(&[0.5, 0.75], &[1.0; 2], None, &options)?, [4, 1]);
+        assert_eq!(greedy(&[0.5, 0.75], &[1.0; 2], None, &Greedy { total: 7, ..options })?, [4, 3]);
+        assert_eq!(greedy(&[0.0, 1.0], &[1.0; 2], None, &options)?, [1, 1]);
+        Ok(())
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
-        let options = Greedy { total: 4, low: 1, high: 4, gain_above: 0.0 };
+        let options = Greedy { value: Value::Mixed, total: 4, low: 1, high: 4, gain_above: 0.0 };
         for p in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
             assert_eq!(
                 message(greedy(&[p], &[1.0], None, &options)),
@@ -402,7 +434,7 @@ mod tests {
             let weights = &weights[..tasks];
             let high = low + more;
             let total = tasks as u64 * u64::from(low) + spare;
-            let options = Greedy { total, low, high, gain_above: 0.0 };
+            let options = Greedy { value: Value::Mixed, total, low, high, gain_above: 0.0 };
             let found = greedy(&probabilities, weights, None, &options)?;
             prop_assert!(found.iter().map(|&n| u64::from(n)).sum::<u64>() <= total);
             prop_assert!(found.iter().all(|n| (low..=high).contains(n)));
@@ -410,6 +442,15 @@ mod tests {
             let all = choices(tasks, low, high);
             let best = all.iter().filter(fits).map(|counts| value(&probabilities, weights, counts)).fold(f64::MIN, f64::max);
             prop_assert!((value(&probabilities, weights, &found) - best).abs() < 1e-12);
+        }
+
+        #[test]
+        fn gains_are_differences_of_values(p in 0.0_f64..=1.0, n in 1_u32..40) {
+            let n = f64::from(n);
+            let mixed = |n: f64| 1.0 - p.powf(n) - (1.0 - p).powf(n);
+            let failures = |n: f64| n * (1.0 - p) * (1.0 - (1.0 - p).powf(n - 1.0));
+            prop_assert!((Value::Mixed.gain(p, n) - (mixed(n + 1.0) - mixed(n))).abs() < 1e-12);
+            prop_assert!((Value::Failures.gain(p, n) - (failures(n + 1.0) - failures(n))).abs() < 1e-12);
         }
 
         #[test]

@@ -10,7 +10,7 @@ mod posterior;
 mod predicted;
 mod rows;
 
-pub use allocation::{Greedy, best_arms, greedy, shares};
+pub use allocation::{Greedy, Value, best_arms, greedy, shares};
 pub use choice::{drawn, independent, log_total, permuted, successive, top};
 pub use posterior::beta_draws;
 pub use predicted::attended;

@@ -1,10 +1,11 @@
 //! Task selection for Python.
 
-use agentrl_compute::select::{self, Greedy};
+use agentrl_compute::select::{self, Greedy, Value};
 use pyo3::prelude::*;
 
 use super::columns::{Column, Made, made, optional, run};
-use crate::arrays::{Whole, slice};
+use crate::arrays::{Name, Whole, slice};
+use crate::error::to_python;
 
 /// Which tasks, and how many rollouts of each.
 #[pymodule(submodule, name = "select", module = "agentrl_core._core")]
@@ -122,12 +123,13 @@ fn attended<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (probabilities, weights, *, total, low, high, gain_above, rest=None))]
+#[pyo3(signature = (probabilities, weights, *, value, total, low, high, gain_above, rest=None))]
 #[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
 fn greedy<'py>(
     py: Python<'py>,
     probabilities: Column<'py, f64>,
     weights: Column<'py, f64>,
+    value: Name,
     total: Whole<u64>,
     low: Whole<u32>,
     high: Whole<u32>,
@@ -136,8 +138,9 @@ fn greedy<'py>(
 ) -> PyResult<Made<'py, u32>> {
     let (probabilities, weights) = (slice("probabilities", &probabilities)?, slice("weights", &weights)?);
     let rest = optional("rest", rest.as_ref())?;
+    let value = Value::from_name(&value).map_err(to_python)?;
     let options =
-        Greedy { total: total.named("total")?, low: low.named("low")?, high: high.named("high")?, gain_above };
+        Greedy { value, total: total.named("total")?, low: low.named("low")?, high: high.named("high")?, gain_above };
     made(py, probabilities.len(), || select::greedy(probabilities, weights, rest, &options))
 }
 
