@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component.rows import Rows
+from agentrl_core.component.rows import Rows, sum_rows
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -52,10 +52,8 @@ def _advantages(batch: Batch) -> NDArray[np.float64]:
     """Return the mean advantage of the trainable tokens of each draw; 0 of a draw without any."""
     rows = Rows(batch, "token")
     trained = rows.flags("trainable")
-    draws, values = rows.draws[trained], rows.values("advantage")[trained]
-    counts = np.bincount(draws, minlength=batch.num_draws)
-    means: NDArray[np.float64] = np.bincount(draws, weights=values, minlength=batch.num_draws) / np.maximum(counts, 1)
-    return means
+    total = sum_rows(np.where(trained, rows.values("advantage"), 0.0), rows.draws, batch.num_draws)
+    return np.asarray(total / np.maximum(sum_rows(trained, rows.draws, batch.num_draws), 1.0))
 
 
 def _ties(values: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
