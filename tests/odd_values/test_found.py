@@ -14,9 +14,13 @@ from odd_inputs import deep
 from odd_rollouts import WORK, Program, World
 
 from agentrl_core import Batch, Collector, Forest, Store, group, recipes
+from agentrl_core.engine import Request, Sampling, Segment
+from agentrl_core.engine.base import checked_segment
 from agentrl_core.env import StepResult
 from agentrl_core.exceptions import AgentRLError, InvalidInputError, RecipeError
+from agentrl_core.integrations.trajectories import from_verifiers
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Prefix
 from agentrl_core.rollout.branch_record import BranchRecord
 
 HALF = "\ud800"
@@ -41,6 +45,16 @@ def frozen() -> Batch:
 
 def rows(**options: Any) -> Callable[[], object]:
     return on(lambda forest, path, _: forest.append_many([path], [[1]], kind="action", **options))
+
+
+def trace(*, logprobs: list[float] | None = None, score: float = 1.0) -> dict[str, Any]:
+    """A trace of one sampled token."""
+    user: dict[str, Any] = {"parent": None, "message": {"role": "user", "content": "hi"}, "token_ids": [1, 2]}
+    answer = {"parent": 0, "sampled": True, "message": {"role": "assistant", "content": "yo"}, "token_ids": [3, 4]}
+    answer |= {"mask": [False, True], "logprobs": logprobs or [-0.5]}
+    rewards = {"right": {"score": score, "weight": 1.0}}
+    nodes = [user | {"mask": [False, False]}, answer]
+    return {"version": 1, "task": {"type": "T", "data": {}, "key": "t"}, "nodes": nodes, "rewards": rewards}
 
 
 GRPO = recipes.GRPO.to_dict()
@@ -72,6 +86,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "deep document": (lambda: Recipe.from_toml(f"a = {'[' * 5000}{']' * 5000}"), "not valid TOML"),
     "empty key": (lambda: Recipe.from_dict({**GRPO, "": 1}), "'' is unknown"),
     "recipe": (lambda: recipes.GRPO.replace(name=HALF), "name="),
+    "round": (on(lambda forest, path, _: forest.log_decision("stop", path, in_round=2**31)), "in_round is 2147483648"),
+    "title": (lambda: Prefix(["go"], title=HALF), "title"),
+    "probability": (lambda: frozen().with_draws([0], probability=[10**400], iteration=0), "probability has whole"),
+    "values": (lambda: frozen().with_columns("draw", **{"\0": [10**400, 1]}), "the column of name '\\x00' has whole"),
+    "log-probs of traces": (lambda: from_verifiers([trace(logprobs=[-(10**400)])]), "turn 0: logprobs has whole"),
+    "score of traces": (lambda: from_verifiers([trace(score=10**400)]), "reward 'right' is larger than any float"),
 }
 
 
@@ -150,3 +170,18 @@ def test_a_program_that_says_it_is_told(name: str) -> None:
     world = World()
     with pytest.raises(InvalidInputError, match=message):
         Collector(world, world, recipes.GRPO.replace(rollout=Program()), task_pool=2)(tasks=2, group_size=2)
+
+
+def test_a_phase_without_components_is_kept() -> None:
+    bare = Recipe.from_dict({**GRPO, "reward": []})
+    assert bare.reward is None
+    assert bare.to_dict()["reward"] == []
+    assert Recipe.from_toml(bare.to_toml()) == bare != recipes.GRPO
+
+
+def test_counts_of_a_segment_are_whole_numbers() -> None:
+    request = Request(np.array([1, 2], np.int32), 0, Sampling(max_tokens=4))
+    counts = {"policy_version": np.int32(2), "seed": np.uint64(0), "cached_tokens": np.int32(1)}
+    said = Segment(np.array([3], np.int32), np.array([-0.5], np.float32), None, "stop", **counts)
+    kept = checked_segment(said, request, 10)
+    assert {type(getattr(kept, name)) for name in counts} == {int}
