@@ -51,6 +51,7 @@ def train(folder: Path, iterations: int, *, cpu: bool) -> None:
             llm.update_weights(model, version=iteration + 1)
             print(f"iteration {iteration}: reward {batch.column('reward', 'draw').mean():.3f}")
             collector.end_iteration(batch, updates.metrics, checkpoint=f"checkpoints/{iteration + 1}")
+    accelerator.wait_for_everyone()  # a rank that ends while gloo still holds its tensors aborts
     accelerator.end_training()
 
 

@@ -81,4 +81,5 @@ if __name__ == "__main__":
     parser.add_argument("--iterations", type=int, default=8)
     dist.init_process_group("gloo")
     train(**vars(parser.parse_args()))
+    dist.barrier()  # without it, a rank may end while gloo still holds its tensors, and abort
     dist.destroy_process_group()

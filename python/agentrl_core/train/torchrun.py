@@ -33,6 +33,8 @@ def joined_ranks(device: str) -> Iterator[str]:
     distributed.init_process_group(backend, timeout=_LONGEST_ITERATION)
     try:
         yield device
+        # Where Python ends while a thread of gloo still holds the tensors of the last message, the process aborts.
+        distributed.barrier()
     finally:
         distributed.destroy_process_group()
 
