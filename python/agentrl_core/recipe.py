@@ -308,6 +308,11 @@ class Recipe:
         """Names of the models of `model_columns`, such as `reference`."""
         return tuple(dict.fromkeys(str(column.model) for column in self.model_columns))
 
+    @property
+    def needs_losses(self) -> bool:
+        """Whether a component learns from what each draw lost: close the iteration with `updates.with_losses()`."""
+        return any(link.needs_losses for phase in PHASES for link in self.chain(phase))
+
     def next_states(self, states: Mapping[str, State], closed: IterationRecord) -> dict[str, State]:
         """Return the states of all stateful components after an iteration, which the next one starts with.
 
@@ -391,7 +396,13 @@ class Recipe:
         return batch
 
     def updates(
-        self, batch: Batch, *, stage: str = "update", seed: int = 0, models: Mapping[str, Any] | None = None
+        self,
+        batch: Batch,
+        *,
+        stage: str = "update",
+        seed: int = 0,
+        models: Mapping[str, Any] | None = None,
+        draw_losses: bool | None = None,
     ) -> Updates:
         """Return the optimizer steps of a batch, to iterate over: those of each loss of a stage in turn.
 
@@ -400,6 +411,8 @@ class Recipe:
             stage: stage of the losses; see `loss.Train`.
             seed: for the order of draws in minibatches.
             models: PyTorch models by name, which hooks of the recipe modify, or None.
+            draw_losses: record what each draw loses, for `Updates.with_losses`. In the layout `tree`, branches then
+                have rows of their own for the tokens that they share. None: if the recipe needs it (`needs_losses`).
 
         Raises:
             RecipeError: a column is missing (the message shows the call that adds it), or the stage has no loss.
@@ -430,6 +443,7 @@ class Recipe:
             between=between,
             stages=again,
             metrics_of_all=bool(self.controllers),
+            draw_losses=self.needs_losses if draw_losses is None else draw_losses,
         )
 
     def run_hooks(self, updates: Updates, **models: Any) -> HookResult:

@@ -287,7 +287,7 @@ def test_the_loops_of_the_components(world: Any, warm_policy: tuple[Any, Any]) -
     names = {"recipes": recipes, "advantage": advantage, "loss": loss, "policy": policy, "trained": trained}
     recipe = recipes.GRPO.replace(advantage=advantage.Gae())
     batch = arl.annotate(arl.annotate(batch, "value", critic), "old_value", critic)
-    assert len(blocks("components")) == 2
+    assert len(blocks("components")) == 3
     made = run("components", {**names, "batch": recipe.credit(batch)}, only=0)
     assert [each.model for each in made["recipe"].updates(recipe.credit(batch))] == ["critic", "critic", "policy"]
     once = copy.deepcopy(policy.state_dict())
@@ -295,6 +295,8 @@ def test_the_loops_of_the_components(world: Any, warm_policy: tuple[Any, Any]) -
     batch = recipes.GRPO.credit(batch).with_columns("draw", advantage=np.linspace(-1.0, 1.0, batch.num_draws))
     run("components", {**names, "recipe": recipes.GRPO, "optimizer": optimizer, "batch": batch}, only=1)
     assert any(not torch.equal(once[name], value) for name, value in policy.state_dict().items())
+    losses = run("components", {**names, "recipe": recipes.GRPO, "optimizer": optimizer, "batch": batch}, only=2)
+    assert np.isfinite(losses["batch"].column("loss", "draw")).all()
 
 
 def test_every_block_says_its_language() -> None:

@@ -104,6 +104,8 @@ def test_it_is_scored_and_credited_on_what_its_environment_says(name: str) -> No
     if recipe.advantage:  # recipes of teachers have none
         advantages = batch.column("advantage", "token")
         assert np.isfinite(advantages[np.isfinite(batch.column("score", "token"))]).all()
+    if recipe.needs_losses:
+        batch = batch.with_columns("draw", loss=np.zeros(batch.num_draws))
     recipe.next_states({}, IterationRecord.of(batch))
 
 

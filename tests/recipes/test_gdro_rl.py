@@ -21,14 +21,19 @@ from agentrl_core.recipes.gdro_rl import DifficultyScaled
 
 def lossy(losses: list[float], success: list[int], groups: list[int]) -> Batch:
     batch = small([(group, [1]) for group in groups], draw_score=[0.0] * len(groups), draw_success=success)
-    return batch.with_columns("draw", **{"reward.loss": losses})
+    return batch.with_columns("draw", loss=losses)
 
 
 def run(component: DifficultyScaled, batches: Sequence[Batch]) -> list[tuple[list[float], dict[str, Any]]]:
-    """The weights of batch after batch, and the state after each, which goes through JSON in between."""
+    """The weights of batch after batch, and the state after each, which goes through JSON in between.
+
+    The updates see the losses of a batch with the weights.
+    """
     state, made = component.initial_state(), []
     for batch in batches:
         closed = component.add_columns(state, batch)
+        seen = batch.column("loss", "draw") * closed.column("weight", "draw")
+        closed = closed.with_columns("draw", loss=seen)
         state = json.loads(json.dumps(component.next(state, IterationRecord.of(closed))))
         made.append((closed.column("weight", "draw").astype(float).tolist(), state))
     return made
@@ -42,27 +47,31 @@ def test_difficulty_by_hand() -> None:
     component = DifficultyScaled(bins=4, smoothing=0.5, coefficient=1.0, score_at_most=1.0, hysteresis=0.0, history=2)
     first = lossy([1.0, 3.0, 4.0], [0, 0, 1], [0, 0, 1])
     second = lossy([2.0, 2.0, 6.0], [0, 0, 1], [0, 0, 1])
-    (weights, state), (weights_next, _) = run(component, [first, second])
-    # Both tasks are new, hence in bin 2: S = 0.5 (2 + 4) / 2 = 1.5, of which 1 counts.
-    close(weights, [math.e] * 3)
-    assert state == {
-        "tasks": ["task 0", "task 1"],
-        "visits": [[-1, 0], [-1, 1]],
-        "bins": [0, 3],
-        "scores": [0.0, 0.0, 1.5, 0.0],
-    }
-    # Now they are in bins 0 and 3, with S = 1 and 3.
-    close(weights_next, [math.e] * 3)
+    (weights, state), (weights_next, state_next), (weights_last, _) = run(component, [first, second, first])
+    # Nothing is known, so all weigh the same. Both tasks are new, hence in bin 2: S = 0.5 (2 + 4) / 2 = 1.5.
+    close(weights, [1.0] * 3)
+    assert state["tasks"] == ["task 0", "task 1"]
+    assert state["visits"] == [[-1, 0], [-1, 1]]
+    assert state["bins"] == [0, 3]
+    close(state["scores"], [0.0, 0.0, 1.5, 0.0])
+    # Now they are in bins 0 and 3, where nothing was lost yet; then S = 1 and 3, of which 1 counts.
+    close(weights_next, [1.0] * 3)
+    close(state_next["scores"], [1.0, 0.0, 1.5, 3.0])
+    close(weights_last, [math.e] * 3)
     shares = run(
-        DifficultyScaled(bins=4, smoothing=0.5, coefficient=0.1, per_share=True, hysteresis=0.0), [first, second]
+        DifficultyScaled(bins=4, smoothing=0.5, coefficient=0.1, per_share=True, hysteresis=0.0),
+        [first, second, first],
     )
     close(shares[1][1]["scores"], [2.0, 0.0, 1.5, 6.0])
-    close(shares[1][0], [math.exp(0.2)] * 2 + [math.exp(0.3)])
-    likely = run(DifficultyScaled(bins=2, smoothing=1.0, coefficient=0.5, kind="probability", explore=0.2), [first])
-    weights_of_bins = np.exp([0.0, 1.5])
-    close(likely[0][0], [2 * (0.8 * weights_of_bins[1] / weights_of_bins.sum() + 0.1)] * 3)
-    capped = DifficultyScaled(bins=2, smoothing=1.0, coefficient=1.0, at_most=2.0)(first)
-    assert capped.column("weight", "draw").tolist() == [2.0] * 3
+    close(shares[2][0], [math.exp(0.2)] * 2 + [math.exp(0.3)])
+    likely = run(
+        DifficultyScaled(bins=2, smoothing=1.0, coefficient=0.5, kind="probability", explore=0.2), [first, second]
+    )
+    shares_of_bins = np.exp([0.0, 1.5]) / np.exp([0.0, 1.5]).sum()
+    close(likely[0][0], [1.0] * 3)
+    close(likely[1][0], 2 * (0.8 * shares_of_bins[[0, 0, 1]] + 0.1))
+    capped = run(DifficultyScaled(bins=2, smoothing=1.0, coefficient=1.0, at_most=2.0), [first, second])
+    close(capped[1][0], [1.0, 1.0, 2.0])
 
 
 def test_a_task_changes_its_bin_only_well_beyond_the_border() -> None:
@@ -91,10 +100,10 @@ def test_tasks_one_by_one(iterations: list[list[tuple[int, int, int]]], history:
         groups = [draw[0] for draw in draws]
         batches.append(lossy([float(draw[2]) for draw in draws], [draw[1] for draw in draws], groups))
         own = {task: bins.get(f"task {task}", 1) for task in groups}
+        weights = [min(math.exp(0.65 * min(scores[own[task]], 3.0)), 15.0) for task in groups]
         for place in set(own.values()):
             means = [np.mean([d[2] for d in draws if d[0] == task]) for task in own if own[task] == place]
             scores[place] = 0.7 * scores[place] + 0.3 * float(np.mean(means))
-        weights = [min(math.exp(0.65 * min(scores[own[task]], 3.0)), 15.0) for task in groups]
         for task, place in own.items():
             name, won = f"task {task}", int(any(draw[1] for draw in draws if draw[0] == task))
             visits[name] = [*visits.get(name, []), won][-history:]
@@ -118,9 +127,17 @@ def test_what_is_not_known_of_difficulty_changes_nothing() -> None:
     batch = batch.with_columns("draw", score=[0.0, 0.0, math.nan], weight=[1.0, 1.0, 7.0])
     ((weights, state),) = run(DifficultyScaled(bins=2, smoothing=1.0, coefficient=1.0, history=1), [batch])
     # The loss of task 1 is not known, and it is in the same bin; task 2 has no score.
-    close(weights, [math.e, math.e, 7.0])
+    close(weights, [1.0, 1.0, 7.0])
+    close(state["scores"], [0.0, 1.0])
     assert state["tasks"] == ["task 0", "task 1"]
     assert state["visits"] == [[1], [1]]
+
+
+def test_an_iteration_without_updates_teaches_nothing() -> None:
+    component = DifficultyScaled(bins=2)
+    ((_, state),) = run(component, [lossy([math.nan, math.nan], [1, 0], [0, 1])])
+    assert state["scores"] == [0.0, 0.0]
+    assert state["bins"] == [1, 0]
 
 
 @pytest.mark.parametrize(

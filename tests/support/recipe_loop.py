@@ -185,6 +185,8 @@ class Loop:
         self.step(updates)
         changed = self.recipe.run_hooks(updates, **self.models).changed
         self.changed |= set(changed) - set(self.recipe.frozen)  # restored ones are what they were
+        if self.recipe.needs_losses:
+            batch = updates.with_losses()
         self.batches.append(batch)
         checkpoint = f"{collect.iteration}.pt"
         if folder is not None:
@@ -221,6 +223,9 @@ class Loop:
         """The batch with what only models can say, and what a recipe asks of each token."""
         for column in _asked(self.recipe):
             if batch.has(column.name, column.level):
+                continue
+            if column.name == "gradient_norm":
+                batch = arl.annotate(batch, column.name, self.reader(column.model), level="draw", max_tokens=TOKENS)
                 continue
             rows = batch.num_draws if column.level == "draw" else int(batch.offsets("step")[-1])
             if column.level == "draw" or (column.level == "step" and not _is_answer(column.name)):

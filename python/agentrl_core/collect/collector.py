@@ -28,6 +28,7 @@ from agentrl_core.collect.iteration import (
     BuiltBatch,
     IterationInputs,
     attach_current_state,
+    check_losses,
     check_stepped,
     iteration_record,
     scores,
@@ -280,7 +281,8 @@ class Collector:
             InvalidInputError: the batch is of another iteration than the one that is open, or `metrics` has a table
                 `collect` or `tokens` of its own.
             RecipeError: a hook of the recipe decides about optimizer steps (`schedule.SkipStep`,
-                `recipes.vcpo.ScaleLearningRate`), and `Update.step` was not called.
+                `recipes.vcpo.ScaleLearningRate`), and `Update.step` was not called; or the recipe learns from what
+                draws lost, and the batch is not that of `Updates.with_losses`.
         """
         if not isinstance(batch, Batch):
             raise InvalidInputError(f"end_iteration: batch is not a Batch ({batch!r}); pass the trained batch")
@@ -294,6 +296,7 @@ class Collector:
                 f"its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
+        check_losses(self.recipe, batch)
         metrics = with_counts(batch, metrics)
         # On the whole batch and with the state at the start of the iteration, so that a restart gives the same result.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)

@@ -168,6 +168,19 @@ def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
         )
 
 
+def check_losses(recipe: Recipe, batch: Batch) -> None:
+    """Refuse a batch without the losses of draws that the recipe learns from.
+
+    Raises:
+        RecipeError: it has no draw column `loss`.
+    """
+    if recipe.needs_losses and batch.num_draws and not batch.has("loss", "draw"):
+        raise RecipeError(
+            f"recipe {recipe.name!r} learns from what each draw lost, but the batch has no draw column 'loss'; pass "
+            "updates.with_losses() to end_iteration"
+        )
+
+
 def iteration_record(
     batch: Batch, metrics: Mapping[str, object], iteration: int, pool: Pool, score: Callable[[Batch], Batch]
 ) -> IterationRecord:

@@ -102,6 +102,11 @@ class Component:
         """Columns it adds because of its options."""
         return ()
 
+    @property
+    def needs_losses(self) -> bool:
+        """Whether its `next` reads what each draw lost in the updates, the column of `Updates.with_losses`."""
+        return False
+
     @classmethod
     def title(cls) -> str:
         """Return the name for error messages: package and class, such as `loss.Policy`."""

@@ -142,9 +142,11 @@ def require_made_columns(recipe: str, phase: str, link: Component, batch: Any) -
 
 
 def annotate_call(column: Column) -> str:
-    """Return the call with which a model computes a column; columns of steps and draws use a probe."""
+    """Return the call with which a model computes a column; columns of steps and draws use a probe, but for norms."""
     if column.model is None:
         return f"batch = arl.annotate(batch, {column.name!r}, model)"
+    if column.name.endswith("gradient_norm"):
+        return f"batch = arl.annotate(batch, {column.name!r}, {column.model}, level='draw')"
     probe = "" if column.level == "token" else ", probe=probe"
     return f"batch = arl.annotate(batch, {column.name.removesuffix('_before')!r}, {column.model}{probe})"
 

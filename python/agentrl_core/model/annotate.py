@@ -39,7 +39,7 @@ def annotate(
     prompts: Iterable[ArrayLike] | None = None,
     tokenizers: tuple[Any, Any] | None = None,
     draws: ArrayLike | None = None,
-    level: Literal["node_token", "step"] = "node_token",
+    level: Literal["node_token", "step", "draw"] = "node_token",
     layout: PackLayout = "auto",
     group: distributed.ProcessGroup | None = None,
 ) -> Batch:
@@ -50,7 +50,8 @@ def annotate(
     Args:
         batch: the batch.
         column: name of the new column. It ends with the answer of `Pack.run` that a model gives: `reference_logprob`,
-            `recomputed_logprob`, `current_entropy`, `value`, `old_value`, `sum_probability_squared`.
+            `recomputed_logprob`, `current_entropy`, `value`, `old_value`, `sum_probability_squared`; or, at level
+            `draw`, with `gradient_norm`.
         model: a model, run at each token's sampling temperature; or a function that takes a `Pack` of sequences and
             returns `[N]` values, for a column of any name. Dropout follows the model's mode: call `model.eval()` for a
             reference. Or `model.spans.Tags` or `model.spans.Parsed`, for a column of any name at level `token` that
@@ -68,7 +69,8 @@ def annotate(
         draws: `bool[draws]`, which are run, such as `Where(source="replay").holds(batch)`; None: all. Tokens of the
             others keep the value that they have. Not with a probe.
         level: `step`: what is said where the first trained token of each step is predicted, before the action: V(s_t)
-            of a critic of steps (`loss.Value(level="step")` trains it).
+            of a critic of steps (`loss.Value(level="step")` trains it). `draw`: the norm of the gradient of log p of
+            each draw's trained tokens, by the parameters that require one; it takes a backward pass for each draw.
         layout: how a model computes packs, as of `Update.pack`. A function gets sequences for `auto`.
         group: ranks that share the work: each runs a part of the packs, and all get the whole column. All call it with
             the same batch. None: those over which the model is wrapped (DistributedDataParallel, FSDP); else this
@@ -128,6 +130,17 @@ def annotate(
         if given != "level" or level != "node_token":
             raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
         return _with_answers_to_probe(batch, column, cast("Any", model), max_tokens, probe, layout, group)
+    if level == "draw":
+        if not column.endswith("gradient_norm") or not isinstance(model, torch.nn.Module) or top_k or prompts:
+            raise InvalidInputError(
+                f"level is 'draw' for column {column!r}; give a torch.nn.Module and a name that ends with "
+                "'gradient_norm', without top_k and prompts"
+            )
+        from agentrl_core.model.gradient_norms import gradient_norms
+
+        among = _ranks_of(model, group)
+        norms = gradient_norms(batch, model, chosen, max_tokens=max_tokens, layout=layout, group=among)
+        return batch.with_columns("draw", **{column: norms})
     # A function may not know trees. Either way a stored token is asked once, whichever draws train it.
     planned: Layout = "tree" if layout == "tree" else "sequence"
     if isinstance(model, torch.nn.Module) and layout == "auto":
@@ -152,7 +165,7 @@ def annotate(
         return batch.with_columns("node_token", **_columns(names, table, top_k))
     values = table[:, 0]
     if level != "step":
-        raise InvalidInputError(f"level is {level!r}; give 'node_token' or 'step'")
+        raise InvalidInputError(f"level is {level!r}; give 'node_token', 'step' or 'draw'")
     of_steps = batch.offsets("token")
     found = np.full(len(of_steps) - 1, np.nan, np.float32)
     if len(chosen) < batch.num_draws and batch.has(column, "step"):

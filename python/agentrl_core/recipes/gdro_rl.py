@@ -3,22 +3,19 @@
 Weight goes to the difficulties at which the policy loses most. A task's difficulty p is the share of its last 50
 visits in which at least one draw succeeded; ten bins cut [0, 1] into equal parts, and a task changes its bin only
 when p is more than 0.03 beyond its border. With the mean loss l_b over the tasks of bin b in the batch (each the mean
-of its draws)
+of what its draws lost in the updates: `updates.with_losses()`)
 
     S_b <- 0.88 S_b + 0.12 l_b,    w_b = min(exp(0.65 clip(S_b, -3, 3)), 15),
 
-the draws of bin b weigh w_b. Rollout-GDRO chooses the number of rollouts of each bin by a bandit under a price, which
-keeps their mean at 4: `BanditAllocator`. Advantages and loss are GRPO's, with a penalty of 0.001,
-in 4 optimizer steps a batch.
-
-The signal of both is missing in part: the paper takes the policy's loss, which only the update knows. Here an
-environment pays what a draw loses, as the component `loss` of its reward, and the bandit takes the mean reward.
+the draws of bin b weigh w_b in the next batch. Rollout-GDRO chooses the number of rollouts of each bin by a bandit
+under a price, which keeps their mean at 4: `BanditAllocator`, which takes the mean reward instead of the loss.
+Advantages and loss are GRPO's, with a penalty of 0.001, in 4 optimizer steps a batch.
 
 Equations:
     Read: the paper's sections 2.2 and 3.1 to 3.3, and the public code with its scripts.
 
     - 5, surrogate: `Policy("sequence_mean")`.
-    - 7, prompt loss: left out: the reward's component `loss` stands for it.
+    - 7, prompt loss: `Updates.with_losses`, the mean over a batch's optimizer steps.
     - 10, pass@k: `DifficultyScaled(history=50)` and `RecentVisits(50, "solved")`.
     - 11, bins: the same, ten bins, margin 0.03.
     - 12, score: `DifficultyScaled(smoothing=0.12)`; divided by the bin's share with `per_share=True`.
@@ -35,6 +32,8 @@ Equations:
 Differs:
     - Clip range: one number in the paper, 0.2 and 0.28 in the scripts and here.
     - Beginning of a score: 0 here and in equation 12, the first mean in the code.
+    - Order: weights come from the losses of the batches before, as in the code, since a batch's own are known after its
+      updates. The prompt loss is a draw's loss divided by its weight; so is the small term of the reference.
 """
 
 from __future__ import annotations
@@ -62,11 +61,12 @@ class DifficultyScaled(StatefulComponent):
     """Tasks as difficult as those at which much is lost weigh more.
 
     The formula is that of the file. S_b stays where a batch has no task of the bin, and a new task is in the middle
-    one. The bins are those before the batch, its losses are in S.
+    one. The bins and S are those before the batch.
 
     Args:
         key: draw column of text or whole numbers that names the task in every batch.
-        column: draw column of losses.
+        column: draw column of losses in the closed batch: `loss`, of `Updates.with_losses`, divided by the draw's
+            weight; or another one, as it is.
         history: visits of a task that count.
         bins: how many.
         hysteresis: how far beyond its border a task changes its bin.
@@ -81,7 +81,7 @@ class DifficultyScaled(StatefulComponent):
         explore: of `probability`.
 
     Raises:
-        RecipeError: an option is out of range, or no loss is known.
+        RecipeError: an option is out of range, or the closed batch has no losses.
 
     Example:
         >>> from agentrl_core.recipes.gdro_rl import DifficultyScaled
@@ -94,7 +94,7 @@ class DifficultyScaled(StatefulComponent):
     makes: ClassVar[tuple[Column, ...]] = (draw("weight"),)
 
     key: str = column_name("task_id", level="draw")
-    column: str = column_name("reward.loss", level="draw")
+    column: str = option("loss", filled=True)
     history: int = option(50, at_least=1)
     bins: int = option(10, at_least=1)
     hysteresis: float = option(0.03, at_least=0.0)
@@ -106,6 +106,11 @@ class DifficultyScaled(StatefulComponent):
     kind: Literal["exponential", "probability"] = "exponential"
     explore: float = option(0.01, at_least=0.0, at_most=1.0)
 
+    @property
+    def needs_losses(self) -> bool:
+        """Whether the column is that of the updates."""
+        return self.column == "loss"
+
     def initial_state(self) -> dict[str, Any]:
         """No task seen. A task has a row of `visits`, oldest first: 1 if it succeeded, -1 if none was yet."""
         return {"tasks": [], "visits": [], "bins": [], "scores": [0.0] * self.bins}
@@ -113,9 +118,9 @@ class DifficultyScaled(StatefulComponent):
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
         """Return `batch` with its `weight` scaled."""
         rows = Rows(batch, "draw")
-        names, tasks, places = _numbered(state["tasks"], rows.names(self.key))
+        names, tasks, _ = _numbered(state["tasks"], rows.names(self.key))
         bins = self._bins(state, len(names))
-        weights = self._weights(self._scores(state, rows, tasks, bins[places]))
+        weights = self._weights(np.array(state["scores"]))
         return rows.scale(np.where(rows.valid, weights[bins[tasks]], 1.0))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
@@ -159,7 +164,12 @@ class DifficultyScaled(StatefulComponent):
         scores = np.array(state["scores"])
         if not len(rows):
             return scores
-        losses = group.statistics(rows.values(self.column), tasks, valid=rows.known(self.column)).mean
+        of_draws = rows.values(self.column)
+        known = rows.valid & np.isfinite(of_draws)  # none in an iteration without updates
+        if self.needs_losses:
+            weights = rows.values("weight")
+            of_draws = np.divide(of_draws, weights, out=np.zeros_like(of_draws), where=weights > 0)
+        losses = group.statistics(of_draws, tasks, valid=known).mean
         known = np.isfinite(losses)
         counts = np.bincount(bins[known], minlength=self.bins)
         means = np.bincount(bins[known], weights=losses[known], minlength=self.bins) / np.maximum(counts, 1)

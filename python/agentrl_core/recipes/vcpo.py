@@ -4,8 +4,8 @@
     L = - mean over draws of the mean over tokens of min(w, 8) (R - b) / std(R) log p
     rate of a step * sqrt(min(1, ESS / draws)),   ESS = (sum w)^2 / sum w^2
 
-g_i is the norm of the gradient of log p of a whole draw. The trainer gives w^2 g^2 as the draw column
-`weighted_gradient_square`. There is no clip on the ratio. ESS reads w without its bound.
+g_i is the norm of the gradient of log p of a whole draw by the parameters, measured before the updates. There is no
+clip on the ratio. ESS reads w without its bound.
 
 Equations:
     Read: the public code and its README, which has the formulas; the paper's text was not read.
@@ -13,10 +13,10 @@ Equations:
     - C1, weight: `SequenceImportance`; `ImportanceWeight(level="sequence", at_most=8.0)` in the loss.
     - C2, effective sample size: `ScaleLearningRate(column="importance")`, of the draws of the step.
     - C3, step size: the same; the learning rate of that step alone.
-    - C4, baseline: `BaselineRelative(kind="weighted")`; for the code's form the column holds its W.
+    - C4, baseline: `BaselineRelative(kind="weighted")`; `GradientSquare(at_most=8.0)` gives the code's W.
     - C5, gradient: `Policy("sequence_mean", clip=None, surrogate=Reinforce())`; `GroupRelative` divides by the std of
       the group, with divisor n and 1e-6 added to it.
-    - P1, baseline of the paper: `BaselineRelative(kind="weighted")`.
+    - P1, baseline of the paper: `BaselineRelative(kind="weighted")` of `GradientSquare`.
 
 Differs:
     - Weights: of the policy in the backward pass of each step in the code; here of the policy before the first step of
@@ -26,7 +26,8 @@ Differs:
     - Small sums: the code adds 1e-8 to the sum of W; nothing is added here, and if all W are 0 the baseline is the
       mean.
 
-Needs: `recomputed_logprob`, by the trainer before the first update; the draw column `weighted_gradient_square`.
+Needs: `recomputed_logprob` and `gradient_norm`, both of the policy before the first update:
+`arl.annotate(batch, "gradient_norm", policy, level="draw")`.
 """
 
 from __future__ import annotations
@@ -106,17 +107,52 @@ class SequenceImportance(BatchComponent):
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `importance` on draws."""
-        rows = Rows(batch, "token")
-        away = rows.values("recomputed_logprob") - rows.values("behaviour_logprob")
-        counted = rows.flags("trainable") & np.isfinite(away)
-        total = sum_rows(np.where(counted, away, 0.0), rows.draws, batch.num_draws)
-        return Rows(batch, "draw").write(importance=np.exp(np.clip(total, -20.0, 20.0)))
+        return Rows(batch, "draw").write(importance=_importance(batch))
+
+
+@dataclass(frozen=True)
+class GradientSquare(BatchComponent):
+    """Makes how much the score of each draw counts in the baseline: draw column `weighted_gradient_square`.
+
+        (w gradient_norm)^2,    w = importance of `SequenceImportance`
+
+    Args:
+        at_most: the bound of w inside the gradients that the public code measures: (w min(w, at_most) gradient_norm)^2;
+            None: the paper's form.
+
+    Example:
+        >>> from agentrl_core.recipes.vcpo import GradientSquare
+        >>> GradientSquare().makes
+        (draw('weighted_gradient_square'),)
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (*SequenceImportance.needs, draw("gradient_norm", model="policy"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("weighted_gradient_square"),)
+
+    at_most: float | None = option(None, above=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `weighted_gradient_square` on draws."""
+        rows, importance = Rows(batch, "draw"), _importance(batch)
+        root = importance * rows.values("gradient_norm")
+        if self.at_most is not None:
+            root *= np.minimum(importance, self.at_most)
+        return rows.write(weighted_gradient_square=root * root)
+
+
+def _importance(batch: Batch) -> NDArray[np.float64]:
+    rows = Rows(batch, "token")
+    away = rows.values("recomputed_logprob") - rows.values("behaviour_logprob")
+    counted = rows.flags("trainable") & np.isfinite(away)
+    return np.exp(np.clip(sum_rows(np.where(counted, away, 0.0), rows.draws, batch.num_draws), -20.0, 20.0))
 
 
 VCPO = Recipe(
     name="vcpo",
     source="arXiv:2602.17616",
     advantage=(
+        GradientSquare(),
         BaselineRelative(kind="weighted", column="weighted_gradient_square"),
         GroupRelative(column="advantage", center="none", ddof=0),
     ),

@@ -239,6 +239,8 @@ def _update(
     updates = recipe.updates(batch, seed=options.seed + iteration, models=models.named)
     norms = models.step(updates, **stepping)
     recipe.run_hooks(updates, **models.named)
+    if recipe.needs_losses:
+        batch = updates.with_losses()
     return batch, {**updates.metrics, **norms}
 
 

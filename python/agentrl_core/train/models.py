@@ -131,7 +131,8 @@ def check_runs(
         raise InvalidInputError(f"teacher: {name} does not learn from one; leave --teacher out")
     for column in recipe.model_columns:
         known = column.model in (*_OF_POLICY, *_FROZEN, *_TRAINED) or column.name == _TEACHER_COLUMN
-        if not known or (column.level != "token" and (column.level, column.name) != ("step", "value")):
+        whole = (column.level, column.name) in (("step", "value"), ("draw", "gradient_norm"))
+        if not known or (column.level != "token" and not whole):
             raise InvalidInputError(
                 f"{name} needs column {column.name!r} of each {column.level} from model {column.model!r}, which "
                 f"agentrl train does not compute; copy its loop and add the column: arl.annotate or "
@@ -232,7 +233,7 @@ class Models:
                 own = str(column.model)
                 model = self.teacher if column.name == _TEACHER_COLUMN else None
                 model = model or self.named[own if own in self.named or own not in _OF_POLICY else "policy"]
-                level: Any = "step" if column.level == "step" else "node_token"
+                level: Any = "node_token" if column.level == "token" else column.level
                 with self._precision():
                     group = group_of_ranks()
                     batch = annotate(batch, column.name, model, level=level, max_tokens=max_tokens, group=group)

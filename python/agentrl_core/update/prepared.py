@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Shared = Literal["each", "split", "owner"]
 
 _ADVANTAGE = ("advantage", "weight", "advantage_positive", "advantage_negative")
-_PRODUCTS = {  # streams that are sums of loss weights times columns, and the columns in those products
+PRODUCTS = {  # streams that are sums of loss weights times columns, and the columns in those products
     "advantage_positive": _ADVANTAGE,
     "advantage_negative": _ADVANTAGE,
     "weight_kl": ("kl_weight",),
@@ -77,7 +78,9 @@ class PreparedBatch:
     images: NDArray[np.bool_] | None = None
 
     @classmethod
-    def of(cls, batch: Batch, training: Train, shared: Shared, *, metrics_of_all: bool = False) -> PreparedBatch:
+    def of(
+        cls, batch: Batch, training: Train, shared: Shared, *, metrics_of_all: bool = False, unfolded: bool = False
+    ) -> PreparedBatch:
         """Read the data of a loss from a batch.
 
         Args:
@@ -85,6 +88,7 @@ class PreparedBatch:
             training: the loss, and the draws that it trains.
             shared: see the class.
             metrics_of_all: whether draws that cannot change the loss are also run, for their metrics.
+            unfolded: whether a token that several draws train is a prediction pair for each of them.
 
         Raises:
             InvalidInputError: the loss needs pairs, and a pair has more than two draws.
@@ -110,7 +114,7 @@ class PreparedBatch:
             valid &= segments["pair"] >= 0
 
         streams = tuple(dict.fromkeys(("inverse_temperature", "weight_kl", *loss.streams)))
-        summed = tuple(name for name in streams if name in _PRODUCTS)
+        summed = tuple(name for name in streams if name in PRODUCTS)
         names = {name: name for name in streams if name not in (*summed, *_IDS, *SHARES)}
         old = old_logprobs(batch) if "old_logprob" in names else None
         if old is not None:
@@ -120,7 +124,7 @@ class PreparedBatch:
         wide = {name: batch.column(name, "node_token") for name in names if _is_wide(batch, name)}
         names = {name: column for name, column in names.items() if name not in wide}
         stored = np.asarray(batch.column("node_token", "token")) if wide else None
-        factors = dict.fromkeys(column for name in summed for column in _PRODUCTS[name])
+        factors = dict.fromkeys(column for name in summed for column in PRODUCTS[name])
         columns = {
             column: np.asarray(batch.column(column, "token"), np.float32)
             for column in dict.fromkeys((*names.values(), *factors, *(["keep"] if training.is_filtered else [])))
@@ -159,7 +163,7 @@ class PreparedBatch:
             wide=wide,
             summed=summed,
             credit=credit,
-            ids=_ids(batch, loss, segments),
+            ids=_ids(batch, (*loss.streams, *(["sequence"] if unfolded else [])), segments),
             unknown={name: (tokens, columns[name][tokens]) for name, tokens in unknown.items() if len(tokens)},
             idle=None if metrics_of_all or not loss.by_advantage else _idle(batch, credit),
             images=tokens_with_images(batch),
@@ -248,9 +252,9 @@ def _units(loss: Loss, segments: dict[str, NDArray[np.int64]]) -> NDArray[np.int
     return segments["sequence" if loss.unit == "trajectory" else loss.unit]
 
 
-def _ids(batch: Batch, loss: Loss, segments: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
-    """Return for each token the segments that the loss reads."""
-    names = [name for name in _IDS if name in loss.streams]
+def _ids(batch: Batch, streams: Collection[str], segments: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
+    """Return for each token the segments among some streams."""
+    names = [name for name in _IDS if name in streams]
     if not names:
         return {}
     of_steps = batch.offsets("token")

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core._util.lazy_torch import require_torch
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.update.metrics import Metrics
 from agentrl_core.update.prepared import PreparedBatch, Shared
 from agentrl_core.update.update import Update, named_metrics
@@ -17,6 +19,7 @@ from agentrl_core.update.update import Update, named_metrics
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Train
+    from agentrl_core.update.draw_losses import DrawLosses
     from agentrl_core.update.hooks import HookRunner
 
 
@@ -37,6 +40,7 @@ class Updates:
         between: hooks between steps; None: no hooks.
         stages: losses of stages that are repeated after the others.
         metrics_of_all: whether draws that cannot change the loss are also run, for their metrics; see `Update.pack`.
+        draw_losses: whether the loss of each draw is recorded, for `with_losses`.
 
     Attributes:
         batch: the batch.
@@ -53,13 +57,15 @@ class Updates:
         between: HookRunner | None = None,
         stages: Mapping[str, Sequence[Train]] | None = None,
         metrics_of_all: bool = False,
+        draw_losses: bool = False,
     ) -> None:
         self.batch = batch
         self.between = between
         self._seed = seed
 
         def part(training: Train) -> _Part:
-            return _Part(training, PreparedBatch.of(batch, training, shared, metrics_of_all=metrics_of_all), Metrics())
+            prepared = PreparedBatch.of(batch, training, shared, metrics_of_all=metrics_of_all, unfolded=draw_losses)
+            return _Part(training, prepared, Metrics(), _recorder(batch) if draw_losses else None)
 
         self._parts = [
             part(training) for training in trainings if between is None or not between.frozen(training.model)
@@ -102,12 +108,12 @@ class Updates:
             for epoch in range(again * epochs, (again + 1) * epochs):
                 for draws in _dealt(part.prepared, part.count, self._seed, epoch, part.training.deal):
                     if between is None:
-                        yield Update(part.prepared, draws, part.metrics)
+                        yield part.update(draws)
                         continue
                     if between.stopped:
                         return
                     between.begin_step()
-                    update = Update(part.now(between), draws, part.metrics, between)
+                    update = part.update(draws, between)
                     yield update
                     between.end_step(update)
 
@@ -129,6 +135,30 @@ class Updates:
             found.update({f"{stage}{name}": value for name, value in named_metrics(part.prepared.model, said).items()})
         return found if self.between is None else {**found, **self.between.metrics()}
 
+    def with_losses(self, model: str = "policy") -> Batch:
+        """Return the batch with the draw column `loss`: what each draw lost in the steps of a model.
+
+        A draw's loss is the part that its tokens have in the loss of a step, times the number of draws of the step, so
+        that the mean over the step's draws is the loss of the step; with `sequence_mean` it is the mean over the tokens
+        of the draw. It is the mean over the steps that the draw was in, added up over the losses of the model. NaN for
+        a draw that no step trained. On several ranks every rank has to call it.
+
+        Args:
+            model: name of the model.
+
+        Raises:
+            InvalidInputError: the updates were made without `draw_losses=True`, or step no such model.
+        """
+        parts = [part for part in self._parts if part.prepared.model == model]
+        losses = [part.draw_losses.means() for part in parts if part.draw_losses is not None]
+        if not losses:
+            remedy = f"the updates step {sorted({part.prepared.model for part in self._parts})}"
+            if parts:
+                remedy = "call recipe.updates(batch, draw_losses=True)"
+            raise InvalidInputError(f"no losses of draws are known for model={model!r}; {remedy}")
+        missing = np.all(np.isnan(losses), axis=0)
+        return self.batch.with_columns("draw", loss=np.where(missing, np.nan, np.nansum(losses, axis=0)))
+
     def _every_part(self) -> list[_Part]:
         """Return the losses, those of repeated stages after the others."""
         return [*self._parts, *(part for parts in self._again.values() for part in parts)]
@@ -141,16 +171,29 @@ class _Part:
     training: Train
     prepared: PreparedBatch
     metrics: Metrics
+    draw_losses: DrawLosses | None
 
     @property
     def count(self) -> int:
         """Number of minibatches of an epoch; none is empty."""
         return min(cast("int", self.training.minibatches), len(np.unique(self.prepared.dealt[self.prepared.valid])))
 
-    def now(self, between: HookRunner) -> PreparedBatch:
-        """Return the prepared data, with the loss at the current values of step controllers."""
-        loss = between.loss(self.training)
-        return self.prepared if loss is None else replace(self.prepared, loss=loss)
+    def update(self, draws: NDArray[np.int64], between: HookRunner | None = None) -> Update:
+        """Return a step on some draws, with the loss at the current values of step controllers."""
+        loss = None if between is None else between.loss(self.training)
+        prepared = self.prepared if loss is None else replace(self.prepared, loss=loss)
+        if self.draw_losses is None:
+            return Update(prepared, draws, self.metrics, between)
+        from agentrl_core.update.draw_losses import RecordedUpdate
+
+        return RecordedUpdate(prepared, draws, self.metrics, between, draw_losses=self.draw_losses)
+
+
+def _recorder(batch: Batch) -> DrawLosses:
+    require_torch("the losses of draws")
+    from agentrl_core.update.draw_losses import DrawLosses
+
+    return DrawLosses(batch)
 
 
 def _dealt(prepared: PreparedBatch, parts: int, seed: int, epoch: int, deal: str) -> Iterator[NDArray[np.int64]]:

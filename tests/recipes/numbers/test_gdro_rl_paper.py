@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from arithmetic import Value
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
@@ -16,6 +17,7 @@ from rollouts import small
 from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import IterationRecord
+from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipes.gdro_rl import DifficultyScaled
 from agentrl_core.select.success_trackers import RecentVisits
 
@@ -31,7 +33,8 @@ def visited(losses: Value) -> Any:
         draw_score=[1.0, 0.0],
         draw_success=[1, 0],
         draw_task=[0, 1],
-        **{"draw_reward.loss": np.asarray(losses, np.float64).tolist()},
+        draw_weight=[1.0, 1.0],
+        draw_loss=np.asarray(losses, np.float64).tolist(),
     )
 
 
@@ -47,10 +50,10 @@ def scores(example: Example) -> Found:
     component = DifficultyScaled(key="task", bins=2)
     state = known(component, example.values["S"])
     state = component.next(state, IterationRecord.of(visited(example.values["l1"]), {}))
-    last = visited(example.values["l2"])
-    weights = component.add_columns(state, last).column("weight", "draw")
-    shares = DifficultyScaled(key="task", bins=2, kind="probability").add_columns(state, last).column("weight", "draw")
-    state = component.next(state, IterationRecord.of(last, {}))
+    state = component.next(state, IterationRecord.of(visited(example.values["l2"]), {}))
+    after = visited([0.0, 0.0])
+    weights = component.add_columns(state, after).column("weight", "draw")
+    shares = DifficultyScaled(key="task", bins=2, kind="probability").add_columns(state, after).column("weight", "draw")
     return {"score_after_two": state["scores"][::-1], "weight": weights, "distribution": shares / 2}
 
 
@@ -73,6 +76,23 @@ def history(example: Example) -> Found:
         state = tracker.next(state, story.visits(iteration, {0: [solved, 0.0]}))
         rates.append(tracker.estimate(state, story.candidates([0], iteration + 1)))
     return {"pass_at_k": rates[-1], "before": rates[-2]}
+
+
+@EXAMPLES.by("prompt loss and advantages of an uneven group")
+def prompt_loss(example: Example) -> Found:
+    away = {0.0: 0.0, 0.1: -0.483183, 0.2: -0.706761}  # where e^-d - 1 + d is the divergence
+    advantages, batch = example.values["A"], small([(0, [1])] * 4, draw_score=example.values["A"].tolist())
+    batch = batch.with_columns("draw", success=[0] * 4)
+    recorded = np.asarray(batch.column("behaviour_logprob", "token"), np.float64)
+    reference = recorded + [away[kl] for kl in example.values["kl"].tolist()]
+    batch = WEIGHTED.credit(batch.with_columns("token", reference_logprob=reference))
+    assert batch.column("advantage", "draw") == pytest.approx(advantages)
+    updates = WEIGHTED.updates(batch, draw_losses=True)
+    for update in updates:
+        for pack in update.pack(max_tokens=100):
+            logprob = torch.from_numpy(recorded)[pack.token]
+            update.loss(PackOutput(logprob, torch.zeros_like(logprob)), pack)
+    return {"prompt_loss": np.mean(updates.with_losses().column("loss", "draw"))}
 
 
 def clipped(advantages: Value, log_probs: Value) -> Mapping[str, Value]:

@@ -12,28 +12,29 @@ from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.recipes.vcpo import GradientSquare
 
 EXAMPLES = PaperExamples("vcpo")
 VCPO = recipes.VCPO
 SCALE = VCPO.hooks
-BASELINE, SPREAD = VCPO.chain("advantage")
+SQUARE, BASELINE, SPREAD = VCPO.chain("advantage")
 
 
 def group(
     rewards: Value,
-    squares: Value,
+    norms: Value,
     log_weights: Sequence[Value] | None = None,
     names: Sequence[str] = ("draw.advantage",),
     **replaced: object,
 ) -> Mapping[str, Value]:
-    """Numbers of a group of rollouts; each has the log-weights of its tokens, and none has a score if it is `nan`."""
+    """Numbers of a group with these norms of gradients and log-weights of tokens; a score of `nan` is unknown."""
     log_weights = [np.zeros(1)] * len(rewards) if log_weights is None else log_weights
     members = answers([len(each) for each in log_weights], rewards.tolist())
     members = [
         {name: value for name, value in member.items() if name != "reward" or np.isfinite(value)} for member in members
     ]
     columns = {
-        "draw": {"weighted_gradient_square": squares.tolist()},
+        "draw": {"gradient_norm": norms.tolist()},
         "token": {"recomputed_logprob": (np.concatenate(log_weights) - 1.0).tolist()},
     }
     return computed(VCPO.replace(**replaced), names, members=members, columns=columns)
@@ -53,14 +54,12 @@ def sample_size(example: Example) -> Found:
 
 @EXAMPLES.by("baselines of a group")
 def baselines(example: Example) -> Found:
-    given = example.values
-    rewards, found = given["R"], {}
-    for name, gradient in (
-        ("baseline", np.minimum(given["w"], 8.0) * given["score"]),
-        ("baseline_of_the_paper", given["score"]),
-    ):
-        squares = (gradient * given["w"]) ** 2
-        found[name] = (rewards - group(rewards, squares, advantage=BASELINE)["draw.advantage"])[0]
+    given, found = example.values, {}
+    rewards = given["R"]
+    for name, square in (("baseline", GradientSquare(at_most=8.0)), ("baseline_of_the_paper", SQUARE)):
+        advantage = (square, BASELINE)
+        made = group(rewards, given["score"], np.log(given["w"])[:, None], advantage=advantage)["draw.advantage"]
+        found[name] = (rewards - made)[0]
     return found
 
 
@@ -68,11 +67,11 @@ def baselines(example: Example) -> Found:
 def coefficients(example: Example) -> Found:
     given = example.values
     b = float(given["b"])
-    squares = np.where(given["R"] > 0, b, 1 - b)  # two of each: the weighted mean is b
+    norms = np.sqrt(np.where(given["R"] > 0, b, 1 - b)) / given["w"]  # two of each: the weighted mean is b
     log_weights = [
         np.full(int(length), np.log(weight) / length) for length, weight in zip(given["L"], given["w"], strict=True)
     ]
-    gradient = group(given["R"], squares, log_weights, ["gradient.logprob"])["gradient.logprob"]
+    gradient = group(given["R"], norms, log_weights, ["gradient.logprob"])["gradient.logprob"]
     firsts = np.cumsum([0, *given["L"][:-1].astype(int)])
     return {"coefficient_of_token_score": -gradient[firsts]}
 
@@ -80,21 +79,23 @@ def coefficients(example: Example) -> Found:
 @EXAMPLES.by("a group of equal rewards")
 def equal(example: Example) -> Found:
     given = example.values
+    norms = np.sqrt(given["W"])
     return {
-        "coefficient": group(given["R"], given["W"])["draw.advantage"],
-        "baseline": (given["R"] - group(given["R"], given["W"], advantage=BASELINE)["draw.advantage"])[0],
+        "coefficient": group(given["R"], norms)["draw.advantage"],
+        "baseline": (given["R"] - group(given["R"], norms, advantage=(SQUARE, BASELINE))["draw.advantage"])[0],
     }
 
 
 @EXAMPLES.by("a group of one")
 def alone(example: Example) -> Found:
-    return {"coefficient": group(*(np.atleast_1d(example.values[name]) for name in "RW"))["draw.advantage"]}
+    reward, square = (np.atleast_1d(example.values[name]) for name in "RW")
+    return {"coefficient": group(reward, np.sqrt(square))["draw.advantage"]}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     rewards, squares = (np.append(example.values[name], last) for name, last in (("R", np.nan), ("W", 5.0)))
-    found = group(rewards, squares)["draw.advantage"]
+    found = group(rewards, np.sqrt(squares))["draw.advantage"]
     assert found[3] == 0
     return {"advantage": np.append(found[:3], np.nan)}
 

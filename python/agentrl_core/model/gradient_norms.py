@@ -1,0 +1,94 @@
+"""How much a draw would move the parameters of a model: the norm of the gradient of its log-prob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from agentrl_core.data.sampling_record import tokens_with_images
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model.collectives import gathered_objects
+from agentrl_core.model.layouts import layout_of
+from agentrl_core.model.pack import Pack
+from agentrl_core.model.ranks import Group, wrapping_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agentrl_core.data.batch import Batch
+    from agentrl_core.model.layouts import PackLayout
+
+
+def gradient_norms(
+    batch: Batch,
+    model: nn.Module,
+    draws: NDArray[np.int64],
+    *,
+    max_tokens: int,
+    layout: PackLayout,
+    group: Group | None,
+) -> NDArray[np.float32]:
+    """Return the norm, over all trained parameters, of the gradient of sum log p over the trained tokens of each draw.
+
+    It takes a forward and a backward pass for each draw, and leaves the gradients of the parameters as they are.
+
+    Args:
+        batch: the batch.
+        model: a model, not sharded and not in DistributedDataParallel, whose gradients are those of all ranks.
+        draws: which are run; NaN for the others.
+        max_tokens: tokens of a pack.
+        layout: how the model computes packs.
+        group: ranks that share the draws, or None.
+
+    Raises:
+        UnsupportedError: the model is in a wrapper of ranks.
+        InvalidInputError: no parameter is trained.
+    """
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    if not parameters:
+        raise InvalidInputError("model has no parameter that requires a gradient; unfreeze those that are trained")
+    with torch.no_grad():
+        if wrapping_of(model).ranks > 1:
+            raise UnsupportedError(
+                f"model is a {type(model).__name__} over several ranks, which averages gradients; give the bare model "
+                "(`.module` of DistributedDataParallel), and `group` to share the draws"
+            )
+    norms = np.full(batch.num_draws, np.nan, np.float32)
+    rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
+    own = draws[rank::ranks]
+    for draw in own.tolist():
+        norms[draw] = _norm(batch, model, parameters, draw, max_tokens, layout)
+    if group is not None:
+        for numbers, found in gathered_objects((own, norms[own]), group):
+            norms[numbers] = found
+    return norms
+
+
+def _norm(
+    batch: Batch, model: nn.Module, parameters: list[nn.Parameter], draw: int, max_tokens: int, layout: PackLayout
+) -> float:
+    total: list[Tensor | None] = [None] * len(parameters)
+    with torch.enable_grad():
+        for pack in _packs(batch, draw, max_tokens, layout, model):
+            value = pack.run(model, outputs=()).logprob.sum()
+            for number, gradient in enumerate(torch.autograd.grad(value, parameters, allow_unused=True)):
+                if gradient is not None:
+                    before = total[number]
+                    total[number] = gradient if before is None else before + gradient
+    norms = [torch.linalg.vector_norm(gradient.double()) for gradient in total if gradient is not None]
+    return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
+
+
+def _packs(batch: Batch, draw: int, max_tokens: int, layout: PackLayout, model: nn.Module) -> Iterator[Pack]:
+    same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
+    images = tokens_with_images(batch)
+    planned_as = "tree" if layout_of(model, layout) == "tree" else "sequence"
+    plan = batch.plan(np.array([draw]), max_tokens, layout=planned_as)  # type: ignore[arg-type]
+    for index in range(len(plan)):
+        planned = plan.pack(index, same=same)
+        shows = images is not None and bool(images[planned.token].any())
+        yield Pack.from_plan(planned, planned.streams, entropy_gradient=False, shows_images=shows, layout=layout)

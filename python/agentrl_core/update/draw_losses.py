@@ -1,0 +1,110 @@
+"""The part that each draw has in the loss of its optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agentrl_core.component.rows import Rows, sum_rows
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model.collectives import gathered_objects
+from agentrl_core.update.prepared import PRODUCTS
+from agentrl_core.update.update import Update
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+    from agentrl_core.loss import Loss
+    from agentrl_core.model.pack import Pack, PackOutput
+    from agentrl_core.model.ranks import Group
+
+
+class DrawLosses:
+    """What each draw of a batch loses, as the mean over the steps that it is in.
+
+    Where every term of a loss is linear in the weights of its rows, the derivative of the loss by a factor on the
+    weights of a row is the part that the row has in it. The parts of a draw, times the number of draws of the step, are
+    its loss: the mean over the draws of a step is the loss of the step.
+
+    Args:
+        batch: the batch.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._draws = Rows(batch, "token").draws
+        self._sums = np.zeros(batch.num_draws)
+        self._steps = np.zeros(batch.num_draws, np.int64)
+        self._group: Group | None = None
+
+    def begin(self, draws: NDArray[np.int64], group: Group | None) -> None:
+        """Count a step of some draws, which the ranks of a group make together."""
+        self._steps[draws] += 1
+        self._group = group
+
+    def add(self, loss: Loss, outputs: PackOutput, pack: Pack, draws: int) -> None:
+        """Add the parts of the rows of a pack of a step of so many draws."""
+        parts = parts_of_rows(loss, outputs, pack).to("cpu", torch.float64).numpy()
+        self._sums += draws * sum_rows(parts, self._draws[pack.token.cpu().numpy()], len(self._sums))
+
+    def means(self) -> NDArray[np.float64]:
+        """Return the loss of each draw, of all ranks; NaN for a draw that no step trained."""
+        sums = self._sums
+        if self._group is not None:
+            sums = np.stack(gathered_objects(sums, self._group)).sum(axis=0)
+        return np.where(self._steps > 0, sums / np.maximum(self._steps, 1), np.nan)
+
+
+class RecordedUpdate(Update):
+    """An optimizer step that also records what its draws lose."""
+
+    def __init__(self, *arguments: Any, draw_losses: DrawLosses) -> None:
+        super().__init__(*arguments)
+        self.draw_losses = draw_losses
+
+    def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
+        """Return the loss of a pack, as `Update.loss` does, and record the parts of its draws."""
+        begins = not self._begun
+        total = super().loss(outputs, pack)
+        if begins:
+            self.draw_losses.begin(self.draws, self._group)
+        self.draw_losses.add(self.prepared.loss, outputs, pack, len(self.draws))
+        return total
+
+    def gradient_cached(self, *_: Any, **__: Any) -> Iterator[Tensor]:
+        """Raise InvalidInputError: losses of draws are recorded by `loss`."""
+        raise InvalidInputError(
+            "gradient_cached records no losses of draws; call update.pack and update.loss, or updates without "
+            "draw_losses=True"
+        )
+
+
+def parts_of_rows(loss: Loss, outputs: PackOutput, pack: Pack) -> Tensor:
+    """Return the part of each row in the loss of a pack, `[N]`.
+
+    Raises:
+        UnsupportedError: the loss is no sum over rows.
+    """
+    with torch.enable_grad():
+        streams = pack.to(outputs.logprob.device).streams
+        factor = torch.ones(len(outputs.logprob), device=outputs.logprob.device, requires_grad=True)
+        weighted = {name: rows * factor if name in PRODUCTS else rows for name, rows in streams.items()}
+        fixed: dict[str, Any] = {
+            name: rows.detach() for name, rows in vars(outputs).items() if isinstance(rows, Tensor)
+        }
+        answers = replace(outputs, **fixed)
+        value, _ = loss.of_rows(answers.logprob, answers.entropy, weighted, answers)
+        (parts,) = torch.autograd.grad(value, factor, allow_unused=True) if value.requires_grad else (None,)
+    if parts is None:
+        return torch.zeros_like(factor)
+    whole = value.detach()
+    if abs(float(parts.sum() - whole)) > 1e-3 * float(parts.abs().sum() + whole.abs()):
+        raise UnsupportedError(
+            f"{loss!r} is no sum of the losses of draws: its terms are not linear in the weights of tokens; call "
+            "recipe.updates without draw_losses=True"
+        )
+    return parts

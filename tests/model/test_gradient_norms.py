@@ -1,0 +1,67 @@
+"""The norm of the gradient of each draw's log-prob, against the model's own forward and backward."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hand_made import tiny_model
+from paths import contexts
+from torch import nn
+from updates import grow
+
+from agentrl_core import Batch, annotate
+from agentrl_core.exceptions import InvalidInputError
+
+
+def by_hand(batch: Batch, model: nn.Module) -> list[float]:
+    """Step by step: log p of every trained token behind what the model read before; then one backward pass a draw."""
+    steps, tokens = batch.offsets("step"), batch.offsets("token")
+    columns = {name: batch.column(name, "token") for name in ("token", "trainable", "inverse_temperature")}
+    found = []
+    for draw, before in enumerate(contexts(batch)):
+        model.zero_grad()
+        total = torch.zeros((), dtype=torch.float64)
+        for number, step in enumerate(range(steps[draw], steps[draw + 1])):
+            own = slice(tokens[step], tokens[step + 1])
+            said = columns["token"][own].astype(int).tolist()
+            logits = model(input_ids=torch.tensor([before[number] + said])).logits[0, len(before[number]) - 1 : -1]
+            scaled = logits * torch.tensor(columns["inverse_temperature"][own], dtype=torch.float64)[:, None]
+            chosen = scaled.log_softmax(-1).gather(1, torch.tensor(said)[:, None])[:, 0]
+            total = total + chosen[torch.tensor(columns["trainable"][own] != 0)].sum()
+        total.backward()
+        squares = sum(float((each.grad**2).sum()) for each in model.parameters() if each.requires_grad)
+        found.append(squares**0.5)
+    return found
+
+
+@pytest.mark.parametrize("layout", ["tree", "sequence", "padded"])
+def test_norms_are_those_of_plain_backward_passes(layout: str) -> None:
+    batch, model = grow(1), tiny_model("qwen3")
+    expected = by_hand(batch, copy.deepcopy(model))
+    assert len(set(expected)) > 8
+    found = annotate(batch, "gradient_norm", model, level="draw", layout=layout, max_tokens=75)
+    np.testing.assert_allclose(found.column("gradient_norm", "draw"), expected, rtol=1e-5)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_only_trained_parameters_and_chosen_draws_count() -> None:
+    batch, model = grow(2), tiny_model("qwen3")
+    for parameter in model.model.layers[0].parameters():
+        parameter.requires_grad_(requires_grad=False)
+    chosen = np.arange(batch.num_draws) % 3 == 0
+    found = annotate(batch, "gradient_norm", model, level="draw", draws=chosen).column("gradient_norm", "draw")
+    np.testing.assert_allclose(found[chosen], np.array(by_hand(batch, copy.deepcopy(model)))[chosen], rtol=1e-5)
+    assert np.isnan(found[~chosen]).all()
+
+
+def test_what_has_no_gradient_is_refused() -> None:
+    batch, model = grow(1), tiny_model("qwen3")
+    with pytest.raises(InvalidInputError, match=r"'reference_logprob'.*'gradient_norm'"):
+        annotate(batch, "reference_logprob", model, level="draw")
+    with pytest.raises(InvalidInputError, match=r"give a torch\.nn\.Module"):
+        annotate(batch, "gradient_norm", lambda pack: pack.target, level="draw")
+    with pytest.raises(InvalidInputError, match="unfreeze those that are trained"):
+        annotate(batch, "gradient_norm", model.requires_grad_(requires_grad=False), level="draw")
