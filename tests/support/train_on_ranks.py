@@ -203,7 +203,7 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
     reductions = Reductions(models["policy"]) if "counted" in options else None
     found: dict[str, Any] = {"steps": [], "norms": []}
     for _ in range(STEPS // recipe.minibatches):
-        updates = recipe.updates(batch, models=models)
+        updates = recipe.updates(batch, models=models, draw_losses="recorded" in options)
         for update in updates:
             model = models[update.model]
             if reductions is not None:
@@ -219,6 +219,8 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
             found["norms"].append(clip(model, clipped_at))
             found["steps"].append(update.step(optimizers[update.model]))
         recipe.run_hooks(updates)
+    if "recorded" in options:
+        found["draw_losses"] = updates.with_losses().column("loss", "draw").tolist()
     if not dist.is_initialized() or dist.get_rank() == 0:
         found["metrics"] = updates.metrics  # no other rank asks for them
     ended = torch.cat([parameters(each) for each in models.values()])
@@ -249,6 +251,10 @@ def compare(case: str, wanted: dict[str, Any]) -> dict[str, Any]:
         for name, steps in expected.get("steps", {}).items():
             assert len(steps) > 1
             differences["metrics"] = max(differences["metrics"], *map(distance, metrics["steps"][name], steps))
+    if "recorded" in options:
+        assert len(set(found["draw_losses"])) > 3
+        lost = zip(found["draw_losses"], wanted["draw_losses"], strict=True)
+        differences["metrics"] = max(differences["metrics"], *(distance(*each) for each in lost))
     worst = torch.tensor(list(differences.values()), dtype=torch.float64)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     clipped = [norm > wanted["clipped_at"] for norm in wanted["norms"]]
@@ -286,9 +292,11 @@ def annotated(way: str) -> list[torch.Tensor]:
         ("double", double, {}),
     ):
         batch = arl.annotate(batch, column, answering, **shared, **options)
+    everyone = dist.group.WORLD if dist.is_initialized() else None
+    batch = arl.annotate(batch, "gradient_norm", new_model(), level="draw", group=everyone)
     if "group" in shared:
         assert sum(counts) < len(batch.column("token", "node_token")) // 2 + 8
-    levels = {"old_value": "step", "answer_logprob": "step", "answer_logprob_before": "draw"}
+    levels = {"old_value": "step", "answer_logprob": "step", "answer_logprob_before": "draw", "gradient_norm": "draw"}
     columns = ("reference_logprob", "recomputed_logprob", "double", *levels)
     return [torch.tensor(batch.column(each, levels.get(each, "node_token"))) for each in columns]
 

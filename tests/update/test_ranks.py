@@ -21,6 +21,7 @@ FEW = [
     "ddp grpo accumulated counted",
     "fsdp2 gspo",
     "fsdp2-kept ppo",
+    "ddp grpo accumulated recorded",
     "ddp rows",
     "ddp skip",
     "ddp grpo wrong",
