@@ -58,8 +58,9 @@ def test_layouts_of_a_type_equal_the_plain_forward(kind: str) -> None:
     for layout in causal_types.LAYOUTS:
         if layout in row["layouts"]:
             found = causal_types.differences(model, rows, layout, wanted)
-            assert max(found["logprob"], found["entropy"]) < 1e-4, (layout, found)
-            assert found["gradient"] < 1e-3, (layout, found)
+            # Processors round differently; the table has 1e-5, or what rounding the weights changes.
+            known = max(causal_types.LIMIT, *row["errors"][layout].values())
+            assert max(found.values()) < 3 * known, (layout, found)
         elif model.config.model_type == kind:
             with pytest.raises(UnsupportedError, match=f"layout: .* cannot run packs in the layout {layout}"):
                 causal_types.pack_of(rows, layout).run(model)
