@@ -24,7 +24,8 @@ Equations:
     - C5, loss: `Policy(ratio=Ratio("step"), aggregate="step_mean")`: the mean over edges, each with its own ratio.
     - C6, depth pruning: `DepthWindow`, which counts turns from 0: the depth of an edge's child is one more.
     - C7, width pruning: `FixedDepthBranching(keep="best")`, and `keep="extremes"` for its second mode: options. The
-      paper prunes in depth or in width, and its best results are those of depth.
+      paper prunes in depth or in width, and its best results are those of depth. The code keeps all edges before the
+      last split; `extremes` leaves out those of which it keeps no branch.
 
 Differs:
     - beta: not in what was read; 1 here, for which the README weighs "by path probability".
