@@ -205,6 +205,27 @@ def test_branches_by_their_probability() -> None:
     close(found, [0.5, 1.0, 0.5, 0.0, 1.0, 1.0, 1.0, 1.0])
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("of_node", ["sum", "mean"])
+def test_leaves_by_the_probability_of_their_paths(of_node: str, seed: int) -> None:
+    batch = ragged(seed)
+    draws = plain(batch)
+
+    def path(draw: Draw) -> float:
+        steps = ([token.logprob for token in step.tokens if token.trained] for step in draw.steps)
+        return sum(sum(own) / (len(own) if of_node == "mean" else 1) for own in steps)
+
+    expected = []
+    for draw in draws:
+        for depth in range(1, len(draw.steps) + 1):
+            leaves = below(draws, draw, depth) if draw.valid else []
+            weights = [math.exp(0.5 * path(leaf)) for leaf in leaves]
+            mean = sum(weight * leaf.score for weight, leaf in zip(weights, leaves, strict=True))
+            expected.append(mean / sum(weights) if leaves else 0.0)
+    component = TreeRelative(fuse="leaf_path", alpha=0.5, node_logprob=of_node, kind="none")
+    close(advantages(component(batch), "step"), expected)
+
+
 def test_hard_attribution_of_advantages() -> None:
     batch = GroupRelative(scale="none")(branched([1.0, 0.0, 1.0, 1.0]))
     found = advantages(TreeRelative(column="advantage", kind="none")(batch), "step")

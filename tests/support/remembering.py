@@ -93,7 +93,7 @@ RECIPES: dict[str, Recipe] = {
     "balanced": GRPO.replace(
         # Rejects about half of the groups, so that a batch takes several rounds.
         name="balanced",
-        reward=BalancedSum(columns="reward,success", temperature=0.2),
+        reward=BalancedSum(columns="reward,success", window=1, temperature=0.2),
         admit=DynamicSampling(Band(at_least=0.3, at_most=0.9)),
     ),
     "tracked": GRPO.replace(name="tracked", advantage=TrackedBaseline(kind="ema", decay=0.7)),

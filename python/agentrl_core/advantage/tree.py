@@ -43,9 +43,11 @@ class TreeRelative(BatchComponent):
     Args:
         column: values of draws.
         level: unit of a node: a `step` or a `token`. Forks inside a step need tokens.
-        fuse: definition of V: the mean of the `leaves` below; of the `children`; of the children by their probability
-            (`path`); their `expectile`; the `max`, the `min` or the `sum` below.
-        alpha: for `path`: w_c = softmax(alpha * log p(c)).
+        fuse: definition of V: the mean of the `leaves` below; of the leaves by the probability of their path from the
+            node (`leaf_path`); of the `children`; of the children by their probability (`path`); their `expectile`; the
+            `max`, the `min` or the `sum` below.
+        alpha: for `path` and `leaf_path`: w_c = softmax(alpha * log p(c)).
+        node_logprob: for `path` and `leaf_path`: log p of a node is the `sum` or the `mean` over its trainable tokens.
         expectile: for `expectile`: 0.5 is the mean of the children, 1 their maximum.
         kind: as above.
         normalisation: how values are compared, at `depth`, `sibling` and `baseline`.
@@ -71,8 +73,9 @@ class TreeRelative(BatchComponent):
 
     column: str = column_name("score", level="draw")
     level: Literal["step", "token"] = "step"
-    fuse: Literal["leaves", "children", "path", "expectile", "max", "min", "sum"] = "leaves"
+    fuse: Literal["leaves", "leaf_path", "children", "path", "expectile", "max", "min", "sum"] = "leaves"
     alpha: float = option(1.0, at_least=0)
+    node_logprob: Literal["sum", "mean"] = "sum"
     expectile: float = option(0.7, at_least=0, at_most=1)
     kind: Literal["depth", "sibling", "none", "ancestors", "baseline", "order"] = "depth"
     normalisation: Normalisation = Normalisation(eps=1e-8, scale_above=1e-6, at_most=5.0)
@@ -86,7 +89,7 @@ class TreeRelative(BatchComponent):
     def own_needs(self) -> Iterable[Column]:
         """Columns that define the tree."""
         yield from (step("origin_trajectory_id"), step("step")) if self.level == "step" else (token("node_token"),)
-        if self.fuse == "path":
+        if self.fuse in ("path", "leaf_path"):
             yield token("behaviour_logprob")
 
     def own_makes(self) -> Iterable[Column]:
@@ -112,17 +115,19 @@ class TreeRelative(BatchComponent):
             return draws.write(advantage=advantages)
         if self.kind == "order":
             return draws.write(advantage=self._ordered(nodes, values, valid))
-        logprobs = nodes.logprobs() if self.fuse == "path" else None
-        fused, masses = tree.fuse(
-            nodes.parents,
-            nodes.ends,
-            values,
-            kind=self.fuse,
-            alpha=self.alpha,
-            expectile=self.expectile,
-            edge_logprobs=logprobs,
-            valid=valid,
-        )
+        if self.fuse == "leaf_path":
+            fused, masses = nodes.by_path(values, valid, self.alpha * nodes.logprobs(self.node_logprob))
+        else:
+            fused, masses = tree.fuse(
+                nodes.parents,
+                nodes.ends,
+                values,
+                kind=self.fuse,
+                alpha=self.alpha,
+                expectile=self.expectile,
+                edge_logprobs=nodes.logprobs(self.node_logprob) if self.fuse == "path" else None,
+                valid=valid,
+            )
         if self.kind == "baseline":
             gain = values - self.trace * fused[nodes.starts]
             return draws.write(advantage=self.normalisation.compare(gain, draws.keys("group_id"), valid=valid))
@@ -159,7 +164,7 @@ class _SharedRows:
         self.of_rows = self.rows.keys("origin_trajectory_id,step" if level == "step" else "node_token")
         groups = batch.keys("group_id", "draw")
         count = int(self.of_rows.max()) + 1 if len(self.of_rows) else 0
-        roots = (count + groups).astype(np.int64)
+        roots = self.roots = (count + groups).astype(np.int64)
         draws = self.rows.draws
         first = np.append(True, draws[1:] != draws[:-1])[: len(draws)]
         before = np.append(0, self.of_rows)[: len(draws)].astype(np.int64)
@@ -175,12 +180,34 @@ class _SharedRows:
     def _values(self, name: str) -> NDArray[np.int64]:
         return np.asarray(self.rows.batch.column(name, self.rows.level), dtype=np.int64)
 
-    def logprobs(self) -> NDArray[np.float64]:
-        """Return the log-prob of each node's tokens when sampled, 0 at the roots."""
+    def logprobs(self, of_node: Literal["sum", "mean"]) -> NDArray[np.float64]:
+        """Return the log-prob of each node's tokens when sampled, summed or averaged, 0 at the roots."""
         tokens = Rows(self.rows.batch, "token")
-        values = np.where(tokens.flags("trainable"), tokens.values("behaviour_logprob"), 0.0)
+        own, place = tokens.flags("trainable"), tokens.within(self.rows.level)
+        values = np.where(own, tokens.values("behaviour_logprob"), 0.0)
+        found = np.bincount(place, weights=values, minlength=len(self.of_rows)).astype(np.float64)
+        if of_node == "mean":
+            found /= np.maximum(np.bincount(place, weights=own, minlength=len(self.of_rows)), 1.0)
         logprobs = np.zeros(len(self.parents))
-        logprobs[self.of_rows] = np.bincount(
-            tokens.within(self.rows.level), weights=values, minlength=len(self.of_rows)
-        )
+        logprobs[self.of_rows] = found
         return logprobs
+
+    def by_path(
+        self, values: NDArray[np.float64], valid: NDArray[np.bool_], logprobs: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the mean of the values of the draws through each node, by softmax of their paths, and its mass.
+
+        The part of a path above the node is common to its draws, so that it cancels out.
+        """
+        count = len(values)
+        pairs = np.unique(self.of_rows.astype(np.int64) * count + self.rows.draws)
+        paths = np.bincount(pairs % count, weights=logprobs[pairs // count], minlength=count)
+        draws = np.append(pairs % count, np.arange(count))
+        nodes = np.append(pairs // count, self.roots)
+        draws, nodes = draws[valid[draws]], nodes[valid[draws]]
+        top = np.full(len(self.parents), -np.inf)
+        np.maximum.at(top, nodes, paths[draws])
+        weights = np.exp(paths[draws] - top[nodes])
+        masses = np.bincount(nodes, weights=weights, minlength=len(self.parents)).astype(np.float64)
+        fused = np.bincount(nodes, weights=weights * values[draws], minlength=len(self.parents))
+        return fused / np.where(masses > 0.0, masses, 1.0), masses

@@ -1,29 +1,38 @@
 """BranchGRPO: trees that split at fixed depths, and credit at each depth (arXiv:2509.06040).
 
-Every branch splits before turns 0, 3, 6 and 9, so a tree has 16 leaves (`FixedDepthBranching`); of those that
-were one before the last split the best half is trained. A node is worth the mean of the leaves below it and is compared
-with the nodes of its tree at its depth, clipped to ±5. The gradient leaves out the depths of a window that slides to
-shallower ones: it never changes values or statistics. A turn that branches share is one edge: it is trained once, and
-counts once in the mean. The paper's steps are those of a denoiser. Here they are turns, and the log-ratio of an edge is
-the mean over the tokens of its turn, as that of the code is a mean over the numbers of an image. An episode of fewer
-than four turns, such as those of `agentrl train`, splits at its start alone: a tree of two leaves, which teaches
-nothing if both are paid alike.
+Every branch splits before turns 0, 3, 6 and 9, so a tree has 16 leaves (`FixedDepthBranching`). A node is worth the
+mean of the leaves below it by the probability of their paths,
+
+    V(n) = sum_l w_l r_l,   w_l = softmax_l(beta log p(l | n)),
+
+and is compared with the nodes of its tree at its depth, clipped to ±5. The gradient leaves out the depths of a window
+that slides to shallower ones: it never changes values or statistics. A turn that branches share is one edge: it is
+trained once, and counts once in the mean. The paper's steps are those of a denoiser. Here they are turns: log p of an
+edge, in V and in its ratio, is the mean over the tokens of its turn, as that of the code is a mean over the numbers of
+an image. An episode of fewer than four turns, such as those of `agentrl train`, splits at its start alone: a tree of
+two leaves, which teaches nothing if both are paid alike.
 
 Equations:
-    Read: the code and a public summary of the paper.
+    Read: the code and its README, and public notes on the paper; the paper's text was not read.
 
     - N1, branching: left out: it is the noise of a denoiser; tokens are sampled.
-    - N2, reward fusion of the paper: left out: leaves by the probability of their path; at beta 0 it is C1.
-    - C1, uniform fusion: `TreeRelative(fuse="leaves")`.
-    - C2, weighted fusion of the code: `TreeRelative(fuse="path")`.
+    - N2, reward fusion of the paper: `TreeRelative(fuse="leaf_path", node_logprob="mean")`, beta 1 (`alpha`).
+    - C1, uniform fusion: `TreeRelative(fuse="leaves")`, which is beta 0: an option, and the default of the script.
+    - C2, weighted fusion of the code: `TreeRelative(fuse="path")`: an option, and off in the script.
     - C3, advantage by depth: `TreeRelative`, std of n - 1, 0 if it is at most 1e-6.
     - C4, advantage of an edge: `Normalisation(at_most=5.0)`; `shared="owner"` trains a shared edge once.
     - C5, loss: `Policy(ratio=Ratio("step"), aggregate="step_mean")`: the mean over edges, each with its own ratio.
-    - C6, depth pruning: `DepthWindow`.
-    - C7, width pruning: `FixedDepthBranching(keep="best")`; its second mode is `keep="extremes"`.
+    - C6, depth pruning: `DepthWindow`, which counts turns from 0: the depth of an edge's child is one more.
+    - C7, width pruning: `FixedDepthBranching(keep="best")`, and `keep="extremes"` for its second mode: options. The
+      paper prunes in depth or in width, and its best results are those of depth. The code keeps all edges before the
+      last split; `extremes` leaves out those of which it keeps no branch.
 
 Differs:
-    - Optimizer steps: one for each 12 edges in the code, one a batch here: trees differ in the number of their turns.
+    - beta: not in what was read; 1 here, for which the README weighs "by path probability".
+    - Window: five depths, by the table of the README: 13.6 trained edges of a leaf, 8.6 after pruning; its first place
+      is the example of the code's help.
+    - Optimizer steps: one for each 12 edges in the code, one a batch here, for which the clip range never acts:
+      minibatches are made of rollouts, and would train an edge that they share several times.
 """
 
 from __future__ import annotations
@@ -164,9 +173,13 @@ class DepthWindow(BatchComponent):
 BRANCH_GRPO = Recipe(
     name="branch_grpo",
     source="arXiv:2509.06040",
-    rollout=FixedDepthBranching(splits=4, every=3, keep="best", ratio=0.5),
-    advantage=TreeRelative(normalisation=Normalisation(eps=1e-8, scale_above=1e-6, at_most=5.0)),
-    weight=DepthWindow(first=Schedule(15, 9, begin=29, iterations=180, kind="stairs", stairs=6)),
+    rollout=FixedDepthBranching(splits=4, every=3),
+    advantage=TreeRelative(
+        fuse="leaf_path",
+        node_logprob="mean",
+        normalisation=Normalisation(eps=1e-8, scale_above=1e-6, at_most=5.0),
+    ),
+    weight=DepthWindow(first=Schedule(14, 8, begin=28, iterations=180, kind="stairs", stairs=6), width=5),
     loss=Policy(ratio=Ratio("step"), clip=Clip(1e-3, 1e-3), aggregate="step_mean"),
     shared="owner",
 )

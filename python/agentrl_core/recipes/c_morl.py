@@ -17,12 +17,15 @@ Equations:
     - C3, crowding distance: left out: the same.
     - C4, choice: left out: the same.
     - C5, extension: `ConstrainedSum(slack=0.1)`: the first objective, the others above 0.9 of their value at the start.
-    - C6, loss of the extension: the policy's part is `Policy`; the barrier is left out: see above.
+    - C6, loss of the extension: the policy's part is `Policy`, clip range 0.2, 10 epochs of 32 steps; the barrier is
+      left out: see above.
 
 Differs:
     - Constraint: a log barrier with t = 20 in the code, weights by dual ascent here (step size 0.1, at most 10; by
       choice).
     - Threshold: 0.9 times the value in the code, which is above it if it is negative; 0.1 of its size below it here.
+      The value is that of each mini-batch in the code, so that the threshold follows the policy, and that of the first
+      batch here.
     - Advantages: of a critic with a value for each objective, normalised over the batch, in the code; compared within
       the group here.
 """
@@ -134,4 +137,6 @@ C_MORL = Recipe(
     source="arXiv:2410.02236",
     advantage=ConstrainedSum(columns="reward.answer,reward.format"),
     loss=Policy(),
+    epochs=10,
+    minibatches=32,
 )

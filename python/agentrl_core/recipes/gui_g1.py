@@ -19,8 +19,7 @@ Equations:
     - C6, loss: `ColumnScaled(column="task_weight")` and `Policy(aggregate="constant", constant=64.0)`.
 
 Differs:
-    - Clip range: the trainer's default in the code, which was not read; 0.2 here. It does not act in the one step of a
-      batch.
+    - Clip range: 0.2 in the code's trainer; it does not act in the one step of a batch.
     - Edge: one more than an image away makes the mean negative or wild in the code; the mean is 0 here.
     - Template: fast thinking, answers without reasoning, is a prompt; the environment's here.
 

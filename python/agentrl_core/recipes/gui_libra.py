@@ -7,11 +7,11 @@ A wrong action of a task that is hardly ever solved may have been right: negativ
 Advantages are GRPO's over the samples of one state; the loss is clipped, averaged over all tokens, with 0.001 of k3
 to the reference. The policy starts from imitation, in a stage of its own (`warm_start`), where tokens of actions and
 of grounding count more than those of thoughts: `imitation` is the weight of a token by its class (2 for actions in
-public code), and the loss is the mean by those weights, sum w CE / sum w. With spans (`model.spans`) of actions it is
-`weight.MarkedScaled(column="acts", marked=2.0, of="imitation")(batch)`.
+the public script), and the loss is the mean by those weights, sum w CE / sum w. With spans (`model.spans`) of actions
+it is `weight.MarkedScaled(column="acts", marked=2.0, of="imitation")(batch)`.
 
 Equations:
-    Read: the public code (a fork), and notes of others; the paper's text was not read.
+    Read: the public code (of the reinforcement learning in a fork), and notes of others; the paper's text was not read.
 
     - C1, reward: left out: the environment pays 0.9 accuracy + 0.1 format, since it knows the demonstrated action. The
       mean score below is of this sum.
@@ -22,8 +22,7 @@ Equations:
     - N2, action-aware supervised loss: `Imitation(tokens="imitation", normalised=True)` of the stage `warm_start`.
 
 Differs:
-    - Bound of the dual clip: the code's default was not read; 3 here, as in verl.
-    - Weight of action tokens: 2 by the name of a run; it is in the column `imitation`, which the user makes.
+    - Weight of action tokens: 2 in the script; it is in the column `imitation`, which the user makes.
 
 Needs: the model reference.
 """

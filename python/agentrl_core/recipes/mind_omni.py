@@ -4,7 +4,9 @@
                              + 0.01 mean over text tokens of k3 + 0.06 mean over image tokens of k3 ]
     R = similarity of image and prompt + format,   A = (R - mean) / (std + 1e-4)
 
-Each KL term is a mean over the tokens of its kind, however many the other kind has: `MarkedScaled(own_mean=True)`.
+The paper's image comes from a diffusion decoder, and its KL is one of hidden states; here an image is sampled tokens,
+whose k3 takes its place. Each KL term is a mean over the tokens of its kind, however many the other kind has:
+`MarkedScaled(own_mean=True)`.
 
 Equations:
     Read: the public code of the training, and translated notes with the paper's equation 7.
@@ -14,8 +16,7 @@ Equations:
     - C1, reward: `OutcomeScore` of the similarity, and `CombineReward(column="reward.format")`.
     - C2, advantage: `GroupRelative(eps=1e-4)`, std with n - 1.
     - C3, text loss: `Policy("sequence_mean")` with `kl_weight` 0.01 of text.
-    - C4, KL of the image: left out: it is a divergence of hidden states in the diffusion decoder; here an image is
-      sampled tokens, whose k3 stands for it.
+    - C4, KL of the image: left out: it is a divergence of hidden states in the diffusion decoder; see above.
     - C5, sum: `kl_weight` 0.06 of image tokens; not computed: a column of the batch.
     - C6, reference: the model `reference`, which nothing moves; not computed: no number.
 

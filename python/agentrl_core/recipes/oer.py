@@ -1,6 +1,9 @@
 """OER: learn again from the remembered successes that the policy itself is most likely to produce (arXiv:2305.13804).
 
-Experience that resembles the policy keeps what it knows without pulling it elsewhere. With p the policy when a step
+Experience that resembles the policy keeps what it knows without pulling it elsewhere: this idea alone is used of the
+paper. Its model of transitions and its second network with behaviour cloning are left out: a language model's
+environment has no states that a model could be fitted to, and there is no Q-learned policy that imitation would
+disturb. Shares and sizes are ours. With p the policy when a step
 begins, a remembered success has the priority
 
     exp(1/T sum over its T trained tokens of log p),
@@ -8,10 +11,6 @@ begins, a remembered success has the priority
 the largest come back, as a third of the batch, and are imitated; fresh rollouts are trained with GRPO. Likely
 experience alone would end exploration, therefore successes alone are remembered. The priority of what is drawn again
 is renewed, that of the others stays.
-
-Of the paper, this idea alone is used. Its model of transitions and its second network with behaviour cloning are left
-out: a language model's environment has no states that a model could be fitted to, and there is no Q-learned policy
-that imitation would disturb. Shares and sizes are ours.
 
 Equations:
     Read: the paper's abstract, and notes of others.

@@ -1,28 +1,30 @@
 """RECAP: several rewards in one score, with more weight for those that no longer rise or that swing.
 
 Training on one ability loses others. So the mean of each objective is watched over short windows, and effort moves away
-from what is saturated. Of an objective's newest means, an even number up to 2 `window`, O is the older half and N the
-newer one:
+from what is saturated. Of an objective's newest 2 `window` means, with that of the batch, O is the older half and N
+the newer one:
 
-    convergence c = sum O / sum N          below 1: the reward rises; above 1: it falls; 1 with fewer than two means
-    instability i = sigma / (mean N + mean O)                            0 with fewer than two means
+    convergence c = sum O / sum N          below 1: the reward rises; above 1: it falls; 1 with fewer means
+    instability i = sigma / (mean N + mean O)                            0 with fewer means
     sigma^2 = sum over O and N of (x - mean N)^2 / (their number - 1)
     w = K softmax((c + i) / temperature),  score = sum_k w_k x_k
 
-Then GRPO with eps 1e-4. Its public code has i = std / mean of O and N together and
+So all weights are 1 in the first 19 iterations. Then GRPO with eps 1e-4. Its public code begins with the halves of two
+means, and has i = std / mean of O and N together and
 `BalancedSum(kind="mixture")`: w = K [mix softmax(c / temperature) + (1 - mix) softmax(i / temperature)], with
-`mix=Schedule(1.0, 0.0, iterations=500)` where it moves from convergence to instability. Supervised objectives on
+`mix=Schedule(1.0, 0.0, iterations=500)` if it moves from convergence to instability. Supervised objectives on
 replayed data are `loss.Sum(Policy(), Imitation("token_mean", tokens="expert"))` with weights of one's own; here is
 the part that learns from rewards.
 
 Equations:
-    Read: the paper's sections 3 and 4, and the public code.
+    Read: the paper's sections 3 to 6, its appendix A and the public code.
 
-    - P1, convergence rate: c of `BalancedSum`.
+    - P1, convergence rate: c of `BalancedSum`, windows of 10.
     - P2, instability: i of `BalancedSum`.
     - 1, priority: w of `BalancedSum`, temperature 5.
+    - A1, first steps: c = 1 and i = 0 of `BalancedSum`, so that weights are equal.
     - P3, training objective: the score is K times it: a surrogate is linear in the reward.
-    - C1, rates of the code: c of `BalancedSum`, as in a batch of rollouts.
+    - C1, rates of the code: c of `BalancedSum(kind="mixture")`, as in a batch of rollouts.
     - C2, instability of the code: i of `BalancedSum(kind="mixture")`.
     - C3, weights of the code: `BalancedSum(kind="mixture")`; `mix=Schedule(1.0, 0.0, iterations=500)` anneals.
     - C4, reward and advantage: `BalancedSum` and `GroupRelative(eps=1e-4)`.
@@ -31,7 +33,7 @@ Equations:
 Differs:
     - Objectives that do not apply: the code goes by the first row of a batch; here by each draw.
     - Missing rewards: undefined for the whole history in the code; here they do not vote.
-    - Window: 10 means a half in the notes and here; the code keeps all of them.
+    - Instability: around the mean of N in the text and in Algorithm 1, and here; around that of both in Algorithm 2.
 
 Source: arXiv:2510.21978. Needs: the rewards `reward.answer` and `reward.format`, each at least 0 in the mean.
 """
@@ -67,14 +69,14 @@ _EPS = 1e-15
 
 @dataclass(frozen=True)
 class BalancedSum(StatefulComponent):
-    """Adds rewards up, each with a weight that follows from its means of the iterations before.
+    """Adds rewards up, each with a weight that follows from its means so far, that of the batch included.
 
     The formula is that of the module. A column that is unknown (NaN) for a draw does not apply to it: it adds nothing
     and the draw does not vote in its mean. A draw to which none applies has no score.
 
     Args:
         columns: comma-joined draw columns, such as `reward.answer,reward.format`; their means must be at least 0.
-        kind: `sum` as above, or `mixture`.
+        kind: `sum` as above, or `mixture`, which also compares shorter halves.
         window: means of half a comparison.
         temperature: the larger, the more equal the weights.
         mix: for `mixture`: weight of convergence.
@@ -103,21 +105,25 @@ class BalancedSum(StatefulComponent):
         return {"means": {}}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
-        """Return `batch` with the column `score` on draws, by the means of the iterations before."""
-        self._means(batch)  # what cannot be balanced is refused before it is trained on
+        """Return `batch` with the column `score` on draws, by the means of the iterations before and its own."""
+        means = self._newest(state, batch)
         rows, names = Rows(batch, "draw"), key_columns(self.columns)
         values = np.stack([rows.values(name) for name in names])
         applies = np.isfinite(values)
-        weights = self.weights([state["means"].get(name, []) for name in names])
+        weights = self.weights([means.get(name, []) for name in names])
         totals = (weights[:, None] * np.where(applies, values, 0.0)).sum(axis=0)
         return rows.write(score=np.where(applies.any(axis=0), totals, np.nan))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """The means with those of the closed batch added, as many as the windows read."""
+        return {"means": self._newest(state, closed.batch)}
+
+    def _newest(self, state: dict[str, Any], batch: Batch) -> dict[str, list[float]]:
+        """The means of the state, followed by those of a batch."""
         means = dict(state["means"])
-        for name, mean in self._means(closed.batch).items():
+        for name, mean in self._means(batch).items():
             means[name] = [*means.get(name, []), mean][-2 * self.window :]
-        return {"means": means}
+        return means
 
     def _means(self, batch: Batch) -> dict[str, float]:
         """The mean of each column that applies to a draw."""
@@ -133,11 +139,11 @@ class BalancedSum(StatefulComponent):
         return means
 
     def weights(self, means: list[list[float]]) -> NDArray[np.float64]:
-        """The weight of each column, from its means of the iterations before, oldest first."""
+        """The weight of each column, from its means, oldest first."""
         convergence, instability = np.ones(len(means)), np.zeros(len(means))
         for place, all_means in enumerate(means):
             half = min(len(all_means) // 2, self.window)
-            if not half:
+            if not half or (self.kind == "sum" and half < self.window):
                 continue
             newest = np.array(all_means[-2 * half :])
             older, newer = newest[:half], newest[half:]

@@ -74,7 +74,14 @@ def weighted(example: Example) -> Found:
     (advantage,) = BRANCH.chain("advantage")
     assert isinstance(advantage, TreeRelative)
     found = by_depth(BRANCH.replace(advantage=replace(advantage, fuse="path", kind="none")), members)
-    return {"value_of_a": found[0, 1], "value_of_b": found[2, 1], "root_by_code": found[0, 0]}
+    by_paper = by_depth(BRANCH.replace(advantage=replace(advantage, kind="none")), members)
+    np.testing.assert_allclose(by_paper[:, 1], found[:, 1])
+    return {
+        "value_of_a": found[0, 1],
+        "value_of_b": found[2, 1],
+        "root_by_code": found[0, 0],
+        "root_by_paper": by_paper[0, 0],
+    }
 
 
 @EXAMPLES.by("a depth without difference has advantage 0, and a large one is clipped")
@@ -108,25 +115,25 @@ def edges(example: Example) -> Found:
 
 @EXAMPLES.by("a window of depths that slides and stops")
 def window(example: Example) -> Found:
-    """The recipe's schedule, from another first depth."""
+    """The recipe's schedule, from another first depth: depth d is turn d - 1, and step s is iteration s - 1."""
     given = example.values
     (weight,) = recipes.BRANCH_GRPO.chain("weight")
     assert isinstance(weight, DepthWindow)
     assert isinstance(weight.first, Schedule)
-    base, stop = int(given["base"][0]), int(given["stop"])
+    base, stop = int(given["base"][0]) - 1, int(given["stop"]) - 1
     shift = base - stop
     moved = replace(weight.first, start=base, end=stop, iterations=int(given["interval"]) * shift, stairs=shift)
     own = replace(weight, first=moved, width=len(given["base"]))
 
-    def pruned(iteration: int) -> Value:
+    def pruned(step: int) -> Value:
         batch = computed(
-            BRANCH.replace(weight=own.at(iteration)),
+            BRANCH.replace(weight=own.at(step - 1)),
             ["token.keep"],
             members=[{"path": "1 " + " ~ 9 ".join(["| 3"] * 20), "reward": 1}],
         )
-        return np.flatnonzero(batch["token.keep"] == 0).astype(float)
+        return np.flatnonzero(batch["token.keep"] == 0) + 1.0
 
-    return {f"pruned_at_{iteration}": pruned(iteration) for iteration in (29, 75, 200)}
+    return {f"pruned_at_{step}": pruned(step) for step in (29, 30, 75, 200)}
 
 
 @EXAMPLES.by("width pruning keeps the advantages of the whole tree")
@@ -136,7 +143,7 @@ def width(example: Example) -> Found:
     worth, families = example.values["V"], np.array([0, 0, 1, 1])
     found = computed(BRANCH, ["step.advantage"], members=answers([1] * 4, worth.tolist()))["step.advantage"]
     return {
-        "mode_1": found * program.kept(worth, families),
+        "mode_1": found * replace(program, keep="best").kept(worth, families),
         "mode_2": found * replace(program, keep="extremes").kept(worth, families),
     }
 

@@ -29,6 +29,8 @@ GIVEN = RECIPE.replace(
     advantage=GroupRelative(column="given", level="token", center="none", scale="none"),
     loss=RECIPE.chain("loss")[1],
     hooks=None,
+    epochs=1,
+    minibatches=1,
 )
 """The policy's loss, with advantages of an example."""
 STATES = 10
@@ -83,7 +85,7 @@ def other_terms(example: Example) -> Found:
     even = np.full((2, 2), 0.5)
     entropies = [float(given["H"])] * (2 * STATES)
     found = computed(
-        RECIPE,
+        RECIPE.replace(epochs=1, minibatches=1),
         ["loss.critic"],
         members=answers([1, 1], given["R"].tolist()),
         columns={"token": {"value": given["V"].tolist()}},
@@ -132,7 +134,9 @@ def fixed(example: Example) -> Found:
     passes = [example.values[f"pass_{number}"] for number in (1, 2, 3)]
     policy = Scripted(*passes)
     batch = small([(0, [1]) for _ in range(4)], draw_score=[1.0, 0.0, 0.0, 1.0], token_value=[0.0] * 4)
-    recipe = RECIPE.replace(minibatches=2, loss=RECIPE.chain("loss")[1:])
+    _, first, stage = RECIPE.chain("loss")
+    assert isinstance(stage, Train)
+    recipe = RECIPE.replace(epochs=1, minibatches=2, loss=(first, replace(stage, minibatches=2)))
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
     stepped = []
     for update in recipe.updates(recipe.credit(batch), models={"policy": policy}):
@@ -157,7 +161,7 @@ def fix_up(example: Example) -> Found:
     members = [{**answers([1], [0.0])[0], "logprobs": [float(np.log(old[row]))]} for row in rows]
 
     def found(beta: float) -> Any:
-        recipe = RECIPE.replace(loss=replace(stage, loss=replace(stage.loss, coefficient=beta)))
+        recipe = RECIPE.replace(loss=replace(stage, minibatches=1, loss=replace(stage.loss, coefficient=beta)))
         policy = {"logprob": [float(np.log(new[row])) for row in rows]}
         return computed(recipe, ["loss"], members=members, stage="fixup", policy=policy)
 

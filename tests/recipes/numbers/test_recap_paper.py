@@ -28,10 +28,10 @@ def rewarded(columns: Mapping[str, Sequence[float]]) -> Batch:
 
 
 def after(histories: Mapping[str, Sequence[float]], **options: Any) -> tuple[BalancedSum, dict[str, Any]]:
-    """The recipe's reward after iterations with these means, and its state; a shorter history is the newer one."""
+    """The recipe's reward before the last iteration of these means, and its state; shorter histories begin later."""
     component = replace(RECAP.reward, columns=",".join(histories), **options)
     state, most = component.initial_state(), max(map(len, histories.values()))
-    for at in range(-most, 0):
+    for at in range(-most, -1):
         means = {name: [history[at] if at >= -len(history) else np.nan] for name, history in histories.items()}
         batch = component.add_columns(state, rewarded(means))
         state = component.next(state, IterationRecord.of(batch))
@@ -39,25 +39,30 @@ def after(histories: Mapping[str, Sequence[float]], **options: Any) -> tuple[Bal
 
 
 def weights(histories: Mapping[str, Sequence[float]], **options: Any) -> Value:
-    """The weight of each objective, as the score of a draw that has 1 of it and 0 of the others."""
+    """The weight of each objective in the last iteration: each draw has one of them alone, which is its mean."""
     component, state = after(histories, **options)
-    ones = {name: row.tolist() for name, row in zip(histories, np.eye(len(histories)), strict=True)}
-    return component.add_columns(state, rewarded(ones)).column("score", "draw")
+    newest = np.array([history[-1] for history in histories.values()])
+    alone = np.where(np.eye(len(newest), dtype=bool), newest, np.nan)
+    batch = rewarded({name: row.tolist() for name, row in zip(histories, alone, strict=True)})
+    return component.add_columns(state, batch).column("score", "draw") / newest
 
 
 @EXAMPLES.by("weights of the paper with windows of two")
 def of_the_paper(example: Example) -> Found:
     given = example.values
     histories = {name: given[name].tolist() for name in "abv"}
-    component, state = after(histories)
+    windows = {"window": int(given["W"])}
+    component, state = after(histories, **windows)
     assert component.temperature == given["T"]
+    shorter = {name: history[1:] for name, history in histories.items()}
+    np.testing.assert_allclose(weights(shorter, **windows), 1.0)
     newest = rewarded({name: history[-1:] for name, history in histories.items()})
     totals = [
         component.add_columns(each, newest).column("score", "draw") for each in (state, component.initial_state())
     ]
     return {
-        "weights": weights(histories),
-        "weights_at_T_0_5": weights(histories, temperature=0.5),
+        "weights": weights(histories, **windows),
+        "weights_at_T_0_5": weights(histories, temperature=0.5, **windows),
         "loss": totals[0] / 3,
         "loss_with_equal_weights": totals[1] / 3,
     }
