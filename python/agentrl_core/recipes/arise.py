@@ -15,8 +15,8 @@ one that used a skill and solved the task is paid 1 more. If a group has better 
 When the iteration is closed: u <- 0.9 u + 0.1 R of a skill that was selected; then new ones are added, the weakest of a
 full cache goes to the reservoir (100), the best of that comes back when it is better than the weakest of the cache, and
 of the reservoir those below its 10th percentile that were never used are deleted. The first 500 iterations only fill
-the library. What the abstract calls one policy gradient for selection, solution and conclusion is here, as in the public
-program, that of the solutions alone.
+the library. The abstract has one policy gradient for selection, solution and conclusion; here, as in the public
+program, it is that of the solutions alone.
 
 Needs: the collector's model `logprob`: the sum of log pi over the tokens of each path.
 

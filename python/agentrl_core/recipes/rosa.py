@@ -12,7 +12,7 @@ Equations:
 
     - S1, objective of a turn: not computed: the loss is of its optimum, S2.
     - S2, optimum: the minimum of `Regression(level="step", residual="log_ratio")`.
-    - S3, target shift: `TargetShift`; `Answered` leaves turns without feedback out of the mean.
+    - S3, target shift: `TargetShift`; `AnsweredTurns` leaves turns without feedback out of the mean.
     - S4, linear step: left out: the step is the user's optimizer's; a recipe gives its loss.
     - S5, damped solution: left out: as S4; conjugate gradients need the Jacobian of the chosen parameters.
 
@@ -73,12 +73,12 @@ class TargetShift(BatchComponent):
 
 
 @dataclass(frozen=True)
-class Answered(BatchComponent):
+class AnsweredTurns(BatchComponent):
     """Leave turns without feedback out of the loss and of its mean.
 
     Example:
-        >>> from agentrl_core.recipes.rosa import Answered
-        >>> Answered().makes
+        >>> from agentrl_core.recipes.rosa import AnsweredTurns
+        >>> AnsweredTurns().makes
         (token('keep'),)
     """
 
@@ -96,6 +96,6 @@ ROSA = Recipe(
     name="rosa",
     source="arXiv:2509.23166",
     advantage=TargetShift(),
-    weight=Answered(),
+    weight=AnsweredTurns(),
     loss=Regression("step_mean", level="step", residual="log_ratio"),
 )
