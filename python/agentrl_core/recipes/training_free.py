@@ -19,7 +19,7 @@ Equations:
     - C5, batches: left out: how many tasks a batch has is asked of the collector.
 
 Differs:
-    - Right answer: shown to the summaries and the comparison in the code; here the score alone.
+    - Right answer: shown to the summaries and the comparison in the code; here `Task.solution`, if the task has one.
     - Without ground truth: all groups teach in the code; here the score decides.
     - Failed calls of the language model: the code drops the rollout or the group; here the engine retries or raises.
 
@@ -58,8 +58,8 @@ class Experiences(TextMemory):
         taught: the groups that are compared: those whose scores `differ`, or those with a mean score `between` 0 and 1.
         proposals: experiences that one group may propose, at most.
         shown: the prompt where there are experiences: `{prompt}` and the numbered ones as `{text}`.
-        summarise: what is asked about a rollout: `{question}`, `{attempt}` and `{score}`.
-        contrast: about a group: `{question}` and the `{summaries}`.
+        summarise: what is asked about a rollout: `{question}`, `{solution}`, `{attempt}` and `{score}`.
+        contrast: about a group: `{question}`, `{solution}` and the `{summaries}`.
         edit: how the library is to change: `{experiences}` and the `{contrast}`.
         merge: one plan of several: `{experiences}` and the `{proposals}`.
 
@@ -78,10 +78,12 @@ class Experiences(TextMemory):
     proposals: int = option(2, at_least=1)
     shown: str = option("{prompt}\n\nExperiences that may help:\n{text}", filled=True)
     summarise: str = option(
-        "{question}\n\nAn attempt, which scored {score}:\n{attempt}\n\nSum up what it did.", filled=True
+        "{question}\n\nSolution: {solution}\n\nAn attempt, which scored {score}:\n{attempt}\n\nSum up what it did.",
+        filled=True,
     )
     contrast: str = option(
-        "{question}\n\n{summaries}\n\nWhat did the better attempts do that the others did not?", filled=True
+        "{question}\n\nSolution: {solution}\n\n{summaries}\n\nWhat did the better attempts do that the others did not?",
+        filled=True,
     )
     edit: str = option(
         "Experiences:\n{experiences}\n\nNew insight:\n{contrast}\n\n"
@@ -138,15 +140,16 @@ class Experiences(TextMemory):
         if not self.teaches(scores[known]):
             return []
         summaries, summarised = [], []
+        task = {"question": group.prompt, "solution": "\n\n".join(group.task.solution) or "not given"}
         for row in known:
-            parts = {"question": group.prompt, "attempt": branches[row].text, "score": f"{scores[row]:g}"}
+            parts = {**task, "attempt": branches[row].text, "score": f"{scores[row]:g}"}
             summary = await self._ask(group, self.summarise, parts, branches[row])
             if summary.strip():
                 summaries.append(f"Attempt with score {scores[row]:g}:\n{summary}")
                 summarised.append(row)
         if not self.teaches(scores[summarised]):
             return []
-        parts = {"question": group.prompt, "summaries": "\n\n".join(summaries)}
+        parts = {**task, "summaries": "\n\n".join(summaries)}
         contrast = await self._ask(group, self.contrast, parts, branches[known[0]])
         parts = {"experiences": _numbered(self.recall(group)["texts"]), "contrast": contrast}
         return operations(await self._ask(group, self.edit, parts, branches[known[0]]))[: self.proposals]
