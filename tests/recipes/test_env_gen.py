@@ -50,7 +50,7 @@ def speak(context: str, request: Request) -> str:
 
 
 def test_a_cycle_measures_asks_and_trains_on_what_was_written(tmp_path: Path) -> None:
-    program = Designed(every=2, share=0.5)
+    program = Designed(every=2, share=0.5, mixture="groups")
     recipe = recipes.ENV_GEN.replace(rollout=program)
     found: list[Any] = []
     for _ in range(4):
@@ -80,9 +80,24 @@ def test_a_cycle_measures_asks_and_trains_on_what_was_written(tmp_path: Path) ->
     assert all(len(np.unique(designed[keys == group])) == 1 for group in np.unique(keys))
 
 
+def test_a_cycle_is_on_what_was_written_and_then_on_the_original_tasks(tmp_path: Path) -> None:
+    """Cycles of three iterations, of which a share of 0.4 is one; the first cycle has nothing that was written."""
+    recipe = recipes.ENV_GEN.replace(rollout=Designed(every=3, share=0.4))
+    designed, measured = [], []
+    with arl.Store.open(tmp_path, sync="never") as store:
+        collect = arl.Collector(script(speak), Skilled(), recipe, store=store, task_pool=64, seed=1, sampling=LONG)
+        for _ in range(7):
+            batch = collect(tasks=4, group_size=2)
+            collect.end_iteration(batch, {})
+            designed.append(batch.column("designed", "draw").mean())
+            measured.append(sum(tried for _, _, tried in read_notes(batch, "solved")))
+    assert designed == [0, 0, 0, 1, 0, 0, 1]
+    assert measured == [8, 8, 8, 0, 8, 8, 0], "on the original tasks alone"
+
+
 def test_half_of_the_groups_are_on_environments_that_were_written() -> None:
     """400 groups: 4 standard deviations of a fair coin are 40."""
-    program = Designed(every=1, share=0.5)
+    program = Designed(every=1, share=0.5, mixture="groups")
     made = program.initial_state() | {"made": [{"question": "dig here"}]}
     collect = arl.Collector(script(speak), Skilled(), recipes.ENV_GEN.replace(rollout=program), task_pool=512)
     collect._head = replace(collect._head, components={"rollout[0].Designed": made})

@@ -35,9 +35,13 @@ def test_values_by_hand(tmp_path: Path) -> None:
         questions.append(context)
         if last.endswith("action:"):
             return LOOK if "riddle?" in last else RIGHT
-        if f"action: {LOOK};" in last:
-            return "reward: 0.2; done: no; next: go on" if "riddle?" in last else "reward: 0.1; done: no; next: go on"
-        return f"reward: {1 if RIGHT in last else 0.4}; done: yes; next: over"
+        looks = f"action: {LOOK};" in last
+        if last.endswith("done:"):
+            return "no" if looks else "yes"
+        if last.endswith("reward:"):
+            return ("0.2" if "riddle?" in last else "0.1") if looks else "1" if RIGHT in last else "0.4"
+        assert last.endswith("next:")
+        return "go on"
 
     def collect(recipe_seed: int) -> list[str]:
         with arl.Store.open(tmp_path / "run", sync="never") as store:
@@ -54,13 +58,13 @@ def test_values_by_hand(tmp_path: Path) -> None:
     assert not questions, "without a transition nothing is imagined"
     # look: 0.2 + 0.5 * (the policy says right behind `go on`) 1 = 0.7; right: 1; wrong: 0.4.
     assert set(collect(3)) == {RIGHT}
-    worlds = [
-        text for text in questions if asked(text).startswith("state: riddle?") and f"action: {LOOK};" in asked(text)
-    ]
-    assert worlds
-    shown = worlds[0].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].splitlines()[:-1]
-    assert shown
-    assert [line for line in shown if f"action: {LOOK}; reward: 0; done: " not in line] == [], "the same action alone"
+    for predicted, outcome in (("done", ""), ("reward", " 0"), ("next", "")):
+        worlds = [text for text in questions if asked(text) == f"state: riddle?; action: {LOOK}; {predicted}:"]
+        assert worlds
+        shown = worlds[0].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].splitlines()[:-1]
+        assert shown
+        alike = [line for line in shown if f"action: {LOOK}; {predicted}:{outcome}" in line]
+        assert alike == shown, "the same action alone"
 
 
 @pytest.mark.parametrize(
@@ -68,19 +72,15 @@ def test_values_by_hand(tmp_path: Path) -> None:
     [
         # 1 + 0.5 * 2 + 0.25 * 4, then the horizon of three.
         (
-            [
-                "reward: 1; done: no; next: b",
-                "no",
-                "reward: 2; done: no; next: c",
-                "no",
-                "reward: 4; done: no; next: d",
-            ],
+            ["no", "1", "b", "no", "no", "2", "c", "no", "no", "4", "d", "no", "no", "8"],
             3.0,
         ),
         # 1 + 0.5 * -2, where it ends.
-        (["reward: 1; done: no; next: b", "no", "Reward: -2; done: yes; next:"], 0.0),
+        (["no", "1", "b", "no", "Yes", "-2"], 0.0),
         # What cannot be read is asked for again, and an action that there is not is replaced by one that is.
-        (["what?", "reward: 1; done: no; next: b", "fly", "reward: 2; done: yes; next:"], 2.0),
+        (["what?", "no", "much", "1", "", "b", "fly", "no", "yes", "2"], 2.0),
+        (["no", "1", "b", "fly", "fly", "fly", "yes", "2"], 2.0),
+        (["no", "much", "much", "much", "1"], 0.0),
         (["something"], 0.0),
     ],
 )
@@ -96,13 +96,12 @@ STEPS = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=20), st.integers(1, 6))
-def test_examples_are_of_one_action_and_balanced(seen: list[_Transition], examples: int) -> None:
+def test_examples_are_balanced(seen: list[_Transition], examples: int) -> None:
     numbered = [each._replace(before=str(place)) for place, each in enumerate(seen)]
-    found = Imagine(examples=examples).balanced(numbered, "a")
+    found = Imagine(examples=examples).balanced(numbered, lambda each: (each.reward, each.done))
     own: dict[tuple[float, bool], list[_Transition]] = {}
     for each in numbered:
-        if each.action == "a":
-            own.setdefault((each.reward, each.done), []).append(each)
+        own.setdefault((each.reward, each.done), []).append(each)
     most = min(max(map(len, own.values()), default=0), examples)
     assert len(found) == most * len(own)
     for outcome, whole in own.items():
@@ -111,12 +110,28 @@ def test_examples_are_of_one_action_and_balanced(seen: list[_Transition], exampl
         assert shown == [newest[place % len(newest)] for place in range(most)], "the newest of each outcome, repeated"
 
 
+@given(st.integers(1, 9), st.floats(0, 0.999), st.floats(0, 0.999))
+def test_a_piece_lies_within_its_episode(length: int, begin: float, end: float) -> None:
+    episode = [_Transition(str(place), "a", 0.0, False, "") for place in range(length)]
+    piece = Imagine.piece(episode, begin, end)
+    first = int(piece[0].before)
+    assert list(piece) == episode[first : first + len(piece)]
+    assert first == int(begin * length)
+
+
+def test_pieces_by_hand() -> None:
+    episode = [_Transition(str(place), "a", 0.0, False, "") for place in range(4)]
+    ends = [(0.0, 0.0), (0.0, 0.99), (0.5, 0.5), (0.75, 0.99)]
+    assert ["".join(step.before for step in Imagine.piece(episode, *each)) for each in ends] == ["0", "0123", "23", "3"]
+
+
 def test_it_comes_to_a_step() -> None:
     recipe = recipes.ICPI.replace(rollout=PROGRAM)
 
     def speak(context: str, request: Request) -> str:
         del request
-        return LOOK if asked(context).endswith("action:") else "reward: 1; done: yes; next: over"
+        last = asked(context)
+        return LOOK if last.endswith("action:") else "yes" if last.endswith("done:") else "1"
 
     for seed in range(20):
         run = solve(recipe, speak, tasks=4, group_size=4, seed=seed, turn_limit=3)

@@ -77,6 +77,21 @@ def test_what_a_group_learned_is_shown_to_the_next(tmp_path: Path) -> None:
     assert solve(Experiences(), lambda *_: RIGHT).asked == 4
 
 
+@pytest.mark.parametrize(("solution", "shown"), [((RIGHT,), f"Solution: {RIGHT}\n"), ((), "Solution: not given\n")])
+def test_a_group_is_compared_with_the_solution_in_sight(solution: tuple[str, ...], shown: str) -> None:
+    answers, seen = [RIGHT, WRONG], []
+
+    def speak(context: str, request: Request) -> str:
+        del request
+        if "Sum up" in context or "What did the better" in context:
+            seen.append(shown in context)
+            return "insight"
+        return answers.pop() if answers else "nothing"
+
+    solve(Experiences(), speak, world=Riddles(solution), tasks=1, group_size=2, sampling=Sampling(max_tokens=512))
+    assert seen == [True] * 3
+
+
 def test_a_plan_is_applied_by_the_rules() -> None:
     def edit(operation: str, number: int | None, text: str = "") -> dict[str, Any]:
         return {"operation": operation, "id": number, "text": text}

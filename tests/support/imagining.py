@@ -9,10 +9,11 @@ from typing import Any
 from riddles import in_turn, solve
 
 from agentrl_core.recipes.icpi import Imagine
-from agentrl_core.rollout import Group
+from agentrl_core.rollout import Branch, Group
 
 _MEMORY: list[Any] = []
 _VALUES: list[float] = []
+_QUESTIONS: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,25 @@ class Watched(Imagine):
         found = await super().value(*args)
         _VALUES.append(found)
         return found
+
+    async def _ask(self, branch: Branch, agent: str, question: str) -> str:
+        if agent == "world":
+            _QUESTIONS.append(question)
+        return await super()._ask(branch, agent, question)
+
+
+def world_questions(program: Imagine, steps: Sequence[Sequence[Any]], answers: Sequence[str]) -> list[str]:
+    """Return what the world is asked before a first turn.
+
+    Args:
+        program: with one action.
+        steps: of a remembered episode.
+        answers: of the agents, in the order in which they are asked; the last one ever after.
+    """
+    _MEMORY[:] = [[list(step) for step in steps]]
+    _QUESTIONS.clear()
+    solve(Watched(**asdict(program)), in_turn(*answers), group_size=1, turn_limit=1)
+    return list(_QUESTIONS)
 
 
 def first_turn(program: Imagine, answers: Sequence[str]) -> tuple[list[float], str]:

@@ -15,7 +15,8 @@ one that used a skill and solved the task is paid 1 more. If a group has better 
 When the iteration is closed: u <- 0.9 u + 0.1 R of a skill that was selected; then new ones are added, the weakest of a
 full cache goes to the reservoir (100), the best of that comes back when it is better than the weakest of the cache, and
 of the reservoir those below its 10th percentile that were never used are deleted. The first 500 iterations only fill
-the library.
+the library. The abstract has one policy gradient for selection, solution and conclusion; here, as in the public
+program, it is that of the solutions alone.
 
 Needs: the collector's model `logprob`: the sum of log pi over the tokens of each path.
 
@@ -36,6 +37,9 @@ Differs:
     - Reward of a selected skill: that of one rollout in the code, which does not state which; the group's mean here.
     - Worth: a skill is made only if some of the group are right and some are not, so that 1 and 0 never occur, in the
       code and here.
+    - Training of selection and of new skills: by README and abstract selections and the worth of new skills share in
+      the policy gradient (equation 7, which was not read); the program has no such term, and neither has this recipe.
+    - First skills: five are given in the configuration; none here.
     - Score: of at most 128 tokens by the configuration, which the code does not enforce; of all tokens here.
     - Rounds of replaced groups, KL, optimizer steps: not stated; 4, none and 1 here.
 """

@@ -20,7 +20,8 @@ Differs:
     - Coefficient beta: the paper's is not known; 0.1 here, as the notes propose.
     - Data: several actions of each state, offline, in the paper; here rollouts, which begin at the prompt.
 
-Source: arXiv:2412.18279. Needs: the model critic, as step column `value`.
+Source: arXiv:2412.18279. Needs: the model critic, as step column `value`: a probability, the sigmoid of its answer,
+`arl.annotate(batch, "value", lambda pack: pack.run(critic, outputs=("value",)).value.sigmoid(), level="step")`.
 """
 
 from agentrl_core import Recipe

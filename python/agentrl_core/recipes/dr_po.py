@@ -2,16 +2,18 @@
 
 With probability beta = 1 a rollout begins with the first tokens of the task's reference solution, as many as a uniform
 random number; they are not trained. Then PPO over what the policy sampled, with lambda 0.95, clip range 0.2 and a
-penalty of 0.05 on the divergence from the reference in the rewards. The paper has texts of one action; a solution of
-several is begun in the action that the uniform number falls into, with those before it whole.
+penalty of 0.05 on the divergence from the reference in the rewards. Policy and critic make four passes of one
+optimizer step over a batch, so the clip range acts from the second pass on. The paper has texts of one action; a
+solution of several is begun in the action that the uniform number falls into, with those before it whole.
 
 Equations:
-    Read: the paper's section 4 with algorithm 1, and the public code.
+    Read: the paper's section 4 with algorithm 1, appendices D.2 and D.5 with table 5, and the public code.
 
     - 1, reward model: left out: it is trained before; the environment pays its score.
     - A1.7, reset: `ResetToSolution`.
     - A1.9, rows of the update: the prefix is written untrained: it is in neither loss nor denominator.
     - 4b, policy update: `Gae` and `Policy`.
+    - T5, passes over a batch: `epochs=4`, of one minibatch.
     - 4c, KL in the reward: `Gae(kl_coefficient=0.05)`.
     - C1, policy loss of the code: `Policy`, one token mean over the sampled tokens.
     - C2, value loss of the code: `Value(clip=0.2)` of the model `critic`.
@@ -20,12 +22,11 @@ Equations:
 
 Differs:
     - Tokens of the prefix: in the code's GAE and value loss, in neither here, as in the paper.
-    - Weight of the value loss: 0.1 beside the policy's loss in the code; the critic is a model with its own optimizer
+    - Weight of the value loss: 0.1 beside the policy's loss in table 5; the critic is a model with its own optimizer
       here.
     - KL: 0.05 here too, in the rewards (`Gae(kl_coefficient=0.05)`); the loss has none.
-    - Length of a prefix: uniform in the paper and here; the code leaves it to a package that was not read.
-    - Optimizer steps a batch: 4 in the code, 1 here. `DR_PO.replace(epochs=4)` makes 4; the clip range acts from the
-      second one on.
+    - Length of a prefix: algorithm 1 draws the state uniformly from all, so that an episode may begin at the prompt,
+      and so does this recipe; the program of appendix D.2 gives at least one token.
 
 Source: arXiv:2404.08495. Needs: the models critic and reference.
 """
@@ -101,4 +102,5 @@ DR_PO = Recipe(
     rollout=ResetToSolution(),
     advantage=Gae(lam=0.95, kl_coefficient=0.05),
     loss=(Train(Value("token_mean", clip=0.2), model="critic"), Policy()),
+    epochs=4,
 )

@@ -3,26 +3,29 @@
 Tasks have skills (their domain, or a key column). In a cycle the share of rollouts that succeed is measured for each
 skill in each iteration, on the original tasks alone; at its end an agent (`designer`) reads the mean of these shares,
 their standard deviation and the environments of the cycle, and writes the next ones, JSON objects that change parts of
-a task: its `question`, its `payload`. In the next cycle each group is rolled out on one of them with probability
-`share`, else on its own task. There are few calls: four in the paper, one a cycle here. Configurations are those of
+a task: its `question`, its `payload`. The first half of the next cycle (`share`) is rolled out on them, the second on
+the original tasks, where the shares are measured; or with `mixture="groups"` each group is on one of them with
+probability `share`. There are few calls: four in the paper, one a cycle here. Configurations are those of
 the last cycle; those that are no such JSON are left out. The paper's small agent with a value network, and PPO with it,
 are left out: the policy is a language model that GRPO trains.
 
 Equations:
-    Read: the public code of the environments and the abstract. The code of the training is not public, and the paper's
-    text was not read.
+    Read: the public code of the environments, the abstract, and a reader's list of the four steps of a cycle. The code
+    of the training is not public, and the paper's text was not read.
 
     - C1, feedback: `Designed.feedback`; shares are whole percents, and so are the mean and the deviation that are sent.
     - C2, new environments: `Designed.design`; not computed: texts of the designer, as in the tests of the recipe.
     - C3, consistent inventory: left out: it is of one game; its environment completes what a configuration lacks.
     - C4, copies: not computed: a configuration is drawn for each group, with equal chances; the rollouts of a group are
       its copies.
-    - N1, mixture: `Designed(share=0.5)`; not computed: a chance of each group, as in the tests of the recipe.
+    - N3, order of a cycle: `Designed.on_designed`.
+    - N1, mixture: `Designed(share=0.5)`.
     - N2, agent: `Policy`, clip range 0.2.
 
 Differs:
     - Advantage: of a value network in the paper; of the group here.
-    - Evaluations: three of the trained agent in the code; each iteration of a cycle is one here.
+    - Evaluations: three of the trained agent in the code; each iteration on the original tasks is one here.
+    - First cycle: on environments that are written without feedback in the paper; on the original tasks here.
     - Cycle: its length is not given; 10 iterations here.
     - Talk with the designer: the code keeps earlier answers; here each question has the last environments.
 """
@@ -32,7 +35,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -56,7 +59,8 @@ class Designed(TextMemory):
     Args:
         every: iterations of a cycle.
         count: configurations that are asked for.
-        share: chance of a group to be rolled out on one of them, from 0 to 1.
+        share: of a cycle that is rolled out on them, below 1.
+        mixture: `phases`: the first iterations of a cycle, all groups; `groups`: each group with this probability.
         designer: who writes them.
         question: what it is asked: `{skills}` is a line of each skill with its share, `{environments}` a line of each
             environment of this cycle, `{count}` how many are wanted.
@@ -74,7 +78,8 @@ class Designed(TextMemory):
 
     every: int = option(10, at_least=1)
     count: int = option(4, at_least=1)
-    share: float = option(0.5, at_least=0, at_most=1)
+    share: float = option(0.5, at_least=0, below=1)
+    mixture: Literal["phases", "groups"] = "phases"
     designer: str = option("designer", filled=True)
     question: str = option(
         "An agent succeeds so often at each of these skills:\n{skills}\n\nIt trains on these environments:\n"
@@ -112,10 +117,16 @@ class Designed(TextMemory):
         given = {name: configuration[name] for name in _CHANGED if name in configuration}
         return replace(task, task_id=f"{task.task_id}/designed {number}", solution=(), **given)
 
+    def on_designed(self, group: Group) -> bool:
+        """Return whether a group is rolled out on an environment that was written, if there are any."""
+        if self.mixture == "phases":
+            return group.iteration % self.every < int(self.share * self.every)
+        return group.uniform("designed") < self.share
+
     async def group(self, group: Group) -> None:
         """Rollouts of its own task, or on an environment that was written."""
         made = self.recall(group)["made"]
-        if made and group.uniform("designed") < self.share:
+        if made and self.on_designed(group):
             number = int(group.uniform("which") * len(made))
             task = self.changed(group.task, number, made[number])
             await group.spawn(task, size=group.size, program=_OnDesigned())

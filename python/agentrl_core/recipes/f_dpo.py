@@ -16,8 +16,9 @@ Equations:
     - C6, implicit reward: its difference within a pair is the metric `margin`.
 
 Differs:
-    - KL: beta is to be set, 0.1 to 0.5 by a comment of the code; 0.1 here.
-    - Alpha: 0.3, 0.5 and 0.7 in notes on the paper; 0.5 here.
+    - KL: the code's scripts of the alpha divergence have beta 0.1, 0.3 and 0.9; 0.1 here.
+    - Alpha: the scripts have 0.3, 0.5 and 0.7; 0.5 here.
+    - Optimizer steps a batch: 1 in the code and here; it makes one pass over 64 pairs a step.
     - Bound of the log-ratio: the code guards only the Jensen-Shannon form; here x is within +-20 in the exponentials.
 
 Needs: pairs, as in DPO; the model reference.

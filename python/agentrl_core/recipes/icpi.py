@@ -1,34 +1,35 @@
 """ICPI: policy iteration in a prompt: actions are tried in words, and the best one is taken (arXiv:2210.03821).
 
 No weight changes. Before each turn a model imagines what each of the actions leads to. As the world (agent `world`) it
-is shown transitions of the past with the same action, as many of each outcome, and predicts reward, end and next
-observation; as the policy (agent `rollout`) it is shown the last 8 successful episodes, and predicts the next action.
-With these predictions,
+predicts whether the episode ends, then the reward, then the next observation: three prompts, each with transitions of
+the past with the same action, for the reward and the observation also with the same end; as many with the end as
+without, and as many of each reward. As the policy (agent `rollout`) it is shown pieces of the last 8 episodes, and
+predicts the next action. With these predictions,
 
     Q(s, a) = sum_u gamma^u r_u,   and the turn is argmax_a Q, ties by chance.
 
-Real transitions are stored when the iteration is closed. The newest successes make the imagined policy follow the
+Real transitions are stored when the iteration is closed. The newest episodes make the imagined policy follow the
 greedy one, which is policy iteration. Until every action was taken, and with probability 1 - 1 / (1 + exp(2 (3 - n)))
-of n successes shown, the turn is an action by chance. An answer that cannot be read is sampled again, at the third the
-imagined episode ends; an action that there is not is replaced by one by chance.
+of n episodes shown, the turn is an action by chance. An answer that cannot be read is sampled again; after three the
+imagined episode ends, and an action is taken by chance.
 
 Equations:
-    Read: the public code and notes; not the paper's text.
+    Read: the public code, a chapter of an author's thesis with the paper's method and its two algorithms, and notes;
+    not the experiments.
 
     - C1, value: `Imagine.value`.
     - C2, greedy action: `Imagine.branch`.
-    - C3, prompts: `Imagine.balanced`.
+    - C3, prompts: `Imagine.balanced`; of the observation, as in the chapter, without classes.
     - C4, model or chance: `Imagine.chance_of_model`, per turn.
-    - C5, window: `Imagine.window`, `successes=8`.
+    - C5, window: `Imagine.window`, `successes=8`; every episode counts, as in the chapter and with `sil` off.
+    - P2, prompts of the world: `Imagine.value`.
+    - P1, pieces of trajectories: `Imagine.piece`, of random begin and end.
 
 Differs:
-    - Prompts: the code asks for end, reward and next state in three prompts with classes of their own; here they are
-      one line, whose classes are reward and end.
-    - Examples: of each class the newest five at most here; the code has a limit of five prompts, whose use was not
-      read.
-    - Pieces: the code shows pieces of the successful trajectories; here they are whole.
-    - Depth: one for each environment in the code, 8 here.
-    - Success: a return above a threshold of each environment in the code; above 0 here.
+    - Turns by chance: of the code; the chapter's algorithm always takes the best action.
+    - Examples: of each class the newest five at most, in turn, those of a rare class repeated; the chapter has random
+      ones, shuffled, up to the limit of the context.
+    - Depth: one for each environment in the code, none in the chapter, 8 here.
     - Temperature: 0.1 in the code; here that of the agents' engines.
 
 Needs: `Imagine(actions=...)`, the actions of the environment. With others, such as the `yes|no` that stand there in
@@ -42,9 +43,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
@@ -52,7 +53,12 @@ from agentrl_core.component import IterationRecord, State, option
 from agentrl_core.loss import Policy
 from agentrl_core.rollout import Branch, Group, TextMemory, ask_agent, read_notes
 
-_SAID = re.compile(r"reward:\s*([-+]?\d+(?:\.\d+)?)\s*;\s*done:\s*(yes|no)\s*;\s*next:\s*(.*)", re.IGNORECASE)
+_SAID = {
+    "done": re.compile(r"\s*(yes|no)\b", re.IGNORECASE),
+    "reward": re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:$|;)"),
+    "next": re.compile(r"\s*(\S.*)"),
+}
+"""The predictions of the world, as they begin an answer."""
 
 
 class _Transition(NamedTuple):
@@ -64,11 +70,10 @@ class _Transition(NamedTuple):
     done: bool
     after: str
 
-    @property
-    def told(self) -> str:
-        """It as a line of a prompt."""
-        outcome = f"reward: {self.reward:g}; done: {'yes' if self.done else 'no'}; next: {self.after}"
-        return f"state: {self.before}; action: {self.action}; {outcome}"
+    def told(self, predicted: str) -> str:
+        """It as a line of a prompt for one of the predictions."""
+        outcome = {"done": "yes" if self.done else "no", "reward": f"{self.reward:g}", "next": self.after}
+        return f"{_asked(self.before, self.action, predicted)} {outcome[predicted]}"
 
 
 @dataclass(frozen=True)
@@ -79,10 +84,10 @@ class Imagine(TextMemory):
         actions: all there are, joined by `|`.
         gamma: discount of imagined and of real rewards, 0 to 1.
         horizon: steps of an imagined episode, at most.
-        successes: the newest successful episodes that the imagined policy is shown.
-        success_above: the return above which an episode is successful.
-        least: the number of successes at which a turn is imagined with probability 1/2.
-        examples: transitions of each outcome that the imagined world is shown, at most.
+        successes: the newest episodes, of those that count, which the imagined policy is shown.
+        success_above: the return above which an episode counts; None: every one.
+        least: the number of episodes at which a turn is imagined with probability 1/2.
+        examples: transitions of each class that the imagined world is shown, at most.
         tries: of an answer that cannot be read.
         capacity: episodes that are remembered.
 
@@ -99,7 +104,7 @@ class Imagine(TextMemory):
     gamma: float = option(0.8, at_least=0, at_most=1)
     horizon: int = option(8, at_least=1)
     successes: int = option(8, at_least=1)
-    success_above: float = 0.0
+    success_above: float | None = option(None)
     least: int = option(3, at_least=0)
     examples: int = option(5, at_least=1)
     tries: int = option(3, at_least=1)
@@ -144,67 +149,99 @@ class Imagine(TextMemory):
         """The actions."""
         return tuple(self.actions.split("|"))
 
-    def chance_of_model(self, successes: int) -> float:
-        """Return the probability of an imagined turn, with so many successful episodes."""
-        return 1.0 / (1.0 + math.exp(2.0 * (self.least - successes)))
+    def chance_of_model(self, shown: int) -> float:
+        """Return the probability of an imagined turn, with so many episodes to show."""
+        return 1.0 / (1.0 + math.exp(2.0 * (self.least - shown)))
 
     def discounted(self, rewards: Sequence[float]) -> float:
         """Return the discounted sum of rewards."""
         return sum(self.gamma**place * reward for place, reward in enumerate(rewards))
 
     def window(self, known: Sequence[Sequence[_Transition]]) -> list[Sequence[_Transition]]:
-        """Return the newest successful episodes, oldest first."""
-        good = [each for each in known if self.discounted([step.reward for step in each]) > self.success_above]
+        """Return the newest episodes that count, oldest first."""
+        bar = -math.inf if self.success_above is None else self.success_above
+        good = [each for each in known if self.discounted([step.reward for step in each]) > bar]
         return good[-self.successes :]
+
+    @staticmethod
+    def piece(episode: Sequence[_Transition], begin: float, end: float) -> Sequence[_Transition]:
+        """Return a piece of an episode, of at least one step, by two numbers from 0 to 1."""
+        first = int(begin * len(episode))
+        return episode[first : first + 1 + int(end * (len(episode) - first))]
 
     async def value(self, branch: Branch, known: Sequence[Sequence[_Transition]], state: str, action: str) -> float:
         """Q of an action, imagined."""
-        group = cast("Group", branch.group)
-        seen = [each for episode in known for each in episode]
         key = (branch.name, len(branch.turns), action)
-        shown = {
-            place: "\n".join(f"state: {step.before}; action: {step.action}" for step in each)
-            for place, each in enumerate(self.window(known))
-        }
         rewards: list[float] = []
         for imagined in range(self.horizon):
-            lines = "\n".join(each.told for each in self.balanced(seen, action))
-            said = await self._predicted(branch, f"{lines}\nstate: {state}; action: {action};")
-            if said is None:
+            alike = [each for episode in known for each in episode if each.action == action]
+            done = await self._predicted(branch, "done", self.balanced(alike, lambda each: each.done), state, action)
+            if done is None:
                 break
-            rewards.append(float(said[1]))
-            if said[2].lower() == "yes" or imagined + 1 == self.horizon:
+            ends = done.lower() == "yes"
+            alike = [each for each in alike if each.done == ends]
+            reward = await self._predicted(
+                branch, "reward", self.balanced(alike, lambda each: each.reward), state, action
+            )
+            if reward is None:
                 break
-            state = said[3].strip()
-            order = sorted(shown, key=lambda place: group.uniform("order", *key, imagined, place))
-            lines = "\n\n".join(shown[place] for place in order)
-            action = (await self._ask(branch, "rollout", f"{lines}\n\nstate: {state}; action:")).strip()
-            if action not in self.choices:
-                action = self.choices[int(group.uniform("action", *key, imagined) * len(self.choices))]
+            rewards.append(float(reward))
+            if ends or imagined + 1 == self.horizon:
+                break
+            after = await self._predicted(branch, "next", self.balanced(alike, lambda _: True), state, action)
+            if after is None:
+                break
+            state = after.strip()
+            action = await self._followed(branch, known, state, (*key, imagined))
         return self.discounted(rewards)
 
-    async def _predicted(self, branch: Branch, question: str) -> re.Match[str] | None:
+    async def _followed(
+        self, branch: Branch, known: Sequence[Sequence[_Transition]], state: str, key: tuple[Any, ...]
+    ) -> str:
+        """The action of the imagined policy."""
+        group = cast("Group", branch.group)
+        pieces = [
+            self.piece(episode, group.uniform("begin", *key, place), group.uniform("end", *key, place))
+            for place, episode in enumerate(self.window(known))
+        ]
+        order = sorted(range(len(pieces)), key=lambda place: group.uniform("order", *key, place))
+        shown = ("\n".join(f"state: {step.before}; action: {step.action}" for step in pieces[place]) for place in order)
+        question = "\n\n".join([*shown, f"state: {state}; action:"])
         for _ in range(self.tries):
-            said = _SAID.search(await self._ask(branch, "world", question))
+            action = (await self._ask(branch, "rollout", question)).strip()
+            if action in self.choices:
+                return action
+        return self.choices[int(group.uniform("action", *key) * len(self.choices))]
+
+    async def _predicted(
+        self, branch: Branch, predicted: str, examples: Sequence[_Transition], state: str, action: str
+    ) -> str | None:
+        lines = [each.told(predicted) for each in examples]
+        question = "\n".join([*lines, _asked(state, action, predicted)])
+        for _ in range(self.tries):
+            said = _SAID[predicted].match(await self._ask(branch, "world", question))
             if said is not None:
-                return said
+                return said[1]
         return None
 
-    def balanced(self, seen: Sequence[_Transition], action: str) -> list[_Transition]:
-        """Return transitions with an action, as many of each outcome (reward and end), class after class in turn.
+    def balanced(self, seen: Sequence[_Transition], by: Callable[[_Transition], object]) -> list[_Transition]:
+        """Return transitions, as many of each class, class after class in turn.
 
-        Those of a rare outcome are repeated until there are as many as of the most frequent one.
+        Those of a rare class are repeated until there are as many as of the most frequent one.
         """
-        classes: dict[tuple[float, bool], list[_Transition]] = {}
+        classes: dict[object, list[_Transition]] = {}
         for each in seen:
-            if each.action == action:
-                classes.setdefault((each.reward, each.done), []).append(each)
+            classes.setdefault(by(each), []).append(each)
         newest = [places[-self.examples :] for places in classes.values()]
         most = max(map(len, newest), default=0)
         return [each[place % len(each)] for place in range(most) for each in newest]
 
     async def _ask(self, branch: Branch, agent: str, question: str) -> str:
         return await ask_agent(cast("Group", branch.group), question, agent=agent, about=branch)
+
+
+def _asked(state: str, action: str, predicted: str) -> str:
+    return f"state: {state}; action: {action}; {predicted}:"
 
 
 ICPI = Recipe(

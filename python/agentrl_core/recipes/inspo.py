@@ -14,12 +14,13 @@ Equations:
 
     - N1, choice of an instruction: `Instructed.probabilities`.
     - N2, advantage: `GroupRelative`; a group has one instruction and one task.
-    - N3, objective: `Policy`, mean over the policy's tokens, clip range 0.2.
+    - N3, objective: `Policy`, mean over the policy's tokens of a rollout, then over rollouts; clip range 0.2.
     - N4, weight of an instruction: `Instructed.next`; the mean is over all its groups of an iteration.
     - N5, pruning: `Instructed.worse`.
     - N6, new instructions: `Instructed.propose`.
 
 Differs:
+    - Optimizer steps a batch and clip range: not found; 1 and 0.2 here, so the range never acts.
     - Replay buffer: failures are those of the iteration under the best instruction, not of earlier ones.
     - Pruning: an instruction of fewer than 32 rollouts stays, and so do the last two.
     - Tasks of the check: one, that of the first group; what a cheap proxy is in the paper was not read.
@@ -191,5 +192,5 @@ INSPO = Recipe(
     source="arXiv:2512.01945",
     rollout=Instructed(),
     advantage=GroupRelative(),
-    loss=Policy(),
+    loss=Policy(aggregate="sequence_mean"),
 )

@@ -1,13 +1,14 @@
 """InT: the policy finds the first error of a failed attempt itself, and proposes the step to take instead.
 
 For each failure the policy is shown the right solution and names the first bad step and an intervention of less than
-200 tokens. Its text before that step, followed by the intervention, is imitated if at least one of 32
+200 tokens. The attempt's text before that step, followed by the intervention, is imitated if at least one of 32
 continuations of it succeeds; the continuations, and what follows the intervention, are not. This is the supervised
 stage before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention
 that gives the answer away is for `reveals`, a pattern, to refuse.
 
 Equations:
-    Read: the abstract, the beginning of the project page, and notes of others; the paper's text was not read.
+    Read: the abstract, the beginning of the project page, the README of the code, and notes of readers of the paper;
+    its text was not read.
 
     - P1, target: `Intervene`: the text before the first error and the intervention, all of it trained.
     - N1, fine-tuning loss: `Imitation("token_mean")`.
@@ -15,7 +16,10 @@ Equations:
     - N3, after it: left out: the later stage is the recipe `grpo`, on tasks that the base never solves.
 
 Differs:
-    - Prefix: imitated with the intervention, as the abstract has it; one reading trains the intervention alone.
+    - Prefix: imitated with the intervention, as abstract and README have it; the project page's caption names the
+      intervention alone.
+    - Length: most interventions have less than 200 tokens by a note, which does not call it a filter; here longer ones
+      are refused (`tokens`).
     - Epochs: 4 over about 1100 targets in the notes; as many as the loop makes here.
     - Interventions that give the answer away: found by a pattern, `reveals`, here; how is not stated in the notes.
 

@@ -1,13 +1,14 @@
 """RecPO (R2ec): reasoning is learned from all answers, the recommendation from the best one (arXiv:2505.16994).
 
     R = 0.95 NDCG + 0.05 similarity of the target,   A = (R - mean) / (std + 1e-8)
-    L = - mean over draws of sum over tokens of min(r A, clip(r, 0.8, 1.28) A); of recommendations in the best draw only
+    L = - mean over draws of sum over tokens of min(r A, clip(r, 0.8, 1.2) A); of recommendations in the best draw only
 
 The environment pays the gain of the ranking; the small continuous part separates equal ranks. Draws whose
 recommendation is left out still count in the mean.
 
 Equations:
-    Read: the public code, the paper's sections 3.2.1 to 3.2.3 without formulas, and notes of others with them.
+    Read: the public code, the paper's sections 2 to 3.2.3 and appendices D to F without formulas, and notes of others
+    with them.
 
     - 8, objective: `Policy(aggregate="constant", constant=1.0)` and `BestMarked`.
     - C1, reward: two `CombineReward`; NDCG and the softmax of similarities are the environment's.
@@ -25,7 +26,8 @@ Differs:
       script: `BestMarked(count=2)`.
     - Old policy: the code takes every ratio as 1, so that its clip range never acts; here they are of the policy that
       sampled.
-    - Clip range: one threshold for both sides in the paper; 0.2 and 0.28 in the code and here.
+    - Clip range: 0.2 on both sides in the paper and here, 0.2 and 0.28 in the code. The paper makes one optimizer step
+      a batch (algorithm 1), and so does this recipe: the range acts on stored rollouts alone.
 
 Needs: the fact `recommends` of steps (1 if the final action is), and the reward's component `similarity`.
 """
@@ -104,5 +106,5 @@ REC_PO = Recipe(
     ),
     advantage=GroupRelative(eps=1e-8),
     weight=BestMarked(column="recommends"),
-    loss=Policy(clip=Clip(0.2, 0.28), aggregate="constant", constant=1.0),
+    loss=Policy(clip=Clip(0.2, 0.2), aggregate="constant", constant=1.0),
 )

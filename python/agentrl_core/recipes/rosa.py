@@ -4,14 +4,15 @@
     L = mean over turns of (log p - log p_old - D)^2
 
 The policy that best trades the feedback r against its distance from the last one weighs the answer by exp(r / beta) /
-Z; Z is near 1 for a long answer. Every turn is a problem of its own. The value of beta is not stated; it is 1 here.
+Z; Z is near 1 for a long answer. Every turn is a problem of its own; one without feedback is left out. The value of
+beta is not stated; it is 1 here.
 
 Equations:
     Read: public reviews of the paper, and a note on it; the paper's text was not read.
 
     - S1, objective of a turn: not computed: the loss is of its optimum, S2.
     - S2, optimum: the minimum of `Regression(level="step", residual="log_ratio")`.
-    - S3, target shift: `TargetShift`.
+    - S3, target shift: `TargetShift`; `AnsweredTurns` leaves turns without feedback out of the mean.
     - S4, linear step: left out: the step is the user's optimizer's; a recipe gives its loss.
     - S5, damped solution: left out: as S4; conjugate gradients need the Jacobian of the chosen parameters.
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 class TargetShift(BatchComponent):
     """Log-ratio of each turn's answer under the best policy: r / beta - log(1 - p + p exp(r / beta)).
 
-    p is the probability with which the whole answer was sampled. A turn without feedback (NaN) has 0: it stays.
+    p is the probability with which the whole answer was sampled. A turn without feedback (NaN) has 0.
 
     Args:
         beta: price of the distance from the last policy, above 0.
@@ -71,9 +72,30 @@ class TargetShift(BatchComponent):
         return steps.write(advantage=gain - np.log1p(probability * np.expm1(gain)))
 
 
+@dataclass(frozen=True)
+class AnsweredTurns(BatchComponent):
+    """Leave turns without feedback out of the loss and of its mean.
+
+    Example:
+        >>> from agentrl_core.recipes.rosa import AnsweredTurns
+        >>> AnsweredTurns().makes
+        (token('keep'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (step("reward"),)
+    makes: ClassVar[tuple[Column, ...]] = (token("keep"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with its `keep` of tokens narrowed."""
+        tokens, answered = Rows(batch, "token"), Rows(batch, "step").is_known("reward")
+        return tokens.keep(answered[tokens.within("step")])
+
+
 ROSA = Recipe(
     name="rosa",
     source="arXiv:2509.23166",
     advantage=TargetShift(),
+    weight=AnsweredTurns(),
     loss=Regression("step_mean", level="step", residual="log_ratio"),
 )

@@ -11,14 +11,15 @@ Equations:
 
     - N1, training set: `SharedExperience(external=0.5)`; others' groups are chosen uniformly among those whose rewards
       differ.
-    - C1, advantage: `GroupRelative`; a group of others is a group of its own, paid by the local environment.
+    - C1, advantage: `GroupRelative(eps=1e-8)`; a group of others is a group of its own, paid by the local environment.
     - C2, ratio: `old_logprob="recomputed"`: of the local policy for all text; who wrote it sends no log-probs.
     - C3, loss: `Policy`, one token mean over local and external tokens.
     - C4, choice of external trees in the code: left out: the paper's choice is N1; the code takes those with the
       highest total score, with or without difference.
 
 Differs:
-    - Added to the std: 1e-8 in the code, 1e-6 here.
+    - Own rollouts: a summary of the paper generates and shares all of a node's tasks and trains on half of them; here
+      those that it generates are trained and shared.
     - External groups that are missing: the code trains on fewer; here the node rolls out its own tasks in their place.
 
 Source: arXiv:2509.08721; code gensyn-ai/rl-swarm. Half is the paper's best share (4 of 8), three quarters are worse.
@@ -179,7 +180,7 @@ SAPO_SWARM = Recipe(
     name="sapo_swarm",
     source="arXiv:2509.08721",
     rollout=SharedExperience(),
-    advantage=GroupRelative(),
+    advantage=GroupRelative(eps=1e-8),
     loss=Policy(clip=Clip(0.2, 0.28)),
     old_logprob="recomputed",
 )

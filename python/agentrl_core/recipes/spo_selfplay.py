@@ -9,13 +9,16 @@ Needs: the facts `preference.0`, `preference.1`, ... of trajectories: the probab
 first, second, ... draw.
 
 Equations:
-    Read: the abstract, and notes of others; the paper's text was not read.
+    Read: the abstract, notes of others, and summaries of a talk; the paper's text was not read.
 
     - N1, reward: `WinRate`.
     - N2, policy gradient: `GroupRelative(scale="none")`, with PPO's clipped loss.
     - N3, game: self-play: each group is compared with itself.
 
 Differs:
+    - Opponents: the summaries have a queue of recent trajectories, and allow batches of comparisons; here, as in the
+      abstract, an answer is compared with the others of its group.
+    - Optimizer steps a batch: not stated; 1 here, so the clip range never acts.
     - An answer without comparisons: scores 1/2 here and counts, with advantage 0 if all others were compared.
 """
 

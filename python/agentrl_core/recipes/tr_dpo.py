@@ -6,7 +6,7 @@
 So the policy is not tied to where it began. Its pairs are those of `dpo`.
 
 Equations:
-    Read: the abstract, and a public port; the paper's text was not read.
+    Read: the abstract, public reviews, and a public port; the paper's text was not read.
 
     - P1, loss: `Preference(beta=0.05)`.
     - P2, soft update: `SyncModel("policy", "reference", mix=0.6, every=512, unit="steps")`.
@@ -14,6 +14,8 @@ Equations:
     - P4, TR-IPO: an option, `Preference(kind="square", reduce="mean", beta=0.05)`.
 
 Differs:
+    - Interval of the soft update: the reviews give 0.6 for soft and 512 steps for hard updates, two variants; how often
+      the soft one comes was not read. The port has both numbers at once, and so does this recipe.
     - Reference within an iteration: the port computes its log-probs at each step; here they are annotated in each
       iteration, and a step after an update of the same iteration still reads those of its begin.
     - Steps: of the whole run, as in the port.

@@ -1,16 +1,17 @@
 """Training-Free GRPO: a group is compared in words, and what was learned is a text in the prompt (arXiv:2510.08191).
 
-No weight changes. Each task is rolled out five times with the experiences so far in the prompt. If the mean score is
-between 0 and 1, an agent (`experience`) sums up each rollout, contrasts them, and proposes how to edit the library of
+No weight changes. Each task is rolled out five times with the experiences so far in the prompt. If their scores
+differ, an agent (`experience`) sums up each rollout, contrasts them, and proposes how to edit the library of
 experiences: JSON objects `{"operation": "ADD", "id": 3, "text": "..."}`, the operations ADD, UPDATE, DELETE and NONE.
 One more call for the batch makes one plan of all proposals, in up to three tries; one that cannot be read is empty. The
 plan is applied when the iteration is closed, in its order: an operation without a text does nothing, an UPDATE of an
 unknown id adds, and experiences are numbered anew.
 
 Equations:
-    Read: the code with its documentation.
+    Read: the code with its documentation, a port, and a review; the paper's text was not read.
 
-    - C1, groups that teach: `Experiences`, those with a mean score between 0 and 1.
+    - P1, groups without difference: `Experiences(taught="differ")`.
+    - C1, groups that teach: an option, `Experiences(taught="between")`; the same for scores of 0 and 1.
     - C2, semantic advantage: `Experiences(proposals=2)`; a rollout whose summary is empty leaves the group, which is
       then judged again.
     - C3, operations: `Experiences`; all groups of a batch see the same experiences.
@@ -18,6 +19,7 @@ Equations:
     - C5, batches: left out: how many tasks a batch has is asked of the collector.
 
 Differs:
+    - Right answer: shown to the summaries and the comparison in the code; here `Task.solution`, if the task has one.
     - Without ground truth: all groups teach in the code; here the score decides.
     - Failed calls of the language model: the code drops the rollout or the group; here the engine retries or raises.
 
@@ -31,7 +33,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,11 +54,12 @@ class Experiences(TextMemory):
     """Groups that are compared in words; what comes of it is shown to the groups of the next iteration.
 
     Args:
-        column: of the draws: what rollouts are compared by, from 0 to 1.
+        column: of the draws: what rollouts are compared by.
+        taught: the groups that are compared: those whose scores `differ`, or those with a mean score `between` 0 and 1.
         proposals: experiences that one group may propose, at most.
         shown: the prompt where there are experiences: `{prompt}` and the numbered ones as `{text}`.
-        summarise: what is asked about a rollout: `{question}`, `{attempt}` and `{score}`.
-        contrast: about a group: `{question}` and the `{summaries}`.
+        summarise: what is asked about a rollout: `{question}`, `{solution}`, `{attempt}` and `{score}`.
+        contrast: about a group: `{question}`, `{solution}` and the `{summaries}`.
         edit: how the library is to change: `{experiences}` and the `{contrast}`.
         merge: one plan of several: `{experiences}` and the `{proposals}`.
 
@@ -71,13 +74,16 @@ class Experiences(TextMemory):
     """
 
     column: str = option("score", filled=True)
+    taught: Literal["differ", "between"] = "differ"
     proposals: int = option(2, at_least=1)
     shown: str = option("{prompt}\n\nExperiences that may help:\n{text}", filled=True)
     summarise: str = option(
-        "{question}\n\nAn attempt, which scored {score}:\n{attempt}\n\nSum up what it did.", filled=True
+        "{question}\n\nSolution: {solution}\n\nAn attempt, which scored {score}:\n{attempt}\n\nSum up what it did.",
+        filled=True,
     )
     contrast: str = option(
-        "{question}\n\n{summaries}\n\nWhat did the better attempts do that the others did not?", filled=True
+        "{question}\n\nSolution: {solution}\n\n{summaries}\n\nWhat did the better attempts do that the others did not?",
+        filled=True,
     )
     edit: str = option(
         "Experiences:\n{experiences}\n\nNew insight:\n{contrast}\n\n"
@@ -129,28 +135,30 @@ class Experiences(TextMemory):
     async def compared(
         self, group: Group, branches: Sequence[Branch], scores: NDArray[np.float64]
     ) -> list[dict[str, Any]]:
-        """Proposals of a group; none if its mean score, also that of the summarised, is not between 0 and 1."""
+        """Proposals of a group; none if its scores, or those of the summarised, teach nothing."""
         known = [row for row in range(len(branches)) if np.isfinite(scores[row])]
         if not self.teaches(scores[known]):
             return []
         summaries, summarised = [], []
+        task = {"question": group.prompt, "solution": "\n\n".join(group.task.solution) or "not given"}
         for row in known:
-            parts = {"question": group.prompt, "attempt": branches[row].text, "score": f"{scores[row]:g}"}
+            parts = {**task, "attempt": branches[row].text, "score": f"{scores[row]:g}"}
             summary = await self._ask(group, self.summarise, parts, branches[row])
             if summary.strip():
                 summaries.append(f"Attempt with score {scores[row]:g}:\n{summary}")
                 summarised.append(row)
         if not self.teaches(scores[summarised]):
             return []
-        parts = {"question": group.prompt, "summaries": "\n\n".join(summaries)}
+        parts = {**task, "summaries": "\n\n".join(summaries)}
         contrast = await self._ask(group, self.contrast, parts, branches[known[0]])
         parts = {"experiences": _numbered(self.recall(group)["texts"]), "contrast": contrast}
         return operations(await self._ask(group, self.edit, parts, branches[known[0]]))[: self.proposals]
 
-    @staticmethod
-    def teaches(scores: NDArray[np.float64]) -> bool:
+    def teaches(self, scores: NDArray[np.float64]) -> bool:
         """Whether a group with these scores is compared."""
-        return bool(len(scores) and 0.0 < scores.mean() < 1.0)
+        if not len(scores):
+            return False
+        return bool(0.0 < scores.mean() < 1.0 if self.taught == "between" else scores.min() < scores.max())
 
     async def plan(self, group: Group, proposed: list[dict[str, Any]]) -> None:
         """One plan of all proposals, which is noted; empty if none of three tries can be read."""

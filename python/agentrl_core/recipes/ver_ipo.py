@@ -17,8 +17,8 @@ Equations:
     - N3, group advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; which std is not stated.
 
 Differs:
-    - Optimizer steps a batch: 512 responses by 128 are 4 in the first round of the paper and here; 8 in later rounds of
-      the paper.
+    - Optimizer steps a batch: 512 responses by 64 are 8 in the rounds of the loop and here; before the loop the paper
+      has a stage on texts and images with 4.
     - Clip range: not stated; 0.2 here.
     - Long: not stated; at least the mean length of the group here.
     - Pairs of a task: not stated; here every draw is in one pair at most.
@@ -98,5 +98,5 @@ VER_IPO = Recipe(
     source="arXiv:2505.19000",
     select=ComposedSelector(pool=PoolFilter(below=1.0, spare=0.2, newest=True)),
     advantage=GroupRelative(),
-    loss=(Train(Policy(), minibatches=4), Train(Preference(beta=0.1), stage="pairs")),
+    loss=(Train(Policy(), minibatches=8), Train(Preference(beta=0.1), stage="pairs")),
 )

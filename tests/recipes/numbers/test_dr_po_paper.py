@@ -15,8 +15,8 @@ from agentrl_core.advantage import GroupRelative
 
 EXAMPLES = PaperExamples("dr_po")
 CRITIC, POLICY = recipes.DR_PO.chain("loss")
-WEIGHTED = recipes.DR_PO.replace(advantage=GroupRelative(center="none", scale="none"), loss=POLICY)
-"""With the advantages of an example as scores."""
+WEIGHTED = recipes.DR_PO.replace(advantage=GroupRelative(center="none", scale="none"), loss=POLICY, epochs=1)
+"""One step, with the advantages of an example as scores."""
 
 
 @EXAMPLES.by("a roll-in of two of five tokens")
@@ -40,7 +40,7 @@ def one_denominator(example: Example) -> Found:
 def credit(example: Example) -> Found:
     values = example.values
     found = computed(
-        recipes.DR_PO,
+        recipes.DR_PO.replace(epochs=1),
         ["token.advantage", "token.return", "loss.critic"],
         members=[{**answers([3], [float(values["score"])])[0], "logprobs": values["logp"].tolist()}],
         columns={"token": _columns(values)},
@@ -60,6 +60,7 @@ def _columns(values: dict[str, Value]) -> dict[str, Any]:
 
 @EXAMPLES.by("the second optimizer step of a batch clips")
 def later_step(example: Example) -> Found:
+    assert [(each.epochs, each.minibatches) for each in recipes.DR_PO.losses()] == [(4, 1)] * 2, "table 5"
     members = answers([1] * 3, example.values["A"].tolist())
     policies = {step: {"logprob": example.values[step].tolist()} for step in ("first", "second")}
     found = {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 from common_examples import CommonExamples
@@ -10,6 +13,7 @@ from paper_numbers import Found, PaperExamples
 
 from agentrl_core import recipes
 from agentrl_core.recipes.env_gen import Designed
+from agentrl_core.rollout import Group
 
 EXAMPLES = PaperExamples("env_gen")
 COMMON = CommonExamples(EXAMPLES, recipes.ENV_GEN)
@@ -34,6 +38,13 @@ def three(example: Example) -> Found:
 @EXAMPLES.by("an unequal number of evaluations")
 def unequal(example: Example) -> Found:
     return feedback(example, "a", "b")
+
+
+@EXAMPLES.by("iterations of a second cycle of ten")
+def cycle(example: Example) -> Found:
+    assert (PROGRAM.share, PROGRAM.every) == (example.values["share"], example.values["every"])
+    groups = [SimpleNamespace(iteration=int(number)) for number in example.values["iteration"]]
+    return {"generated": [PROGRAM.on_designed(cast("Group", group)) for group in groups]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from arithmetic import Value
-from imagining import first_turn
+from imagining import first_turn, world_questions
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
 
@@ -23,11 +23,12 @@ assert isinstance(ICPI, Imagine)
 def imagined(rewards: Value, *, ends: bool = True) -> list[str]:
     """Answers of the world, and of the policy between them, for an imagined episode."""
     last = len(rewards) - 1
-    told = [
-        f"reward: {reward:g}; done: {'yes' if ends and place == last else 'no'}; next: s{place}"
+    said = [
+        text
         for place, reward in enumerate(rewards.tolist())
+        for text in ("yes" if ends and place == last else "no", f"{reward:g}", f"s{place}", "a")
     ]
-    return [said for line in told for said in (line, "a")][: len(told) * 2 - int(ends)]
+    return said[: len(said) - 2 * int(ends)]
 
 
 @EXAMPLES.by("three actions from one state")
@@ -36,7 +37,7 @@ def three(example: Example) -> Found:
     given = example.values
     program = replace(ICPI, actions="a|b|c", horizon=len(given["c"]))
     values, taken = first_turn(
-        program, [*imagined(given["a"]), *imagined(given["b"]), *imagined(given["c"], ends=False)]
+        program, [*imagined(given["a"]), *imagined(given["b"]), *imagined(given["c"], ends=False)[:-2]]
     )
     return {"value": values, "chosen": [float(action == taken) for action in program.choices]}
 
@@ -44,7 +45,7 @@ def three(example: Example) -> Found:
 @EXAMPLES.by("a rollout whose third state is malformed")
 def malformed(example: Example) -> Found:
     """At the third try the episode ends: a fourth answer, which can be read, is not asked for."""
-    answers = [*imagined(example.values["r"], ends=False), *["nothing"] * 3, "reward: 9; done: yes; next:"]
+    answers = [*imagined(example.values["r"], ends=False)[:-2], *[""] * 3, "s", "a", "yes", "9"]
     return {"value": first_turn(replace(ICPI, actions="a"), answers)[0]}
 
 
@@ -57,7 +58,7 @@ def episode(*rewards: float) -> list[_Transition]:
 def balanced(example: Example) -> Found:
     ended, more = (int(example.values[name]) for name in ("ended", "going_on"))
     seen = [_Transition(f"{place}", "a", 0.0, place < ended, "") for place in range(ended + more)]
-    found = ICPI.balanced(seen, "a")
+    found = ICPI.balanced(seen, lambda each: each.done)
     rare = [each for each in found if each.done]
     return {
         "examples_of_each_class": len(rare),
@@ -79,7 +80,29 @@ def shown(program: Imagine, episodes: Sequence[list[_Transition]]) -> Value:
 
 @EXAMPLES.by("the window and its old trajectories")
 def window(example: Example) -> Found:
+    of_code = replace(ICPI, success_above=0.0)
+    return {"kept": shown(of_code, [episode(won) for won in example.values["success"].tolist()])}
+
+
+@EXAMPLES.by("every recent trajectory is shown")
+def recent(example: Example) -> Found:
     return {"kept": shown(ICPI, [episode(won) for won in example.values["success"].tolist()])}
+
+
+@EXAMPLES.by("balanced reward examples among those that go on")
+def balanced_rewards(example: Example) -> Found:
+    """What the world is shown, once it has predicted that the episode goes on."""
+    counts = {name: int(example.values[name]) for name in ("zero", "one", "ended")}
+    steps = [
+        _Transition("s", "a", float(name == "one"), name == "ended", "")
+        for name, count in counts.items()
+        for _ in range(count)
+    ]
+    questions = world_questions(replace(ICPI, actions="a"), steps, ["no", "0", ""])
+    [lines] = [text.splitlines()[:-1] for text in questions if text.endswith("reward:")]
+    zero = [line for line in lines if line.endswith("reward: 0")]
+    assert len(zero) == len(lines) - len(zero)
+    return {"examples_of_each_class": len(zero), "total": len(lines)}
 
 
 @EXAMPLES.by("threshold")
@@ -88,7 +111,7 @@ def threshold(example: Example) -> Found:
     return {
         "return_a": ICPI.discounted(both[0]),
         "return_b": ICPI.discounted(both[1]),
-        "success": shown(ICPI, [episode(*rewards) for rewards in both]),
+        "success": shown(replace(ICPI, success_above=0.0), [episode(*rewards) for rewards in both]),
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from arithmetic import Value
 from case_files import rollouts
-from common_examples import advantages, given_advantages, one_rollout, single_tokens
+from common_examples import CommonExamples, advantages, given_advantages, one_rollout, single_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers
 from riddles import PaidRiddles, solve
@@ -23,6 +23,7 @@ from agentrl_core.rollout import read_notes
 EXAMPLES = PaperExamples("inspo")
 PROGRAM = recipes.INSPO.rollout
 LOSSES = given_advantages(recipes.INSPO).replace(rollout=recipes.GRPO.rollout)
+CommonExamples(EXAMPLES, recipes.INSPO, losses=LOSSES)
 UNDER = {"facts": {"instruction": 0}}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,16 +22,20 @@ from agentrl_core.rollout import read_notes
 EXAMPLES = PaperExamples("training_free")
 EXPERIENCES = recipes.TRAINING_FREE.rollout
 assert isinstance(EXPERIENCES, Experiences)
+OF_CODE = replace(EXPERIENCES, taught="between")
 ADD = json.dumps({"operation": "ADD", "id": None, "text": "Say right."})
 
 
-def taught(scores: Value, *, without: Sequence[int] = (), plans: Sequence[str] = (ADD,)) -> tuple[list[str], list[str]]:
+def taught(
+    scores: Value, *, without: Sequence[int] = (), plans: Sequence[str] = (ADD,), program: Experiences = EXPERIENCES
+) -> tuple[list[str], list[str]]:
     """What the agent `experience` is asked about a group with these scores, and the experiences after its plan.
 
     Args:
         scores: of the rollouts.
         without: rollouts whose summary is empty.
         plans: what is answered to the question for a plan, try after try.
+        program: compares the group.
     """
     said, asked, tries = [str(score) for score in scores], [], list(plans)
     empty = {str(scores[row]) for row in without}
@@ -49,25 +54,38 @@ def taught(scores: Value, *, without: Sequence[int] = (), plans: Sequence[str] =
             return "" if str(float(score[1])) in empty else "summary"
         return tries.pop(0) if asked[-1] == "Make one list" else ADD
 
-    run = solve(recipes.TRAINING_FREE, speak, world=PaidRiddles(), group_size=len(scores))
+    run = solve(recipes.TRAINING_FREE.replace(rollout=program), speak, world=PaidRiddles(), group_size=len(scores))
     plans_made = read_notes(run.batch, "plan")
     return asked, EXPERIENCES.applied([], plans_made[0]) if plans_made else []
 
 
-def teaches(scores: Value) -> bool:
-    asked = taught(scores)[0]
+def teaches(scores: Value, *, program: Experiences = EXPERIENCES) -> bool:
+    asked = taught(scores, program=program)[0]
     assert not asked or asked.count("Sum up") == len(scores)
     return bool(asked)
 
 
 @EXAMPLES.by("groups of five, three and four: which teach")
 def which(example: Example) -> Found:
-    return {"teaches": np.array([teaches(example.values[name]) for name in "abc"])}
+    for program in (EXPERIENCES, OF_CODE):
+        found = np.array([teaches(example.values[name], program=program) for name in "abc"])
+        np.testing.assert_array_equal(found, example.expect["teaches"])
+    return {"teaches": found}
 
 
 @EXAMPLES.by("a graded reward of which all are the same and in between teaches too")
 def graded(example: Example) -> Found:
-    return {"teaches": np.array(teaches(example.values["a"]))}
+    scores = example.values["a"]
+    return {"teaches": np.array(teaches(scores, program=OF_CODE)), "teaches_paper": np.array(teaches(scores))}
+
+
+@EXAMPLES.by("rewards above 1 that differ")
+def above(example: Example) -> Found:
+    groups = [example.values[name] for name in "ab"]
+    return {
+        "teaches": np.array([teaches(scores) for scores in groups]),
+        "teaches_code": np.array([teaches(scores, program=OF_CODE) for scores in groups]),
+    }
 
 
 @EXAMPLES.by("the only wrong rollout could not be summarised: the second filter drops the group")
