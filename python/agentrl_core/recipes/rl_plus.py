@@ -19,6 +19,7 @@ Equations:
 
 Differs:
     - Rows: the code does not divide by their number, so that its loss grows with a micro-batch; here it is divided.
+    - Entropy: a mean over tokens in the code; here its sum has the denominators of the policy loss.
     - Group of one: by the option with own rows alone it keeps its reward; 0 here.
 """
 
