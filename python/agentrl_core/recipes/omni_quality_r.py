@@ -24,7 +24,7 @@ Equations:
 
 Differs:
     - Rounds of rollouts: until the buffer is full in the code, at most 10 an iteration here.
-    - KL: 0.001 here too, in the rewards (`Discounted(kl_coefficient=0.001)`); the loss has none.
+    - KL: in the rewards of tokens, as in the code (`Discounted(kl_coefficient=0.001)`); the loss has none.
 """
 
 from __future__ import annotations

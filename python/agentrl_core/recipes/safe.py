@@ -11,7 +11,7 @@ asymmetric variant and its bound on steps of large divergence are not here.
 Equations:
     Read: the paper file's sources, the public code first; the paper's text was not read.
 
-    - C1, soft-min of two critics: `Value(heads="soft_minimum", temperature=0.3, level="step")`, one value of a response.
+    - C1, soft-min of two critics: `Value(heads="soft_minimum", temperature=0.3, level="step")`, one value a response.
     - C2, advantage: `Gae(level="step")` and `GroupRelative(group_by="batch", eps=1e-8)`.
     - C3, critic loss: `Value(kind="huber", delta=0.5, clip=0.2, combine="mean")`.
     - C4, PID on the velocity of the reward: `PredictivePenalty.move`.
