@@ -12,7 +12,7 @@ Needs: the fact `error` of trajectories, predicted less true, and a large number
 number (a is 0); the reward component `format`, 1 or 0; the model reference.
 
 Equations:
-    Read: the authors' code; the paper's text was not read.
+    Read: the authors' code, and the abstract; the paper's text was not read.
 
     - C1, accuracy reward: `GaussianProximity(width=0.8)`.
     - C2, reward: `CombineReward("reward.format", coefficient=0.5)`.
