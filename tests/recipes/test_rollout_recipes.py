@@ -385,7 +385,7 @@ CASES = {
     "agent_rlvr": Case(by_chance(0.05, but="teacher"), 8),
     "brorl": Case(by_chance(0.3), 16, smaller={"count": 16, "piece": 5, "trained": 8}),
     "ampo": Case(by_chance(0.3, but="teacher"), 4),
-    "ettrl": Case(by_chance(0.5), 28, Clustered(), 28),
+    "ettrl": Case(by_chance(0.5), 25, Clustered(), 28),
     "icpo": Case(by_chance(0.4), 8),
     "dyna_mind": Case(planning, 8, size=8),
     "xrpo": Case(by_chance(0.4), 48),

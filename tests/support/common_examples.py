@@ -16,6 +16,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy, Tokens, Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
+from agentrl_core.select import DynamicSampling
 
 
 def plain_reward(recipe: Recipe) -> Recipe:
@@ -145,6 +146,27 @@ def pairs(
         columns={"token": {"reference_logprob": (-1.0 - away).tolist()}},
         policy={"logprob": [-1.0] * len(away)},
     )
+
+
+def ratios_of_one_token(losses: Recipe, example: Example) -> Found:
+    """Loss of one token, and minus its derivative by the log-prob, at each ratio `u` with its advantage in `A`."""
+    old = np.full(1, -1.0)
+    found = [
+        single_tokens(losses, old, old + np.log(ratio), np.array([given]))
+        for ratio, given in zip(example.values["u"], example.values["A"], strict=True)
+    ]
+    return {
+        "loss": np.concatenate([each["loss"] for each in found]),
+        "minus_derivative_by_log_pi": -np.concatenate([each["gradient.logprob"] for each in found]),
+    }
+
+
+def live_groups(recipe: Recipe, example: Example) -> Found:
+    """Which of the groups of rewards `R_a`, `R_b` and `R_c` dynamic sampling keeps."""
+    admit = recipe.admit
+    assert isinstance(admit, DynamicSampling)
+    groups = [example.values[name] for name in ("R_a", "R_b", "R_c")]
+    return {"kept": admit(np.concatenate(groups), np.repeat(np.arange(3), [len(group) for group in groups]))}
 
 
 def weighted_tokens(logprobs: Value, given: Value) -> Tokens:

@@ -23,7 +23,10 @@ Equations:
 Differs:
     - Tasks of the regulator: the first quarter of a batch in the code, all here and in notes on the paper; n is bounded
       by 60 in both.
-    - Weight of the regulator: alpha in the paper, without a value; 1 in the code and here.
+    - Form of the regulator: in the paper a term of log p beside GRPO's, of weight alpha without a value; in the code
+      and here its samples take the place of others in the clipped loss.
+    - Later version of the paper (SCOPE-RL), by axolotl's documentation: the temperature is clip(1 + target - H, 0.8,
+      1.2), and alpha = 1/64 is also the share of tasks of the regulator; here the version of the authors' code.
     - No good sample: the code fails; the batch stays as it is here.
 """
 

@@ -19,6 +19,7 @@ Equations:
 Differs:
     - Shares: not in the sources; here 0.5 to 1 of the draws and 0.2 to 0.99 of the tokens, over 400 iterations.
     - Denominator: not stated; here the kept tokens; all tokens with `TopTokens(denominator="all")`.
+    - Steps per batch: not stated; 1 here.
 
 Source: arXiv:2509.22115.
 """

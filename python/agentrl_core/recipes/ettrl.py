@@ -2,25 +2,25 @@
 
     A = Y (r - mean) / std of the group,   Y = 1 + (mean H - H) / mean H,   H = mean entropy of the draw's tokens
 
-M whole rollouts; each is left before its 3 most uncertain tokens by 2 forks: M (1 + 6) answers, of which the most
+M whole rollouts; each is left before its 2 most uncertain tokens by 2 forks: M (1 + 4) answers, of which the most
 common is taken for the right one. Certain answers count more than uncertain ones, whether they are right or wrong; a
 draw of more than twice the group's mean entropy has its advantage reversed, by the formula. M is as many as fit into
-the group size: 9 for 64. A batch has 8 optimizer steps, as in the script of TTRL.
+the group size: 12 for 64. A batch has 8 optimizer steps, as in the script of TTRL.
 
 Equations:
-    Read: a note on the paper, and the code of TTRL, the method that it changes.
+    Read: notes on the paper, and the code of TTRL, the method that it changes.
 
     - C1, majority reward: `AnswerAgreement(kind="majority")`.
-    - N1, entropy-fork tree: `TokenForks`.
+    - N1, entropy-fork tree: `TokenForks`; M = 12, N = 2 and B = 2 in the experiments, by one of the notes.
     - N2, advantage of the group: `GroupRelative`, std of n - 1 and 1e-6 added to it.
-    - N3, clipped advantage: left out: the other variant, whose bound no source gives; `GroupRelative(at_most=beta)`.
+    - N3, clipped advantage: left out: the other variant; `GroupRelative(at_most=2.0)`, a bound of the same note.
     - N4, advantage by relative entropy: `EntropyScaled(kind="relative")`; `at_least=0.0` bounds the factor at 0, as the
       notes do.
 
 Differs:
     - Minibatches: of one prompt each in TTRL's script; random draws here.
     - Clip range: not stated; 0.2 here.
-    - KL: a penalty in TTRL's script, whose coefficient was not read; none here.
+    - KL: a penalty of 0.001 k3 in TTRL's code; not stated for ETTRL; none here.
     - Unreadable answer: an answer of its own among the votes in TTRL's code; no vote here.
     - Votes: 64 in TTRL, of which 32 are trained; all leaves vote and are trained here.
 
@@ -51,7 +51,7 @@ class TokenForks(Rollout):
     M roots are rolled out to their ends. Of each the N sampled tokens with the largest entropy are chosen (the earlier
     of equals), and B forks leave before each of them: M (1 + B N) trajectories in the end. With `width` above 1 a token
     has the mean entropy of the `width` tokens from it on (fewer at the end), as in ARES. Sources: ETTRL,
-    arXiv:2508.11356 (N = 3, B = 2); ARES, arXiv:2510.08457 (`width=4`), which gives no number.
+    arXiv:2508.11356 (B = 2; N = 3 or 2); ARES, arXiv:2510.08457 (`width=4`), which gives no number.
 
     Args:
         roots: M; None: as many as fit into the size that the group was asked for, at least one.
@@ -122,7 +122,7 @@ class TokenForks(Rollout):
 ETTRL = Recipe(
     name="ettrl",
     source="arXiv:2508.11356",
-    rollout=TokenForks(positions=3, copies=2),
+    rollout=TokenForks(positions=2, copies=2),
     reward=AnswerAgreement(kind="majority"),
     advantage=GroupRelative(),
     weight=EntropyScaled(level="draw", kind="relative", group_by="group_id", coefficient=1.0, at_least=None),

@@ -17,6 +17,7 @@ Equations:
 
 Differs:
     - Clip range: not stated; 0.2 here.
+    - Steps per batch: not stated; 1 here, where every ratio is 1 unless engine and trainer differ. Set `minibatches`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ Equations:
 Differs:
     - Shaping: 0.1 in the code; 0.01 in the paper, by the notes, and here.
     - Failed steered rollouts: kept in the code; dropped here, as in the paper.
+    - Place of a good one: by a note on the first version that of a random other rollout of eight; seven and one in the
+      code, in a note on the later version, and here.
     - Demonstrations: from a data set of solutions in the code; from the run here.
 """
 

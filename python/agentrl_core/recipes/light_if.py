@@ -17,6 +17,7 @@ Equations:
     - N1, dense reward: `OutcomeScore`; the environment pays the share.
 
 Differs:
+    - Zero-RL stage: left out: a run of its own before the warm start, with rewards for length and correctness.
     - Released code: it overwrites the sum with the entropy, which has no effect there; here it has.
     - Gradient of the coefficient: the code leaves that through the token's own log-prob; here c is detached.
     - Means of the covariance: over a micro-batch in the code, over an optimizer step here.

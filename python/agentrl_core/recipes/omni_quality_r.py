@@ -12,7 +12,7 @@ Needs: the fact `error` of trajectories, predicted less true, and a large number
 number (a is 0); the reward component `format`, 1 or 0; the model reference.
 
 Equations:
-    Read: the authors' code; the paper's text was not read.
+    Read: the authors' code, and the abstract; the paper's text was not read.
 
     - C1, accuracy reward: `GaussianProximity(width=0.8)`.
     - C2, reward: `CombineReward("reward.format", coefficient=0.5)`.
@@ -24,7 +24,7 @@ Equations:
 
 Differs:
     - Rounds of rollouts: until the buffer is full in the code, at most 10 an iteration here.
-    - KL: 0.001 here too, in the rewards (`Discounted(kl_coefficient=0.001)`); the loss has none.
+    - KL: in the rewards of tokens, as in the code (`Discounted(kl_coefficient=0.001)`); the loss has none.
 """
 
 from __future__ import annotations

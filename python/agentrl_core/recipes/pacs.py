@@ -3,10 +3,9 @@
     psi_i = q_i - mean of the others' q,   q = sum over the answer of log p - log p_old
     L = mean_i c_i BCE(sigmoid(psi_i), right_i),   c_i = group size / (2 * size of the answer's class)
 
-Gradients flow through the baselines too, so a group lies whole in one pack. Neither clip nor KL nor advantages: these
-only mark right answers, those above the mean of their group. In a group that is all right or all wrong that
-is wrong, which costs the same, as the psi of a group add up to 0. The paper's other scores:
-`OutcomeClassifier(baseline="standard")` and `"none"`, the latter with `label="score"`; beta is 1 or 2.
+An answer is right if its score is above 0: the advantage is the score as it is, and the loss reads its sign. Gradients
+flow through the baselines too, so a group lies whole in one pack. Neither clip nor KL. The code's other scores psi are
+`OutcomeClassifier(baseline="standard")` and `"none"`; beta is 1 or 2.
 
 Equations:
     Read: the public code and README; not the paper's text.
@@ -30,7 +29,7 @@ from agentrl_core.loss import OutcomeClassifier
 PACS = Recipe(
     name="pacs",
     source="arXiv:2509.02522",
-    advantage=GroupRelative(),
+    advantage=GroupRelative(center="none", scale="none"),
     loss=OutcomeClassifier(),
     minibatches=4,
 )

@@ -14,11 +14,16 @@ Equations:
     - C1, ratio of external tokens: `MixtureExpert`, with the paper's 1/|V|; `MixtureExpert(prior=1.0)` is the code's.
     - C2, exploration-based advantage: `MixtureExpert(exploration=0.5)`.
     - C3, loss: `Policy(clip=None, aggregate="constant", constant=8192.0)`, mean over rollouts.
-    - C4, group: `GroupRelative(scale="none")`, over external and own answers.
+    - C4, group of the script: an option, `GroupRelative(scale="none")`.
     - C5, entropy bonus: `Policy(entropy=0.001)`.
+    - N1, normalised advantage: `GroupRelative`, over external and own answers; std of n - 1.
+    - N2, objective: `Policy`, with one mean over the answers of both kinds.
 
 Differs:
+    - Std: the paper divides by it, by notes; the script does not. Here as in the paper.
+    - Two expectations: own and external answers have one each in the paper; one mean in the code and here.
     - Rows: the code does not divide by their number, so that its loss grows with a micro-batch; here it is divided.
+    - Entropy: a mean over tokens in the code; here its sum has the denominators of the policy loss.
     - Group of one: by the option with own rows alone it keeps its reward; 0 here.
 """
 
@@ -86,7 +91,7 @@ class MixtureExpert(Surrogate):
 RL_PLUS = Recipe(
     name="rl_plus",
     source="arXiv:2508.00222",
-    advantage=GroupRelative(scale="none"),
+    advantage=GroupRelative(),
     weight=ExpertMask(),
     loss=Policy(clip=None, expert=MixtureExpert(), aggregate="constant", constant=8192.0, entropy=0.001),
     old_logprob="recomputed",

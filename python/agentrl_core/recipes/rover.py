@@ -9,7 +9,7 @@ std: `advantage.GroupRelative()`.
 Needs: `old_mean_logprob` from `arl.annotate` before the first update, and the model's answer `mean_logprob`.
 
 Equations:
-    Read: the public code, notes, and the abstract.
+    Read: the paper's section 3, its algorithm 1 and appendices B, C and E.1; the public code, and notes.
 
     - T3.1, theorem: left out: a statement about a uniform policy, which C2 estimates.
     - C1, Q of a token: `Regression(level="token")`, of the log-ratio.
@@ -21,7 +21,7 @@ Equations:
     - C7, options: left out: clip and response level are off by default in the code.
 
 Differs:
-    - Three rewards stand in one repository; the centred one here.
+    - Three rewards stand in one repository; here the centred one, equation 4 of the paper.
 """
 
 from agentrl_core import Recipe

@@ -11,7 +11,7 @@ asymmetric variant and its bound on steps of large divergence are not here.
 Equations:
     Read: the paper file's sources, the public code first; the paper's text was not read.
 
-    - C1, soft-min of two critics: `Value(heads="soft_minimum", temperature=0.3)`.
+    - C1, soft-min of two critics: `Value(heads="soft_minimum", temperature=0.3, level="step")`, one value a response.
     - C2, advantage: `Gae(level="step")` and `GroupRelative(group_by="batch", eps=1e-8)`.
     - C3, critic loss: `Value(kind="huber", delta=0.5, clip=0.2, combine="mean")`.
     - C4, PID on the velocity of the reward: `PredictivePenalty.move`.
@@ -22,7 +22,9 @@ Equations:
     - N1, coefficient of a differentiable KL: `KL(PredictivePenalty())`.
 
 Differs:
-    - KL: the penalty's value has no gradient in the code; here the coefficient is its slope.
+    - Value: read after the last token in the code, so that the baseline knows the answer; here before the first one.
+    - KL: the penalty's value has no gradient in the code; here the coefficient is its slope. The controller reads the
+      mean of log p - log p_ref in the code, which may be negative, and that of k3 here.
     - Controller: moved in each of the two epochs in the code, with the same reward; here once an iteration.
     - Rewards: divided by a running normaliser in the code; here as the environment pays them.
     - Target critic: moved by 0.05 in the code, which reads it nowhere; there is none here.
@@ -119,7 +121,15 @@ SAFE = Recipe(
     advantage=(Gae(level="step"), GroupRelative(column="advantage", level="step", group_by="batch", eps=1e-8)),
     loss=(
         Train(
-            Value(kind="huber", delta=0.5, clip=0.2, combine="mean", heads="soft_minimum", temperature=0.3),
+            Value(
+                kind="huber",
+                delta=0.5,
+                clip=0.2,
+                combine="mean",
+                heads="soft_minimum",
+                temperature=0.3,
+                level="step",
+            ),
             model="critic",
         ),
         Train(Policy(kl=KL(PredictivePenalty()), entropy=0.01)),

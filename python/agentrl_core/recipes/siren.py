@@ -19,7 +19,7 @@ Differs:
     - Anchor: of the first batch before its first optimizer step in the code; here the mean over the optimizer steps of
       the first iteration.
     - Square: of the mean of each micro-batch in the code, of the update here.
-    - Denominator: the padded length of the batch in the code, 8192 here.
+    - Denominator: the code divides by the padded length, which is the longest response of its script: 3072.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ SIREN = Recipe(
         clip=Clip(0.28, 0.28, dual=3.0),
         entropy=EntropyAnchor(0.005, anchor=FirstValue()),
         aggregate="constant",
-        constant=8192.0,
+        constant=3072.0,
     ),
     minibatches=16,
 )

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from arithmetic import Value
-from common_examples import CommonExamples, advantages, given_advantages, single_tokens, weighted_tokens
+from common_examples import CommonExamples, advantages, given_advantages, live_groups, single_tokens, weighted_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
 
 from agentrl_core import recipes
 from agentrl_core.loss import ClipBounds
 from agentrl_core.loss.mask import score_of
-from agentrl_core.select import DynamicSampling
 
 EXAMPLES = PaperExamples("clip_cov")
 CommonExamples(EXAMPLES, recipes.CLIP_COV)
@@ -70,10 +69,7 @@ def groups(example: Example) -> Found:
 
 @EXAMPLES.by("groups that are all right or all wrong leave")
 def filtered(example: Example) -> Found:
-    admit = recipes.CLIP_COV.admit
-    assert isinstance(admit, DynamicSampling)
-    groups = [example.values[name] for name in ("R_a", "R_b", "R_c")]
-    return {"kept": admit(np.concatenate(groups), np.repeat(np.arange(3), 2))}
+    return live_groups(recipes.CLIP_COV, example)
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -67,8 +67,8 @@ def leaves(example: Example) -> Found:
         count = len(RIGHT) + 1
         return ScriptedReply(RIGHT, [-1.0] * count, [*entropies, *[0.0] * (count - len(entropies))])
 
-    program = RECIPE.rollout
-    assert (program.positions, program.copies) == (example.values["N"], example.values["B"])
+    program = replace(RECIPE.rollout, positions=int(example.values["N"]))
+    assert program.copies == example.values["B"]
     size = int(example.values["M"]) * (1 + program.positions * program.copies)
     run = solve(program, speak, group_size=size)
     places = sorted(set(kept))
@@ -77,6 +77,13 @@ def leaves(example: Example) -> Found:
         "leaves": len(run.drawn),
         "tokens_kept_at_the_forks": np.array(places),
     }
+
+
+@EXAMPLES.by("the tree of the experiments beside 64 answers")
+def experiments(example: Example) -> Found:
+    program = RECIPE.rollout
+    assert (program.positions, program.copies) == (example.values["N"], example.values["B"])
+    return {"leaves": program.final_group_size(int(example.values["size"]))}
 
 
 @EXAMPLES.by("both ways to reshape, groups of four and of three")

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from arithmetic import Value
-from common_examples import advantages, given_advantages, path_of, single_tokens, weighted_tokens
+from common_examples import advantages, given_advantages, live_groups, path_of, single_tokens, weighted_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
 
 from agentrl_core import recipes
 from agentrl_core.loss.mask import score_of
 from agentrl_core.recipe import Recipe
-from agentrl_core.select import DynamicSampling
 
 EXAMPLES = PaperExamples("kl_cov")
 LOSSES = given_advantages(recipes.KL_COV)
@@ -95,10 +94,7 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("groups that are all right or all wrong leave")
 def filtered(example: Example) -> Found:
-    admit = recipes.KL_COV.admit
-    assert isinstance(admit, DynamicSampling)
-    groups = [example.values[name] for name in ("R_a", "R_b", "R_c")]
-    return {"kept": admit(np.concatenate(groups), np.repeat(np.arange(3), 2))}
+    return live_groups(recipes.KL_COV, example)
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

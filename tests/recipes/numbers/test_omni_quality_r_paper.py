@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arithmetic import Value
-from common_examples import advantages, given_advantages, single_tokens
+from common_examples import advantages, given_advantages, ratios_of_one_token
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
 
@@ -119,10 +119,7 @@ def gates(example: Example) -> Found:
 
 @EXAMPLES.by("two steps on one token")
 def two_steps(example: Example) -> Found:
-    given, old = example.values, np.full(1, -1.0)
-    found = [single_tokens(LOSSES, old, old + np.log(u), given["A"][:1]) for u in given["u"]]
-    losses, gradients = (np.concatenate([each[name] for each in found]) for name in ("loss", "gradient.logprob"))
-    return {"loss": losses, "minus_derivative_by_log_pi": -gradients}
+    return ratios_of_one_token(LOSSES, example)
 
 
 @EXAMPLES.by("a response without a reward (convention)")

@@ -57,7 +57,7 @@ def four(example: Example) -> Found:
     given = example.values
     answers, labels = [given[f"d{place}"].tolist() for place in range(4)], given["y"].tolist()
     loss, [gradient] = classified((answers, labels))
-    by_score = classified((alone(given["psi"]), labels), baseline="none", label="score")[1][0]
+    by_score = classified((alone(given["psi"]), labels), baseline="none")[1][0]
     return {
         "loss": loss,
         "coefficient_of_grad_log_pi_for_each_token": gradient,
@@ -87,7 +87,7 @@ def one_class(example: Example) -> Found:
 def one(example: Example) -> Found:
     given = example.values
     answers = alone(np.ravel(given["q"]))
-    return {"loss_without_baseline": classified((answers, [float(given["y"])]), baseline="none", label="score")[0]}
+    return {"loss_without_baseline": classified((answers, [float(given["y"])]), baseline="none")[0]}
 
 
 @EXAMPLES.by("one response of four has no label (convention)")

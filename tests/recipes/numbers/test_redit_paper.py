@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from arithmetic import Value
-from common_examples import advantages, given_advantages, plain_reward, single_tokens
+from common_examples import advantages, given_advantages, plain_reward, ratios_of_one_token
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
@@ -53,16 +53,7 @@ def failures(example: Example) -> Found:
 
 @EXAMPLES.by("loss of two steps")
 def loss(example: Example) -> Found:
-    given = example.values
-    losses, old = given_advantages(RECIPE), np.array([-1.0])
-    found = [
-        single_tokens(losses, old, old + np.log(ratio), np.array([of]))
-        for ratio, of in zip(given["u"], given["A"], strict=True)
-    ]
-    return {
-        "loss": np.concatenate([each["loss"] for each in found]),
-        "minus_derivative_by_log_pi": -np.concatenate([each["gradient.logprob"] for each in found]),
-    }
+    return ratios_of_one_token(given_advantages(RECIPE), example)
 
 
 @EXAMPLES.by("one response")

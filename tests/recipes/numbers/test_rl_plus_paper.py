@@ -12,11 +12,14 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
 
 EXAMPLES = PaperExamples("rl_plus")
 ALONE = "a group of one"
 OWN = given_advantages(recipes.RL_PLUS, constant=1.0, entropy=0.0, expert=None)
-CommonExamples(EXAMPLES, recipes.RL_PLUS, but=[ALONE], losses=OWN)
+UNSCORED = "one rollout of four has no score (convention)"
+CommonExamples(EXAMPLES, recipes.RL_PLUS, but=[ALONE, UNSCORED], losses=OWN)
+SCRIPT = recipes.RL_PLUS.replace(advantage=GroupRelative(scale="none"), weight=None)
 
 
 def expert(probabilities: Value, old: Value, given: float, **options: float) -> Value:
@@ -54,7 +57,12 @@ def explored(example: Example) -> Found:
 
 @EXAMPLES.by("a group of an external and three own responses")
 def group(example: Example) -> Found:
-    return {"advantage": advantages(recipes.RL_PLUS.replace(weight=None), example.values["R"])[0]}
+    return {"advantage": advantages(SCRIPT, example.values["R"])[0]}
+
+
+@EXAMPLES.by(UNSCORED)
+def unscored(example: Example) -> Found:
+    return {"advantage": advantages(SCRIPT, [*example.values["R"], np.nan])[0]}
 
 
 @EXAMPLES.by("no clip at the second step")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from common_examples import advantages, given_advantages, one_rollout, single_tokens
+from common_examples import advantages, given_advantages, one_rollout, ratios_of_one_token, single_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
 from pools import Story, pool, wanted
@@ -34,10 +34,7 @@ def tokens(example: Example) -> Found:
 
 @EXAMPLES.by("two steps on one token")
 def two_steps(example: Example) -> Found:
-    given, old = example.values, np.full(1, -1.0)
-    found = [single_tokens(LOSSES, old, old + np.log(u), given["A"][:1]) for u in given["u"]]
-    losses, gradients = (np.concatenate([each[name] for each in found]) for name in ("loss", "gradient.logprob"))
-    return {"loss": losses, "minus_derivative_by_log_pi": -gradients}
+    return ratios_of_one_token(LOSSES, example)
 
 
 @EXAMPLES.by("stages over five iterations")
