@@ -11,7 +11,7 @@ search trees (ReSim), is left out. Which share is refined is a proposal, and so 
 were sampled.
 
 Equations:
-    Read: the paper's abstract, and notes of others.
+    Read: the paper's abstract, its reviews, and notes of others.
 
     - N1, search tree into reasoning: left out: supervised learning on responses of another model, before this recipe.
     - N2, SimRollout: `Simulate`, plans of at most five actions.
@@ -22,6 +22,9 @@ Equations:
 
 Differs:
     - KL: a term with beta to a reference in the notes, whose value they do not give; none here.
+    - Refined answers: a reviewer of the paper asks whether it takes the futures out of their context again; open. Here
+      they stay, as they were sampled.
+    - Optimizer steps and clip range: not in what was read; 1 and 0.2 here.
     - Phases: iterations of refined and of ordinary rollouts alternate in the paper, each with the weights of the one
       before; here a batch has both.
 """
