@@ -14,7 +14,7 @@ Equations:
     Read: the paper's section 2.2 and algorithm 1.
 
     - N1, loop: `Guided`: each attempt that failed is repeated once.
-    - N2, pairs: `AttemptPairs`.
+    - N2, pairs: `AttemptPairs`; `NearestPairs`, which pairs by length, is not of the paper.
     - N3, DPO: `Preference(beta=0.1)`, of sums over trained tokens.
 
 Differs:
@@ -182,6 +182,51 @@ class AttemptPairs(BatchComponent):
                     pairs[[success, wanted[0]]] = found
                     failures.remove(wanted[0])
                     found += 1
+        advantages = np.where(pairs < 0, 0.0, np.where(won, 1.0, -1.0))
+        return rows.write(advantage=advantages).with_columns("draw", pair=pairs)
+
+
+@dataclass(frozen=True)
+class NearestPairs(BatchComponent):
+    """Pair each success with the failure of its group whose length is nearest: draw column `pair`, advantage 1 and -1.
+
+    Successes are served in order; of failures as near the first one is taken. A draw is in one pair at most; the others
+    have pair -1 and advantage 0.
+
+    Args:
+        at_most: pairs of a group.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.agent_rlvr import NearestPairs
+        >>> NearestPairs().makes
+        (draw('advantage'), draw('pair'))
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("success"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("pair"))
+
+    at_most: int = option(4, at_least=1)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns `advantage` and `pair` on draws."""
+        rows = Rows(batch, "draw")
+        won, lengths, groups = rows.flags("success"), rows.values("trained_tokens"), rows.keys("group_id")
+        counted = rows.valid & rows.is_known("success") & (batch.column("trained", "draw") != 0)
+        pairs = np.full(len(rows), -1, np.int64)
+        found = 0
+        for group in np.unique(groups[counted]):
+            failures = np.flatnonzero(counted & (groups == group) & ~won)
+            for success in np.flatnonzero(counted & (groups == group) & won)[: self.at_most]:
+                if not len(failures):
+                    break
+                nearest = int(np.argmin(np.abs(lengths[failures] - lengths[success])))
+                pairs[[success, failures[nearest]]] = found
+                failures = np.delete(failures, nearest)
+                found += 1
         advantages = np.where(pairs < 0, 0.0, np.where(won, 1.0, -1.0))
         return rows.write(advantage=advantages).with_columns("draw", pair=pairs)
 
