@@ -58,26 +58,26 @@ def test_spark_makes_items_of_what_came_out() -> None:
 
     # All right: one is judged, and yes is right; nothing is reflected on.
     [(judged, rewards)], run = prompts(RIGHT, RIGHT, YES, NO)
-    assert judged.startswith(f"riddle?\n\nAn answer:\n{RIGHT}\n\nIs it right?")
+    assert judged.startswith("riddle?\n\nAn answer:\nright\n\nIs it right?")
     assert rewards == [1.0, 0.0]
     assert run.asked == 4
     # All wrong: no is right; and one is looked at again, whole, which the environment pays.
     [(judged, rewards), (again, paid)], run = prompts(WRONG, WRONG, YES, NO, RIGHT, WRONG)
-    assert f"An answer:\n{WRONG}" in judged
+    assert "An answer:\nwrong\n" in judged
     assert rewards == [0.0, 1.0]
-    assert again == f"riddle?\n\nThis answer is wrong:\n{WRONG}\n\nThink again, and answer."
+    assert again.startswith(f"riddle?\n\nA proposed answer:\n{WRONG}\n\nJudge whether it is right.")
     assert paid == [1.0, 0.0]
     assert len(set(run.batch.keys("group_id", "draw").tolist())) == 3, "each item is a group"
     # Mixed: both are compared, or with probability 1 one is judged alone.
     [(pair, _), _], _ = prompts(RIGHT, WRONG, "\\boxed{A}", "\\boxed{B}", RIGHT, pointwise=0.0)
-    first, second = pair.index(RIGHT), pair.index(WRONG)
+    first, second = pair.index("\nright\n"), pair.index("\nwrong\n")
     [(pair, rewards), _], _ = prompts(RIGHT, WRONG, "\\boxed{a}", "\\boxed{B}", RIGHT, pointwise=0.0)
     assert rewards == ([1.0, 0.0] if first < second else [0.0, 1.0]), "the label is where the right one stands"
     [(alone, _), _], _ = prompts(RIGHT, WRONG, YES, pointwise=1.0)
     assert "Is it right?" in alone
     # Without a result there is nothing to be judged, but the first half of a batch reflects on it.
     [(again, _)], _ = prompts(WRONG, WRONG, result="<never>(.*)</never>")
-    assert "Think again" in again
+    assert "Judge whether" in again
     assert prompts(WRONG, WRONG, judgements=0, reflections=0)[0] == [], "no item beyond what is asked for"
 
 

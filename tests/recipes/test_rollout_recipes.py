@@ -114,22 +114,27 @@ def test_active_vln_begins_behind_the_expert() -> None:
 def test_agent_rlvr_takes_the_guidance_out_again() -> None:
     def speak(context: str, request: Request) -> str:
         del request
-        if "Give a hint" in context:
+        if "Give guidance" in context:
             assert f"An attempt that failed:\n{WRONG}" in context
+            assert "Its solution:\n0123456789" in context
             return "it is right"
         return RIGHT if "it is right" in context else WRONG
 
     run = solve(recipes.AGENT_RLVR, speak, group_size=2)
     assert [(row.prompt, row.actions) for row in run.drawn] == [("riddle?", [WRONG])] * 2 + [("riddle?", [RIGHT])] * 2
     left = [row for row in run.rows if not row.drawn]
-    assert sorted(row.role for row in left) == ["helper", "member", "member"]
+    assert sorted(row.role for row in left) == ["helper", "helper", "member", "member"]
+    assert run.fact("attempt") == [1, 2, -1, -2]
     assert {row.prompt for row in left if row.role == "member"} == {"it is right\n\nriddle?"}
     known = np.isfinite(run.batch.column("behaviour_logprob", "token"))
     assert known.tolist() == [True] * (2 * (len(WRONG) + 1)) + [False] * (2 * (len(RIGHT) + 1))
     credited = recipes.AGENT_RLVR.credit(run.batch)
     assert credited.column("pair", "draw").tolist() == [0, 1, 0, 1]
     assert credited.column("advantage", "draw").tolist() == [-1, -1, 1, 1]
-    assert len(solve(recipes.AGENT_RLVR, in_turn(WRONG, RIGHT), group_size=2).rows) == 2, "a solved task costs no more"
+    assert len(solve(recipes.AGENT_RLVR, in_turn(RIGHT), group_size=2).rows) == 2, "a solved task costs no more"
+    mixed = solve(recipes.AGENT_RLVR, in_turn(RIGHT, WRONG, "guidance", WRONG), group_size=2)
+    assert mixed.fact("attempt") == [1, 2, -2], "only what failed is repeated"
+    assert recipes.AGENT_RLVR.credit(mixed.batch).column("pair", "draw").tolist() == [0, 0, -1]
 
 
 def test_ad_hint_gives_what_the_difficulty_asks_for() -> None:

@@ -27,6 +27,7 @@ Differs:
     - Group size: 9 in the figure, 12 in the notes and here.
     - Optimizer steps: not in the paper; the notes have 2 epochs, of a batch or of the data; 1 here.
     - Clip, KL: not in the source; 0.2 and none here.
+    - Aggregation: not in the source; one mean over tokens here.
 
 Source: arXiv:2510.12838, whose repository holds no training code.
 """

@@ -24,7 +24,8 @@ Differs:
     - Clip range: one number in the paper; 0.2 and 0.3 in the configuration, and here.
     - Aggregation: one mean over the tokens of a mini-batch in the code; the paper and this recipe average three
       times.
-    - Optimizer steps a batch: its rows divided by 8, which depends on the number of turns; 1 here.
+    - Optimizer steps: not in the paper. The configuration has mini-batches of 8 of 32 questions, of which the trainer
+      makes 64 rows, so that episodes of more turns have more steps; here 4, of whole trajectories.
 """
 
 from agentrl_core import Recipe
@@ -36,4 +37,5 @@ AGENT_FLOW = Recipe(
     source="arXiv:2510.05592",
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.3), kl=KL(0.001), aggregate="turn_mean"),
+    minibatches=4,
 )

@@ -17,6 +17,7 @@ Equations:
     - C5, loss: `Imitation(aggregate="token_mean")`.
 
 Differs:
+    - General data: the paper mixes it in, in a share that was not read; none here.
     - Thresholds: no number in the sources; 0.7 and 0.2 are proposals.
     - Bad members without a bad turn, or whose first bad turn ends the episode: all of it is the prefix in the code;
       here the pair is left out, since an episode that is over cannot go on.

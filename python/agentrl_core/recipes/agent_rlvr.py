@@ -1,33 +1,44 @@
-"""Agent-RLVR: retry failed tasks with guidance that training does not see, and prefer successes (arXiv:2506.11425).
+"""Agent-RLVR: retry failed attempts with guidance that training does not see, and prefer successes (arXiv:2506.11425).
 
-If no rollout of a group succeeds, the agent `teacher` is asked for guidance about the first attempt, and as many again
-are made with it in their prompt. They are trained as if they had been asked the task alone (`Branch.with_prompt`),
-against the failures: DPO with beta = 0.1 on pairs of a success and a failure of the same task. Pairs, at most four for
-a task, are each success with the failure whose length is nearest to its own, each draw in one pair at most. The paper
-does not state how pairs are made, beta, or that guidance is taken out; these are chosen here.
+The agent `teacher` is asked for guidance about each attempt that failed, and the task is tried again with it. Guided
+trajectories are trained as if they had been asked the task alone (`Branch.with_prompt`). Then DPO on pairs of one task:
+
+    a guided success with the attempt that it repeats;   another success with an unguided failure
+    L = - mean over pairs of log sigmoid(0.1 (x_success - x_failure)),   x = sum of log p - log p_ref
+
+The paper samples 16 trajectories of a task (`collect(group_size=16)`) and gives no beta.
+
+Needs: the model reference, an agent `teacher`.
 
 Equations:
-    Read: the abstract, and summaries of others; the paper's text was not read.
+    Read: the paper's section 2.2 and algorithm 1.
 
-    - N1, loop: `Guided`: a group without a success gets a second round.
-    - N2, pairs: `NearestPairs`, at most four of a task and a draw in one pair; the notes join every success with every
-      failure.
+    - N1, loop: `Guided`: each attempt that failed is repeated once.
+    - N2, pairs: `AttemptPairs`; `NearestPairs`, which pairs by length, is not of the paper.
     - N3, DPO: `Preference(beta=0.1)`, of sums over trained tokens.
 
 Differs:
-    - Pairs: see N2.
+    - Pairs: the paper may take the same failure for several successes; here a draw is in one pair, and a success for
+      which no failure is left is in none.
+    - Instruct-tuning: the paper first imitates a fifth of the unguided successes for five epochs, and the model that
+      results is the reference; here the policy and the reference that are given.
+    - Trajectories of the teacher: the paper trains them too; none here.
+    - Optimizer steps: the paper makes one epoch over the pairs of all tasks, its batch size is not stated; 1 here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from agentrl_core import Recipe
-from agentrl_core.component import BatchComponent, Column, Rows, draw, option
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Preference
 from agentrl_core.rollout import (
     Branch,
@@ -76,32 +87,103 @@ class AgentHint(HintSource):
 
 
 @dataclass(frozen=True)
-class Guided(Rounds):
-    """Try a task that no rollout solved again, with the advice of a teacher that training does not see.
+class _About(HintSource):
+    """The guidance of another source, about one attempt of the first round."""
 
-    The draw column `guided` is 1 for what was made so.
+    source: HintSource
+    place: int = 0
+
+    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
+        """What the source has about this attempt."""
+        return await self.source.hint(group, of[self.place : self.place + 1])
+
+
+@dataclass(frozen=True)
+class Guided(Rounds):
+    """Try again what failed, once, with the guidance of a teacher that training does not see.
+
+    The draw column `attempt` numbers the first attempts of a group from 1; it is -k for the repetition of attempt k.
 
     Args:
-        guided: members of the second round.
+        guided: how an attempt is repeated; its number and its mark are those of the program.
 
     Example:
         >>> from agentrl_core.recipes.agent_rlvr import Guided
         >>> sorted(Guided().facts)
-        ['guided']
+        ['attempt']
     """
 
-    guided: RolloutSpec = RolloutSpec(hint=AgentHint(), train_without_hint=True, fact="guided")  # noqa: RUF009 - frozen
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"attempt": ExtraColumn("trajectory")}
 
-    def __post_init__(self) -> None:
-        """Declare the facts of both kinds."""
-        super().__post_init__()
-        object.__setattr__(self, "facts", {**self.facts, **self.guided.facts})
+    guided: RolloutSpec = RolloutSpec(  # noqa: RUF009 - frozen
+        hint=AgentHint(
+            question="Give guidance for this task: a plan, what went wrong, and where to look, without the answer.\n\n"
+            "Task:\n{task}\n\nIts solution:\n{solution}\n\nAn attempt that failed:\n{attempt}"
+        ),
+        train_without_hint=True,
+    )
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """The guided ones, once, where the others failed."""
+        """The attempts; then those that failed again."""
         if not rounds:
-            return await super().next_round(group, rounds)
-        return self.guided if len(rounds) == 1 and not self.solved(rounds[0]).any() else None
+            kinds = [kind for kind in self.members for _ in range(group.size if kind.count is None else kind.count)]
+            return _numbered(kinds, range(1, len(kinds) + 1))
+        failed = np.flatnonzero(np.isfinite(rounds[0].scores) & ~self.solved(rounds[0])).tolist()
+        if len(rounds) > 1 or not failed or self.guided.hint is None:
+            return None
+        return _numbered(
+            [replace(self.guided, hint=_About(self.guided.hint, place)) for place in failed],
+            [-place - 1 for place in failed],
+        )
+
+
+def _numbered(kinds: Sequence[RolloutSpec], numbers: Sequence[int]) -> RolloutSpec:
+    """One rollout of each kind, with its number as the fact `attempt`."""
+    pairs = zip(kinds, numbers, strict=True)
+    return reduce(add, [replace(kind, count=1, fact="attempt", value=number, others=None) for kind, number in pairs])
+
+
+@dataclass(frozen=True)
+class AttemptPairs(BatchComponent):
+    """Pair each success with an unguided failure of its task: draw column `pair`, advantage 1 and -1.
+
+    A guided success is paired with the attempt that it repeats. Other successes, in order, take the first unguided
+    failure that is left; members of a group differ by chance alone. Draws without a partner have pair -1 and advantage
+    0, and so have guided failures.
+
+    Args:
+        attempt: draw column: -k for the guided repetition of attempt k.
+
+    Example:
+        >>> from agentrl_core.recipes.agent_rlvr import AttemptPairs
+        >>> AttemptPairs().makes
+        (draw('advantage'), draw('pair'))
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("success"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("pair"))
+
+    attempt: str = column_name("attempt", level="draw")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns `advantage` and `pair` on draws."""
+        rows = Rows(batch, "draw")
+        won, numbers, groups = rows.flags("success"), rows.values(self.attempt), rows.keys("group_id")
+        counted = rows.valid & rows.is_known("success") & (batch.column("trained", "draw") != 0)
+        pairs = np.full(len(rows), -1, np.int64)
+        found = 0
+        for group in np.unique(groups[counted]):
+            own = counted & (groups == group)
+            failures = np.flatnonzero(own & ~won & (numbers >= 0)).tolist()
+            for success in np.flatnonzero(own & won)[np.argsort(numbers[own & won] >= 0, kind="stable")].tolist():
+                wanted = [each for each in failures if numbers[success] >= 0 or numbers[each] == -numbers[success]]
+                if wanted:
+                    pairs[[success, wanted[0]]] = found
+                    failures.remove(wanted[0])
+                    found += 1
+        advantages = np.where(pairs < 0, 0.0, np.where(won, 1.0, -1.0))
+        return rows.write(advantage=advantages).with_columns("draw", pair=pairs)
 
 
 @dataclass(frozen=True)
@@ -153,6 +235,6 @@ AGENT_RLVR = Recipe(
     name="agent_rlvr",
     source="arXiv:2506.11425",
     rollout=Guided(column="success"),
-    advantage=NearestPairs(),
+    advantage=AttemptPairs(),
     loss=Preference(beta=0.1),
 )

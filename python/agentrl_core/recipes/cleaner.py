@@ -5,7 +5,8 @@ record, and one turn takes their place: if two calls are alike (`difflib` ratio 
 failed turn stays with the new call, else the whole turn is the new one. If no try succeeds, the last one and its error
 stay, and later errors of this rollout are not repaired. A turn in a place where it was not sampled has no log-probs:
 they are recomputed in the clean context. The environment is brought back to the place of the repair and gets the clean
-turn, so that its next observation follows from the record.
+turn, so that its next observation follows from the record. As in DAPO, a record of more than 16384 tokens, those of
+tools included, is charged (length - 16384) / 4096, 1 at most.
 
 Equations:
     Read: the public code and its README; the paper's text was not read.
@@ -16,6 +17,7 @@ Equations:
     - C4, share of samples: `Purify(probability=1.0)`, as for the 4B model; 0.7 for the 7B model; not computed: the
       number of a rollout follows from its seed.
     - C5, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10, old log-probs recomputed on the record.
+    - C6, reward: `OutcomeScore`, the environment's, and `LengthPenalty`; the code pays 1 and -1.
 
 Differs:
     - Environment: the code leaves it as it is after the errors; here it is replayed to the place of the repair.
@@ -34,6 +36,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import StepFlag
 from agentrl_core.loss import Clip, Policy
+from agentrl_core.reward import LengthPenalty, OutcomeScore
 from agentrl_core.rollout import Branch, Rollout, Turn
 
 
@@ -99,6 +102,7 @@ CLEANER = Recipe(
     name="cleaner",
     source="arXiv:2601.15141",
     rollout=Purify(),
+    reward=(OutcomeScore(), LengthPenalty(free=16384, full_at=20480, at_most=1.0)),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.28, 10.0)),
     minibatches=4,

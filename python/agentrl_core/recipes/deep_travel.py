@@ -9,7 +9,7 @@ wait in a queue: every 5 iterations a fifth of the groups are taken from it, eac
 are proposals.
 
 Equations:
-    Read: notes on the paper, two of them public; the paper's text was not read.
+    Read: notes on the paper, two of them public, and its reviews; the paper's text was not read.
 
     - N1, gated reward: `CombineReward(kind="require")`, of a share of 1; `kind="multiply"` makes the soft mean of
       the notes. The environment calls the verifiers.
@@ -18,6 +18,7 @@ Equations:
     - N4, advantage and loss: `GroupRelative`, std of n - 1 and 1e-6 added to it, and `Policy`, clip range 0.2.
 
 Differs:
+    - Optimizer steps, clip range and KL: not in what was read; 1, 0.2 and none here.
     - Start: the paper trains by supervision first; here the policy that is given.
 
 Source: arXiv:2509.21842. Needs: the facts `reward.turns` and `judge_failed`; success of a plan that passes both gates.

@@ -1,17 +1,18 @@
 """Dyna-Mind (Dyna-GRPO): an agent learns to simulate what its actions lead to (arXiv:2510.09577).
 
-Half of the rollouts of a task are refined: in each turn the policy answers with a plan of at most five actions, the
-environment runs it on the side, and the policy answers again with the real futures in sight; that answer is the turn.
-The draw column `refined` marks those. An answer without a plan is the turn itself. A refined rollout is imitated,
+Iterations alternate. In even ones half of the rollouts of a task are refined: in each turn the policy answers with a
+plan of at most five actions, the environment runs it on the side, and the policy answers again with the real futures in
+sight; that answer is the turn. The draw column `refined` marks those. An answer without a plan is the turn itself. A
+refined rollout is imitated, and the ordinary ones beside it are not trained:
 
-    A = 1 if it is right and R > max(mean R of the ordinary ones, mean R of the refined ones), else 0,
+    A = 1 if it is right and R > max(mean R of the ordinary ones, mean R of the refined ones), else 0
 
-and the ordinary ones are compared with each other. The first stage of the paper, supervised learning of summaries of
-search trees (ReSim), is left out. Which share is refined is a proposal, and so is that both answers are trained as they
-were sampled.
+In odd iterations all rollouts are ordinary, and they are compared with each other: A = (R - mean) / std. The first
+stage of the paper, supervised learning of summaries of search trees (ReSim), is left out. Which share is refined is a
+proposal, and so is that both answers are trained as they were sampled.
 
 Equations:
-    Read: the paper's abstract, and notes of others.
+    Read: the paper's abstract, its reviews, and notes of others.
 
     - N1, search tree into reasoning: left out: supervised learning on responses of another model, before this recipe.
     - N2, SimRollout: `Simulate`, plans of at most five actions.
@@ -22,8 +23,10 @@ Equations:
 
 Differs:
     - KL: a term with beta to a reference in the notes, whose value they do not give; none here.
-    - Phases: iterations of refined and of ordinary rollouts alternate in the paper, each with the weights of the one
-      before; here a batch has both.
+    - Refined answers: a reviewer of the paper asks whether it takes the futures out of their context again; open. Here
+      they stay, as they were sampled.
+    - Optimizer steps and clip range: not in what was read; 1 and 0.2 here.
+    - Phases: how many iterations each lasts was not read; one here.
 """
 
 from __future__ import annotations
@@ -48,11 +51,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Refinement(BatchComponent):
-    """Has refined rollouts imitated where they are better than the others, and the others compared with each other.
+    """Has refined rollouts imitated if they are better than the others; compares plain ones in groups of their own.
 
     The advantage of a refined draw is 1 if it is worth imitating, else 0. The draw column `refined` separates the
     two. A refined draw is worth imitating if it succeeded and its score is above the mean of the group's plain draws
-    and above that of its refined ones. Draws without a score neither vote nor get a value.
+    and above that of its refined ones. Plain draws beside refined ones have advantage 0. Draws without a score neither
+    vote nor get a value.
 
     Args:
         normalisation: how plain draws are compared.
@@ -74,7 +78,8 @@ class Refinement(BatchComponent):
         rows = Rows(batch, "draw")
         score, groups, refined = rows.values("score"), rows.keys("group_id"), rows.flags("refined")
         kinds = keys.composite(groups, refined.astype(np.int64))
-        plain = self.normalisation.compare(score, kinds, valid=rows.valid & ~refined)
+        beside = group.statistics(refined.astype(np.float64), groups).most[groups] > 0
+        plain = self.normalisation.compare(score, kinds, valid=rows.valid & ~beside)
         # The larger of the two means of a group; a kind that it lacks is no bar.
         means = group.statistics(score, kinds, valid=rows.valid).mean[kinds]
         bar = group.statistics(means, groups, valid=np.isfinite(means)).most[groups]
@@ -84,7 +89,7 @@ class Refinement(BatchComponent):
 
 @dataclass(frozen=True)
 class Simulate(Rollout):
-    r"""Runs what half of the members plan, and lets them answer again with what it leads to in sight.
+    r"""In even iterations, runs what half of the members plan, and lets them answer again with its futures in sight.
 
     A plan is what stands between `<plan>` and `</plan>`, one action a line.
 
@@ -113,8 +118,9 @@ class Simulate(Rollout):
         return [line.strip() for line in lines if line.strip()][: self.depth]
 
     async def group(self, group: Group) -> None:
-        """Half of them, rounded down, with simulation."""
-        refined = group.start_many(group.size // 2, facts={"refined": 1.0})
+        """Half of them, rounded down, with simulation, in even iterations of training."""
+        simulates = group.mode == "train" and group.key[0] % 2 == 0
+        refined = group.start_many(group.size // 2 if simulates else 0, facts={"refined": 1.0})
         plain = group.start_many(group.size - len(refined), facts={"refined": 0.0})
         simulating = {branch.name for branch in refined}
 

@@ -1,10 +1,10 @@
 """Fission-GRPO: a call that failed begins a new group, which learns to recover from it.
 
-After a group has been rolled out, each member with a call that failed gives a context: its text up to and with
-that call, what the environment answered, and a diagnosis of the agent `simulator`. The policy goes on from there G' = 4
-times, in a group of its own: it is compared with itself alone, and nothing of the context is trained. Here that is done
-at once, under the weights that failed; the paper keeps contexts in a queue, the newest first, until there are enough.
-G' and the number of contexts of a group are proposals.
+After a group has been rolled out, each member without success that failed a call gives a context, four of a group at
+most: its text up to and with the first such call, what the environment answered, and a diagnosis of the agent
+`simulator`. The policy goes on from there G' = 4 times, in a group of its own: it is compared with itself alone, and
+nothing of the context is trained. Here that is done at once, under the weights that failed; the paper keeps contexts in
+a queue, the newest first, until there are enough. G' and the number of contexts of a group are proposals.
 
 Equations:
     Read: the abstract, and summaries and notes of others; the paper's formulas were not read.
@@ -21,7 +21,8 @@ Differs:
     - Clip range: not stated; 0.2 here.
     - Optimizer steps: not stated; recoveries have updates of their own in the paper, here they are in the batch of
       the groups that failed.
-    - Trigger: a call that failed, as in the notes; the project page names trajectories of low quality too.
+    - Trigger: a call that failed in a trajectory that does not succeed. The notes have every execution error; the
+      project page has failed trajectories, those of low quality too.
     - Error simulator: a model trained for it in the paper; any agent `simulator` here.
 
 Source: Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors (arXiv:2601.15625).

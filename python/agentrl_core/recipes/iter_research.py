@@ -9,7 +9,7 @@ and nothing else, so that the report is all that it remembers. The last round is
 round of an update counts the same, those of long trajectories too.
 
 Equations:
-    Read: notes of others and the abstract; the paper's text was not read.
+    Read: the paper's section 3.2 and appendix C, and notes of others.
 
     - N1, state: `ObservationWindow(turns=1)`; results of tools are input and have no loss.
     - N2, discounted reward: `Discounted(outcome="score", gamma=0.995)`.
@@ -19,8 +19,10 @@ Equations:
       trajectories instead of rounds. Packs of tokens share out evenly over ranks without it.
 
 Differs:
-    - Clip range: not stated; those of GSPO here.
-    - Discount: 0.995 by one of the notes, as here.
+    - Clip range: one number, not stated; the two of GSPO here.
+    - Discount: not in what was read of the paper; 0.995 by one of the notes, as here.
+    - Optimizer steps: not stated; 1 here, so that the clip range does not act.
+    - Rounds: at most 32 in the paper's training; here the environment ends an episode.
 """
 
 from agentrl_core import Recipe

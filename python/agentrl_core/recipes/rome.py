@@ -14,7 +14,7 @@ Rollouts begin after chunks of an expert (`FromChunks`), so that some come to a 
 own trajectory is imitated, whose chunks weigh their returns.
 
 Equations:
-    Read: the code, the abstract, and public notes on the paper.
+    Read: the paper's section 3.2.4, the code, and public notes on the paper.
 
     - C1, chunk: a step.
     - 7, chunk return: `Discounted`; rewards inside a chunk are not read.
@@ -22,7 +22,7 @@ Equations:
     - 8b, chunk mask: `ImportanceWeight(level="step_geometric", kind="filter")`.
     - 9, chunk-level gradient: `Reinforce(negative="clamped")` with `Clip(1.0, 0.0)`.
     - 10, hybrid of imitation and RL: not computed: its weights are not stated. Here an expert's chunk has its return as
-      weight.
+      weight, and counts like the policy's.
     - N1, chunk-level resampling: `FromChunks`, at several anchors at once, or backwards (`kind="rollback"`).
     - 1, masked imitation: left out: it is a supervised stage before.
     - C2, normalisation of rewards: left out: an option of the code; returns are not normalised here.
@@ -33,6 +33,11 @@ Differs:
     - Positive and negative samples: split by the score in the code, by the sign of the return here; the same if
       only the last chunk is paid.
     - Bound of the chunk mask: not stated; 2 here.
+    - Imitation: the paper imitates an expert's chunks up to a crucial one from which no rollout succeeds; here the
+      whole trajectory, if no member of the group succeeds.
+    - Expert: the paper renews it under the current policy from time to time; here a task's solution stays.
+    - Trajectory filter: the paper discards trajectories with failures of the environment or repeated illegal calls and
+      samples them again. Here episodes whose environment raises are repeated; nothing else is discarded.
     - Rollback: the paper begins at all chunks in turn; here one less is given once half of a group succeeds.
 
 Needs: rewards of steps; `recomputed_logprob`.

@@ -2,16 +2,17 @@
 
 In iteration n a trajectory has at most h[min(floor(n / 100), S - 1)] turns, here 10, 20 and 30, as in SciWorld and
 TextCraft; what is truncated keeps what it was paid. Then GRPO with a KL penalty of 0.001 (k3), an entropy bonus of
-0.001, and two epochs of four minibatches.
+0.001, and two epochs of four minibatches, as for TextCraft; the script for SciWorld has one epoch of two.
 
 Equations:
-    Read: the authors' code, and digests; the paper's text was not read.
+    Read: the paper's section on ScalingInter-RL and its settings, and the authors' code. The paper writes
+    h_(t+1) = h_t + delta, delta an "adaptive increment" every so many steps, without numbers.
 
     - C1, limit of turns: `Horizon`; its iterations count from 0.
     - C2, rollout: `Horizon`; the turns of an episode do not wait for those of others.
     - C3, reward and mask: the environment's reward of the trajectory; only the policy's tokens are trained.
     - C4, advantage: `GroupRelative(singleton="raw")`.
-    - C5, loss: `Policy(kl=KL(0.001), entropy=0.001)`.
+    - C5, loss: `Policy(kl=KL(0.001), entropy=0.001)`; the code's KL of a token is at most 10, `KL(..., at_most=10)`.
 
 Differs:
     - An episode whose environment fails: score 0 in the code, none here.

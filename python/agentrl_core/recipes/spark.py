@@ -8,27 +8,37 @@ as many answers each:
     mixed:      with probability 0.3 one alone, right or wrong by chance, else one of each: "which is right?" A or B
     any wrong:  reflect: the task again, with a wrong answer of it in sight; the environment judges it
 
-At most 32 judgements and 32 reflections a batch, of groups by chance. A reflection shows the whole wrong answer in the
-first half of the batch's groups, and its result alone in the second. A trajectory without a result (`result`) is not
-judged, and reflected on in the first half alone. Judgements are read from the last `\boxed{...}`. KL 0.001 to the
-reference.
+At most 32 judgements and 32 reflections a batch, of groups by chance. A judgement shows results alone. A reflection
+shows the whole wrong trajectory in the first half of the batch's groups, and its result alone in the second; its prompt
+asks whether the answer is right. A trajectory without a result (`result`) is not judged, and reflected on in the first
+half alone. Judgements are read from the last `\boxed{...}`. KL 0.001 to the reference.
+
+    A_i = (R_i - mean R) / std R over the group, which may be of an item; std of n
 
 Equations:
-    Read: the public code and README; not the paper's text.
+    Read: the paper's sections 3.1 and 3.2, the public code and README.
 
+    - 2, reward: the environment's for tasks and reflections, `Label` for judgements.
+    - 3, advantage: `GroupRelative(ddof=0)`; an item is a group of its own.
+    - 4, objective: `Policy(kl=KL(0.001))`; not computed: the expectation itself, of which C5 is the loss.
+    - 5, pointwise items: `Recycled.judge`, of one result.
+    - 6, pairwise items: `Recycled.judge`, of two results.
+    - 7, reflection items: `Recycled.look_again`.
     - C1, judge items: `Recycled.judge`, alone by `Recycled.judged_alone`.
-    - C2, reflection items: `Recycled.look_again`.
+    - C2, reflection items: `Recycled.look_again`; the paper does not divide the batch in halves.
     - C3, schedule: left out: the code caches items and trains 64 of them in a step of their own when there are so many;
       here those of a batch, at most 32 + 32, are sampled and trained with it, so that none is older than the policy.
-    - C4, advantage: `GroupRelative`; an item is a group of its own.
-    - C5, loss: `Policy(kl=KL(0.001))`.
+    - C4, advantage in the code: an option, `GroupRelative(eps=1e-9)`, std of n - 1.
+    - C5, loss: `Policy(kl=KL(0.001))`, one mean over the tokens of a step.
 
 Differs:
     - All right: the code judges the first rollout, also if its answer cannot be read; here one of the readable ones.
-    - Epsilon of the advantage: 1e-9 in the code, 1e-6 here.
+    - Epsilon of the advantage: the paper gives no number; 1e-6 here.
+    - Clip range: not in the paper; 0.2 in the code and here.
     - Rewards: the code rounds those other than 0 and 1; here a score above 0 is right.
     - Discount: 1 in the code's settings, which no part of its loss reads; none here.
-    - Optimizer steps: not clear in the script; 1 here.
+    - Optimizer steps: not in the paper. The code makes 8 of 64 rows for 512 solutions, and 8 more for 64 items; here 16
+      for solutions and items together.
 """
 
 from __future__ import annotations
@@ -85,8 +95,8 @@ class Recycled(Rollout):
         column: of the draws: what is looked at.
         solved_above: a solution is right if its value is larger.
         result: a regular expression: what a solution results in is the last that its first filled group matches.
-        alone: question about one solution: `{question}` and `{answer}`.
-        pair: about two: `{question}`, `{first}` and `{second}`.
+        alone: question about the result of one solution: `{question}` and `{answer}`.
+        pair: about those of two: `{question}`, `{first}` and `{second}`.
         reflect: the prompt of a reflection: `{prompt}` and the wrong answer as `{text}`.
 
     Raises:
@@ -113,7 +123,10 @@ class Recycled(Rollout):
         "{question}\n\nAnswer A:\n{first}\n\nAnswer B:\n{second}\n\nWhich is right? \\boxed{{A}} or \\boxed{{B}}.",
         filled=True,
     )
-    reflect: str = option("{prompt}\n\nThis answer is wrong:\n{text}\n\nThink again, and answer.", filled=True)
+    reflect: str = option(
+        "{prompt}\n\nA proposed answer:\n{text}\n\nJudge whether it is right. If it is not, give the right answer.",
+        filled=True,
+    )
 
     def result_of(self, text: str) -> str:
         """Result of a solution; empty: nothing."""
@@ -171,13 +184,14 @@ class Recycled(Rollout):
         if not self.judged_alone(len(right), len(wrong), group.uniform("pointwise")):
             ordered = [_one(group, "right", right), _one(group, "wrong", wrong)]
             label = "A" if group.uniform("order") < 0.5 else "B"
-            first, second = ordered if label == "A" else ordered[::-1]
-            question = self.pair.format(question=group.prompt, first=first.text, second=second.text)
+            first, second = (self.result_of(each.text) for each in (ordered if label == "A" else ordered[::-1]))
+            question = self.pair.format(question=group.prompt, first=first, second=second)
             about = ordered[0]
         else:
             won = bool(right) and (not wrong or group.uniform("polarity") < 0.5)
             about = _one(group, "judged", right if won else wrong)
-            question, label = self.alone.format(question=group.prompt, answer=about.text), "yes" if won else "no"
+            question = self.alone.format(question=group.prompt, answer=self.result_of(about.text))
+            label = "yes" if won else "no"
         task = Task(f"{group.task.task_id}/judgement", question, "judgement", group.task.payload)
         await group.spawn(task, size=group.size, parent=about, program=Label("recycled", label=label))
 
@@ -213,6 +227,7 @@ SPARK = Recipe(
     name="spark",
     source="arXiv:2509.22624",
     rollout=Recycled(),
-    advantage=GroupRelative(),
+    advantage=GroupRelative(ddof=0),
     loss=Policy(kl=KL(0.001)),
+    minibatches=16,
 )

@@ -9,17 +9,37 @@ import pytest
 from arithmetic import Value
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
+from riddles import RIGHT, WRONG, solve
 
 from agentrl_core import recipes
+from agentrl_core.engine import Request
 
 EXAMPLES = PaperExamples("agent_rlvr")
 RLVR = recipes.AGENT_RLVR
 
 
-def attempts(task: int, won: list[int], lengths: list[int] | None = None) -> list[dict[str, Any]]:
-    """Rollouts of a task."""
+def attempts(
+    task: int, won: list[int], lengths: list[int] | None = None, numbers: list[int] | None = None
+) -> list[dict[str, Any]]:
+    """Rollouts of a task, first attempts unless they have other numbers."""
     paid = answers(lengths or [1] * len(won), [float(each) for each in won], group=f"{task}")
-    return [{**member, "success": bool(each)} for member, each in zip(paid, won, strict=True)]
+    return [
+        {**member, "success": bool(each), "facts": {"attempt": number}}
+        for member, each, number in zip(paid, won, numbers or range(1, len(won) + 1), strict=True)
+    ]
+
+
+def repeated(first: list[int], second: list[int]) -> list[int]:
+    """The numbers of the rollouts that the program makes of a group whose attempts end so."""
+    of_first, of_second = iter(first), iter([later for won, later in zip(first, second, strict=True) if not won])
+
+    def speak(context: str, request: Request) -> str:
+        del request
+        if "Give guidance" in context:
+            return "look closely"
+        return RIGHT if next(of_second if "look closely" in context else of_first) else WRONG
+
+    return [int(number) for number in solve(RLVR, speak, group_size=len(first)).fact("attempt")]
 
 
 def dpo(success: tuple[Value, Value], failure: tuple[Value, Value]) -> tuple[Value, Value]:
@@ -37,14 +57,43 @@ def dpo(success: tuple[Value, Value], failure: tuple[Value, Value]) -> tuple[Val
 @EXAMPLES.by("three tasks: solved at once, solved with guidance, never solved")
 def tasks(example: Example) -> Found:
     first, second = (example.values[name].astype(int).tolist() for name in ("first", "second"))
+    numbers = [repeated([one], [other]) for one, other in zip(first, second, strict=True)]
     members = [
         member
-        for task, (one, other) in enumerate(zip(first, second, strict=True))
-        for member in attempts(task, [one] if one else [one, other])
+        for task, (one, other, own) in enumerate(zip(first, second, numbers, strict=True))
+        for member in attempts(task, [one, other][: len(own)], numbers=own)
     ]
     pairs = computed(RLVR, ["draw.pair"], members=members)["draw.pair"]
     owners = np.array([int(member["group"]) for member in members])
-    return {"pairs": np.array([len(np.unique(pairs[(owners == task) & (pairs >= 0)])) for task in range(3)])}
+    return {
+        "needs_guidance": np.array([len(own) - 1 for own in numbers]),
+        "pairs": np.array([len(np.unique(pairs[(owners == task) & (pairs >= 0)])) for task in range(3)]),
+    }
+
+
+@EXAMPLES.by("five attempts of a task, of which three fail and are repeated")
+def five(example: Example) -> Found:
+    first, second = (example.values[name].astype(int).tolist() for name in ("first", "second"))
+    numbers = repeated(first, second)
+    won = [first[number - 1] if number > 0 else second[-number - 1] for number in numbers]
+    pairs = computed(RLVR, ["draw.pair"], members=attempts(0, won, numbers=numbers))["draw.pair"]
+    partner = dict(zip(numbers, pairs.tolist(), strict=True))
+    places = range(1, len(first) + 1)
+    return {
+        "repeated": np.array([float(-place in partner) for place in places]),
+        "paired_with_its_repetition": np.array([partner.get(-place, -1) == partner[place] >= 0 for place in places]),
+        "pairs": len(np.unique(pairs[pairs >= 0])),
+    }
+
+
+@EXAMPLES.by("a trajectory without a score joins no pair (convention)")
+def unscored(example: Example) -> Found:
+    """The first attempt has no score."""
+    members = attempts(0, [0, *example.values["R"].astype(int).tolist()])
+    members[0] = {name: value for name, value in members[0].items() if name not in ("reward", "success")}
+    pairs = computed(RLVR, ["draw.pair"], members=members)["draw.pair"]
+    assert pairs[0] == -1
+    return {"pairs": len(np.unique(pairs[pairs >= 0]))}
 
 
 @EXAMPLES.by("one pair, observations out")

@@ -85,6 +85,14 @@ def groups(example: Example) -> Found:
     return {"first": first, "second": second}
 
 
+@EXAMPLES.by("overlong penalty")
+def overlong(example: Example) -> Found:
+    lengths = example.values["L"].astype(int).tolist()
+    columns = {"token": {"recomputed_logprob": [-1.0] * sum(lengths)}}
+    members = answers(lengths, example.values["r"].tolist())
+    return {"reward": computed(recipes.CLEANER, ["draw.score"], members=members, columns=columns)["draw.score"]}
+
+
 @EXAMPLES.by("ratio against the record's own context, two optimizer steps")
 def recomputed(example: Example) -> Found:
     given = example.values

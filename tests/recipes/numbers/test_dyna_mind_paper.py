@@ -98,8 +98,9 @@ def test_a_plan_is_run_up_to_its_fifth_action() -> None:
 
 @EXAMPLES.by("two phases: refined first, then ordinary, from the new weights")
 def phases(example: Example) -> Found:
-    given = example.values
-    return {"refined": group(given)[1], "ordinary": ordinary(given["R_next"])}
+    plain, better = group(example.values)
+    assert not plain.any(), "ordinary ones beside refined ones are not trained"
+    return {"refined": better, "ordinary": ordinary(example.values["R_next"])}
 
 
 @EXAMPLES.by("a group of one")

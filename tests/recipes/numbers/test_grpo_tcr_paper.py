@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
+from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
 
 EXAMPLES = PaperExamples("grpo_tcr")
@@ -19,25 +21,33 @@ COMMON = CommonExamples(EXAMPLES, recipes.GRPO_TCR, but={"a group of one"})
 EXAMPLES.by("two rollouts with tool tokens")(COMMON.tool_tokens)
 EXAMPLES.by("the second of four optimizer steps")(COMMON.second_step)
 LOSSES = given_advantages(recipes.GRPO_TCR)
+OUTCOME, BONUS, PENALTY = recipes.GRPO_TCR.chain("reward")
+OF_THE_CODE = recipes.GRPO_TCR.replace(reward=(OUTCOME, replace(BONUS, only="failure"), PENALTY))
 
 
-def scores(right: Sequence[float], calls: Sequence[float]) -> Value:
+def scores(recipe: Recipe, right: Sequence[float], calls: Sequence[float]) -> Value:
     members = [
         {**member, "success": solved > 0, "facts": {"tool_calls": float(count)}}
         for member, solved, count in zip(answers([1] * len(right), [0.0] * len(right)), right, calls, strict=True)
     ]
-    return computed(recipes.GRPO_TCR, ["draw.score"], members=members)["draw.score"]
+    return computed(recipe, ["draw.score"], members=members)["draw.score"]
+
+
+@EXAMPLES.by("scores by tool calls")
+def calls(example: Example) -> Found:
+    return {"score": scores(recipes.GRPO_TCR, example.values["right"].tolist(), example.values["n"].tolist())}
 
 
 @EXAMPLES.by("scores by turns")
 def turns(example: Example) -> Found:
     """An unknown number of turns is 0 in the code, one call less than none."""
-    return {"score": scores(example.values["right"].tolist(), ((example.values["turns"] - 2) / 2).tolist())}
+    calls_of = (example.values["turns"] - 2) / 2
+    return {"score": scores(OF_THE_CODE, example.values["right"].tolist(), calls_of.tolist())}
 
 
 @EXAMPLES.by("overlong penalty")
 def overlong(example: Example) -> Found:
-    recipe = recipes.GRPO_TCR.replace(reward=(OutcomeScore(), recipes.GRPO_TCR.chain("reward")[-1]))
+    recipe = recipes.GRPO_TCR.replace(reward=(OutcomeScore(), PENALTY))
     members = answers(example.values["L"].astype(int).tolist(), example.values["s"].tolist())
     return {"reward": computed(recipe, ["draw.score"], members=members)["draw.score"]}
 

@@ -29,11 +29,6 @@ def stay(example: Example) -> Found:
     return {"keep_alpha_1": age <= versions(), "keep_alpha_2": age <= versions(second)}
 
 
-@EXAMPLES.by("a long trajectory is aborted in its third turn")
-def aborted(example: Example) -> Found:
-    return {"goes_on": example.values["version_at_turn"] - example.values["b"] <= versions()}
-
-
 @EXAMPLES.by("groups by create step")
 def created(example: Example) -> Found:
     return {

@@ -12,6 +12,7 @@ from paper_numbers import Found, PaperExamples
 from riddles import RIGHT, WRONG, Riddles, solve
 
 from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
 from agentrl_core.engine import Request
 from agentrl_core.env import Task
 from agentrl_core.recipes.spark import Recycled
@@ -36,7 +37,7 @@ def reflected(groups: Sequence[Sequence[float]]) -> list[float]:
 
     def speak(context: str, request: Request) -> str:
         del request
-        if "This answer is wrong" in context or "boxed" in context:
+        if "A proposed answer" in context or "boxed" in context:
             return "\\boxed{yes}"
         name = context.split("[", 1)[1].split("]", 1)[0]
         if name not in left:
@@ -45,7 +46,7 @@ def reflected(groups: Sequence[Sequence[float]]) -> list[float]:
 
     size = len(groups[0])
     run = solve(recipes.SPARK, speak, world=Named(), tasks=len(groups), group_size=size)
-    again = [row.prompt for row in run.drawn if "This answer is wrong" in row.prompt]
+    again = [row.prompt for row in run.drawn if "A proposed answer" in row.prompt]
     return [sum(f"[{name}]" in prompt for prompt in again) / size for name in left]
 
 
@@ -69,10 +70,16 @@ def items(example: Example) -> Found:
 
 @EXAMPLES.by("advantages of a task group and of a judge group")
 def groups_of_their_own(example: Example) -> Found:
-    task, judge = advantages(
-        plain_reward(recipes.SPARK), example.values["task"].tolist(), example.values["judge"].tolist()
-    )
-    return {"task": task, "judge": judge}
+    groups = [example.values[name].tolist() for name in ("task", "judge")]
+    of_the_code = recipes.SPARK.replace(advantage=GroupRelative(eps=1e-9))
+    task, judge = advantages(plain_reward(recipes.SPARK), *groups)
+    task_of_the_code, judge_of_the_code = advantages(plain_reward(of_the_code), *groups)
+    return {
+        "task": task,
+        "judge": judge,
+        "task_of_the_code": task_of_the_code,
+        "judge_of_the_code": judge_of_the_code,
+    }
 
 
 @EXAMPLES.by("loss, two optimizer steps")
