@@ -139,6 +139,13 @@ def test_the_more_the_policy_moves_the_sooner_it_forgets() -> None:
     close(found[2], [-alpha / (alpha + beta)] * 2)
 
 
+@pytest.mark.parametrize(("moved", "decay"), [(0.02, 0.58), (0.1, 0.9), (0.15, 0.5)])
+def test_it_keeps_most_where_the_policy_moves_as_it_should(moved: float, decay: float) -> None:
+    component = TrackedBaseline(decay=0.9, adapt="window_peak", decay_at_least=0.5, kl_target=0.1)
+    found = visits(component, [1.0, 0.0], [1.0, 1.0], [0.0, 0.0], draw_policy_kl=[moved] * 2)
+    close(found[2], [-(decay + 2.0) / (2.0 * decay + 2.0)] * 2)
+
+
 def test_what_moved_since_a_task_was_visited_decides_how_much_of_it_is_kept() -> None:
     component = TrackedBaseline(adapt="since_visit", decay=0.9, decay_at_least=0.3, kl_target=0.1)
     state = component.initial_state()

@@ -29,7 +29,7 @@ DETACHED = re.compile(
     "|Ratio.level='(step|sequence|item)'(, (reduce|log_at_most)=['\\w.]+)?\\)"
     "|PrefixMinimum|StratifiedRatio|straight_through=True|EntropyChange|CovarianceEntropy"
     "|PairwiseProximal|chi_squared|hellinger|LengthDecoupled|MixtureExpert..|SecondMoment|EntropyScaled|covariance"
-    "|next_value=1|support='sampled'|EntropyAdvantage|interpolated"
+    "|next_value=1|support='sampled'|EntropyAdvantage|interpolated|OffPolicyMaxAtK"
 )
 
 

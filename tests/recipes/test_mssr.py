@@ -7,14 +7,18 @@ import math
 import numpy as np
 from pools import Story, pool, wanted
 
-from agentrl_core.recipes import MSSR
-from agentrl_core.select import ComposedSelector
+from agentrl_core.select import Beta, ComposedSelector, OutcomeVariance, ProportionalSampler
 
 
 def test_weights_by_hand() -> None:
+    """Of the option that the page names."""
     # One rollout a visit: 1, then 0: S = 0.9175, F = 1: v = 0.478488; always solved: v = 1; never tried: 0.5.
-    select, story = MSSR.select, Story()
-    assert isinstance(select, ComposedSelector)
+    select = ComposedSelector(
+        track=Beta(0.0, 0.0, decay=0.9175, unseen=0.5),
+        score=OutcomeVariance(power=1.0, floor=1e-6),
+        sample=ProportionalSampler(),
+    )
+    story = Story()
     state = select.initial_state()
     track = select.track.next(state["track"], story.visits(0, {0: [1.0], 1: [1.0]}))
     track = select.track.next(track, story.visits(1, {0: [0.0], 1: [1.0]}))

@@ -211,8 +211,9 @@ class TrackedBaseline(StatefulComponent):
         decay: 0 to 1; with `adapt`, the largest.
         adapt: for `beta`: `none`; or by the draw column `policy_kl`, so that it decays faster if the policy moves more.
             `window`: decay - (decay - decay_at_least) * min(mean KL / kl_target, 1), with the mean over the last
-            `window` batches; `since_visit`: clip(2^(-D / kl_target), decay_at_least, decay) of each key, D the mean KL
-            of its draws since it was last visited (MSSR's public code).
+            `window` batches; `window_peak`: by the same mean, from decay_at_least at 0 up to decay at kl_target, and
+            decay_at_least beyond (MSSR); `since_visit`: clip(2^(-D / kl_target), decay_at_least, decay) of each key, D
+            the mean KL of its draws since it was last visited (MSSR's public code).
         decay_at_least: the smallest decay, 0 to `decay`.
         kl_target: above 0; for `since_visit` the KL that halves the evidence.
         window: batches, at least 1.
@@ -238,7 +239,7 @@ class TrackedBaseline(StatefulComponent):
     kind: Literal["beta", "ema", "window"] = "beta"
     key: str = option("task_id", filled=True)
     decay: float = option(0.96, at_least=0, at_most=1)
-    adapt: Literal["none", "window", "since_visit"] = "none"
+    adapt: Literal["none", "window", "window_peak", "since_visit"] = "none"
     decay_at_least: float = option(0.875, at_least=0, at_most=1)
     kl_target: float = option(0.06, above=0)
     window: int = option(20, at_least=1)
@@ -301,11 +302,14 @@ class TrackedBaseline(StatefulComponent):
             counted = rows.valid & np.isfinite(rows.values("policy_kl"))
             distance = np.nan_to_num(group.statistics(rows.values("policy_kl"), key, valid=counted).mean, nan=0.0)
             decay = np.clip(np.exp2(-distance / self.kl_target), self.decay_at_least, self.decay)[key]
-        elif self.adapt == "window":
+        elif self.adapt != "none":
             distance = group.statistics(rows.values("policy_kl"), rows.keys("batch"), valid=rows.valid).mean
             moved = [*moved, *distance[np.isfinite(distance)].tolist()][-self.window :]
             far = float(np.mean(moved)) / self.kl_target if moved else 0.0
-            decay -= (self.decay - self.decay_at_least) * min(far, 1.0)
+            less = min(far, 1.0)
+            if self.adapt == "window_peak":
+                less = 1.0 - far if far <= 1.0 else 1.0
+            decay -= (self.decay - self.decay_at_least) * less
         baseline, known = decayed_beta(state["keys"], score, names, decay=decay, initial=self.initial, valid=rows.valid)
         return score - baseline, {"keys": known, "kl": moved}
 

@@ -15,6 +15,8 @@ Equations:
     - C6, loss: `Policy(clip=Clip(dual=3.0), aggregate="sequence_mean")`.
 
 Differs:
+    - Answers of reward 0: the abstract has one blend for all answers, `Consistency(kind="soft")`; the authors' script
+      gives these the global loss alone, as here. Which of them the paper's equations have is open.
     - A group of one: its local advantage is its reward in the code, 0 here;
       `Consistency(normalisation=Normalisation(singleton="raw"))` is the code's.
     - Added to a share of answers in the logarithm: 1e-8 in the code, nothing here.

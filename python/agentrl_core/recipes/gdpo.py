@@ -8,27 +8,31 @@ the environment's reward, gate it by `reward=(OutcomeScore(), CombineReward(colu
 and compare the column `score` in the place of `reward.format`.
 
 Equations:
-    Read: the public code, the abstract and notes of others; the paper's text was not read.
+    Read: the paper's sections 2, 3, 4.1 and 4.2.1 and its appendices, and the public code.
 
-    - C1, advantage of one reward: `GroupRelative(column="reward.correct")`, std of n - 1 and 1e-6 added to it.
-    - C2, sum: `GroupRelative(add=True)`, weights 1.
+    - 3, objective: `Policy`, clip range 0.2, mean over the tokens of a rollout, then over rollouts; `KL(0.001)`, the
+      coefficient of its tool-calling runs.
+    - 4, advantage of one reward: `GroupRelative(column="reward.correct")`, std of n - 1 and 1e-6 added to it.
+    - 6, batch normalisation: the last `GroupRelative`, over rollouts.
+    - 7, weighted sum: `GroupRelative(add=True)`, weights 1 as in equation 5.
+    - 8, conditioned reward: an option, `CombineReward(kind="require")` as above.
     - C3, batch normalisation over tokens: an option, the last link with `voter="token", eps=0.0, variance_eps=1e-8`.
-    - C4, batch normalisation over rows: the last `GroupRelative`.
     - C5, group of one: 0 here; verl's rewards as they are would be `singleton="raw"` in the first two links.
-    - C6, loss: `Policy`, clip range 0.2, mean over tokens.
-    - N1, conditioned reward: an option, `CombineReward(kind="require")` as above.
 
 Differs:
-    - Epsilon of a group: 1e-6 in the verl version, as here; 1e-4 in the TRL version.
-    - Batch normalisation: over tokens in the verl version; over responses in the TRL version and here.
+    - Epsilon of a group: none in the paper; 1e-6 in the verl version, as here; 1e-4 in the TRL version.
+    - Mean and KL: one mean over all tokens and no KL in the loss of the verl version.
+    - Batch normalisation: over tokens in the verl version; over rollouts in the paper, the TRL version and here.
+    - Math and code: clip range 0.2 to 0.28, groups of equal rewards left out, eight optimizer steps a batch and a
+      squared KL of 0.0005; here the settings of tool calling.
     - A missing reward: 0 in the TRL version; here it neither votes nor counts.
 
-Needs: the reward's components `correct` and `format`.
+Needs: the reward's components `correct` and `format`; the model reference.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.loss import Policy
+from agentrl_core.loss import KL, Policy
 
 GDPO = Recipe(
     name="gdpo",
@@ -38,6 +42,6 @@ GDPO = Recipe(
         GroupRelative(column="reward.format", add=True),
         GroupRelative(column="advantage", group_by="batch", eps=1e-4),
     ),
-    loss=Policy(),
+    loss=Policy(aggregate="sequence_mean", kl=KL(0.001)),
     minibatches=4,
 )

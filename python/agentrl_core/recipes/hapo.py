@@ -16,10 +16,14 @@ Equations:
     - C4, adaptive clipping: `EntropyScaledClip`.
     - C5, differential advantage: `EntropyAdvantage`.
     - C6, loss: `Policy`, one token mean, dual clip 10.
+    - C7, settings of DAPO: `DynamicSampling` by the outcome, and `LengthPenalty` on the last 4096 of 10240 tokens; the
+      code's page advises to drop the penalty if answers become short quickly.
 
 Differs:
     - Neutral range of the advantage: of the adapted clip ranges in the code; of 0.2 and 0.2 here.
-    - Overlong penalty: 4096 tokens in the script; `LengthPenalty` is not part of the recipe.
+    - Clip range above and size of the change of the temperature: notes on the paper have 0.28 and 0.1; the code 0.2 and
+      0.05, as here.
+    - A group with an advantage of 5 or more: falls back to GRPO's in the code, as here; not in the notes' equation.
 
 The policy is trained at T0, and ratios are to log-probs recomputed there, as in the public code. Needs:
 `recomputed_logprob`, by the trainer before the first update; an engine that has the rule and reports entropies.
@@ -37,7 +41,9 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import IterationRecord, Rows, State, option
 from agentrl_core.engine import EntropyTemperature
 from agentrl_core.loss import Clip, ClipBounds, ClipRange, Mask, OverRows, Policy, Tokens, torch
+from agentrl_core.reward import LengthPenalty, OutcomeScore
 from agentrl_core.rollout import Group, TextMemory
+from agentrl_core.select import DynamicSampling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -194,6 +200,8 @@ HAPO = Recipe(
     name="hapo",
     source="arXiv:2509.16591",
     rollout=SampledByEntropy(),
+    reward=(OutcomeScore(), LengthPenalty(free=6144, full_at=10240, at_most=1.0)),
+    admit=DynamicSampling(column="reward", max_rounds=16),
     advantage=GroupRelative(voter="token", ddof=0, fallback_above=5.0),
     loss=Policy(clip=EntropyScaledClip(Clip(dual=10.0)), mask=EntropyAdvantage()),
     old_logprob="recomputed",

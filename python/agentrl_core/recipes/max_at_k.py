@@ -1,46 +1,56 @@
-"""max@k: train for the best of k answers instead of their mean (arXiv:2510.23393).
+"""max@k: train for the best of k answers instead of their mean, also off-policy (arXiv:2510.23393).
 
-With the n rewards of a group ascending, an answer is paid what it adds to the expected best of 4 of them:
+An answer is paid what it adds to the expected best of 4 answers of its group, which has n. With d = ratio - 1 of the
+whole answer under the policy of each epoch, and the rewards ascending:
 
-    R'_i = [C(i-1, 3) R_i + sum over j > i of C(j-2, 2) R_j] / C(n, 4),   A = R'
+    gradient = (1 / n) sum_i grad log pi(y_i) R'_i,    R'_i = sum over j >= i of w_ij R_j / C(n, 4)
+    w_ii = C(i-1, 3) (1 + d_i) + C(i-2, 2) sum over l < i of d_l
+    w_ij = C(j-2, 2) (1 + d_i + d_j) + C(j-3, 1) sum over l < j other than i of d_l
 
-Its gradient is that of max@k without bias; a group needs at least k answers, better 2 k. Off-policy, to first order:
-`MaxAtK(k=4, ratio=...)`, of ratios that are known before the update; those of its later epochs are left to the clip
-range. PKPO (arXiv:2505.15201) subtracts what the others reach without it: `MaxAtK(k=4, kind="leave_one_out")`; verl's
-`grpo_passk` is `MaxAtK(kind="top_gap", scale="std")`.
+This is the gradient of max@k to first order in d, and without bias in the first epoch, where d is 0. A group needs at
+least k answers, better 2 k.
+
+The paper's baselines transform the rewards once, before the update. BoN mean is `MAX_AT_K.replace(reward=
+(OutcomeScore(), MaxAtK(k=4)), advantage=GroupRelative(eps=0.0), loss=Policy(drift=KL(0.01)))`. PKPO (arXiv:2505.15201)
+subtracts what the others reach without it: `MaxAtK(k=4, kind="leave_one_out")`; verl's `grpo_passk` is
+`MaxAtK(kind="top_gap", scale="std")`.
 
 Equations:
-    Read: the paper's sections 2.2, 3.1 to 3.3, 4.3 and 4.4, and notes of others.
+    Read: the paper.
 
     - 2, metric: what equation 9 sums to.
-    - 5, advantage: `GroupRelative(eps=0.0)` of the transformed rewards, an option; the recipe takes them as they are,
-      as in the gradient of equation 9.
-    - 9, transformed reward: `MaxAtK`.
-    - 10, off-policy weights: `MaxAtK(ratio=...)`, an option.
+    - 4, objective: `OffPolicyMaxAtK`: clip range 0.2 on the ratio of an answer, 0.01 KL from the policy that sampled.
+    - 5, advantage: `GroupRelative(eps=0.0)` of the transformed rewards, an option, BoN mean.
+    - 9, transformed reward: `OffPolicyMaxAtK` in the first epoch; once for all epochs with `MaxAtK`, an option.
+    - 10, off-policy weights: `OffPolicyMaxAtK`, again in each of the three epochs.
     - N1, leave one out: `MaxAtK(kind="leave_one_out")`, an option.
 
 Differs:
-    - Ratios of later epochs: equation 10 transforms the rewards again at each epoch; here they are transformed once.
-    - k: no section that was read has it; 4 here.
-
-Needs: the model reference.
+    - Clip: the paper clips a ratio times an advantage (equation 4), but the off-policy gradient has no ratio outside of
+      its weights. Here an answer has no gradient beyond the clip range on the side where its weight pushes it.
+    - Bound of d: Listing 3 of the paper clamps it by a number that is not given; here it is the clip range.
+    - KL: the paper writes it from the policy that sampled, where GRPO has a reference model:
+      `OffPolicyMaxAtK(kl=KL(0.01, column="reference_logprob"))`.
+    - k: the paper does not give it; 4 here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
-from agentrl_core.loss import KL, Policy
+from agentrl_core.loss import ADVANTAGES, KL, GroupLoss, Tokens, metric_sums, torch
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.reward.group_comparison import max_at_k, top_gap
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from agentrl_core import Batch
 
 
@@ -104,11 +114,104 @@ class MaxAtK(BatchComponent):
         return rows.write(score=np.where(valid, shares, np.nan))
 
 
+@dataclass(frozen=True)
+class OffPolicyMaxAtK(GroupLoss):
+    """Follow the gradient of the expected best of k answers, also if an older policy sampled them.
+
+    With d the detached ratio of an answer (the product of those of its tokens) minus 1, within +-clip, and the n
+    advantages of a group ascending, which are to be its rewards:
+
+        L = - mean over groups of (1/n) sum_i R_i log p(y_i)  +  kl * mean over tokens, then answers, of the KL
+        R_i = sum over the subsets of k answers with i of (1 + sum of their d) (their largest A) / C(n, k)
+
+    An answer whose ratio has left [1 - clip, 1 + clip] on the side where R_i pushes it has no gradient. A group of
+    fewer than k answers has none either. Source: arXiv:2510.23393, equation 10 and Appendix E.
+
+    Args:
+        aggregate: as of every loss.
+        constant: as of every loss.
+        k: the best of how many, at least 1.
+        clip: above 0, below 1.
+        kl: penalty on the divergence from the old policy, or from that of its `column`; or None.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.recipes.max_at_k import OffPolicyMaxAtK
+        >>> streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": torch.tensor([0.5, 0.0])}  # A is 1, 0
+        >>> streams |= {"advantage_negative": torch.zeros(2), "old_logprob": torch.tensor([-1.0, -2.0])}
+        >>> streams |= {"sequence": torch.tensor([0, 1]), "group": torch.tensor([0, 0])}
+        >>> tokens = Tokens(torch.tensor([-1.0, -2.0]), None, streams)  # both are in the one pair, whose best is 1
+        >>> OffPolicyMaxAtK(k=2).evaluate(tokens)[0].item()
+        1.5
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_kl", "sequence", "group", "old_logprob")
+
+    k: int = option(4, at_least=1)
+    clip: float = option(0.2, above=0, below=1)
+    kl: KL | None = KL(0.01)  # noqa: RUF009 - frozen
+
+    @property
+    def equal_groups(self) -> bool:
+        """The objective is the mean over questions of the mean over their answers."""
+        return True
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """Minus the transformed rewards times the log-probs of their answers, and metrics."""
+        sequences = tokens.segments("sequence")
+        ratio = tokens.limited(sequences.sum(tokens.log_ratio.detach())).exp()
+        reward = self._transformed(tokens, ratio)
+        inside = torch.where(reward > 0, ratio <= 1.0 + self.clip, ratio >= 1.0 - self.clip)
+        weight = tokens.stream("weight_kl")
+        loss = -(sequences.sum(weight) * reward * inside * sequences.sum(tokens.logprob)).sum()
+        metrics: dict[str, Any] = {"ratio": sequences.spread(ratio), "clip_fraction": sequences.spread(~inside)}
+        if self.kl is not None:
+            divergence = self.kl.divergence(tokens, "old_logprob")
+            loss = loss + self.kl.coefficient * (weight * divergence).sum()
+            metrics["drift"] = divergence
+        return loss, metric_sums(tokens, entropy=tokens.entropy, **metrics)
+
+    def _transformed(self, tokens: Tokens, ratio: Tensor) -> Tensor:
+        """The reward of each answer with its off-policy weights; without gradient."""
+        sequences, members = tokens.segments("sequence"), tokens.members("group")
+        reward = sequences.mean(tokens.advantage.detach()).double()
+        excess = (ratio.double() - 1.0).clamp(-self.clip, self.clip)
+        starts = members.spread(members.count.cumsum(0) - members.count).long()
+        rank = members.rank(reward)
+        place, rank = rank + starts, rank.double() + 1.0
+
+        def below(values: Tensor) -> Tensor:
+            """Sum over the answers of the group that rank lower."""
+            values = torch.where(members.counted, values, 0.0)
+            total = torch.zeros_like(values).scatter(0, place, values).cumsum(0)
+            return total[place] - values - torch.where(starts > 0, total[(starts - 1).clamp(min=0)], 0.0)
+
+        def above(values: Tensor) -> Tensor:
+            """Sum over the answers of the group that rank higher."""
+            return members.spread(members.sum(values)) - below(values) - values
+
+        one, two, three = (_choose(rank - less, self.k - less) * reward for less in (1, 2, 3))
+        lower = below(excess)
+        found = one * (1.0 + excess) + two * lower
+        found = found + above(two * (1.0 + excess) + three * lower) + excess * above(two - three)
+        subsets = members.spread(_choose(members.count, self.k))
+        return torch.where(members.counted & (subsets > 0), found / subsets.clamp(min=1.0), 0.0).to(tokens.logprob)
+
+
+def _choose(size: Tensor, taken: int) -> Tensor:
+    """Binomial coefficients; 0 if more are taken than there are, or fewer than none."""
+    found = torch.full_like(size, float(taken >= 0))
+    for number in range(taken):
+        found = found * (size - number).clamp(min=0.0) / (number + 1.0)
+    return found
+
+
 MAX_AT_K = Recipe(
     name="max_at_k",
     source="arXiv:2510.23393",
-    reward=(OutcomeScore(), MaxAtK(k=4)),
+    reward=OutcomeScore(),
     advantage=GroupRelative(center="none", scale="none"),
-    loss=Policy(kl=KL(0.01)),
+    loss=OffPolicyMaxAtK(),
     epochs=3,
 )

@@ -1,28 +1,40 @@
 """RiskPO: the tail of the scores of bundled tasks instead of their mean (arXiv:2510.00911).
 
-The released trainer seems to lose its tracked quantiles in every step, which makes them those of the batch:
-`TailRisk(quantiles="batch")`. Its other baseline is `TailRisk(natural_baseline=False, curve_baseline=True)`, the
-paper's ablation that seeks risk `TailRisk(tail="upper")`. Groups have 5 draws with the defaults, which are those of
-mathematics; DAPO-Math has `TailRisk(high=0.8, credit="sum_mean", natural_baseline=False)` and groups of 10.
+Tasks are bundled, and an answer gets the advantage of its bundle's summed score R, with tracked quantiles q of R:
+
+    A = - 1.5 (q_0.2 - R)+ + (R - q_0.2)+ - (R - q_0.8)+ + q_0.2 - q_0.8
+    L = - mean_i min(s_i A, clip(s_i, 0.8, 1.2) A),   s_i = exp(mean over the tokens of an answer of its log-ratio)
+
+The released scripts differ from the paper. That of mathematics is `RISKPO.replace(advantage=TailRisk(),
+loss=Policy(clip=Clip(dual=3.0)))`; that of DAPO-Math has `TailRisk(high=0.8, credit="sum_mean",
+natural_baseline=False)`, groups of 10 and 4 optimizer steps. The trainer seems to lose its tracked quantiles in every
+step, which makes them those of the batch: `TailRisk(quantiles="batch")`. Its other baseline is
+`TailRisk(natural_baseline=False, curve_baseline=True)`, the paper's ablation that seeks risk `TailRisk(tail="upper")`.
+Groups have 5 draws.
 
 Equations:
-    Read: the authors' README and the code.
+    Read: the authors' README and the code; reviews of the paper and notes on it, which agree on P1 and P2.
 
+    - P1, advantage: `TailRisk(high=0.8, omega=0.5, scale="none", credit="uniform")`.
+    - P2, objective: `Policy(ratio=Ratio("sequence"), aggregate="sequence_mean")`.
     - C1, papers of a bundle: `TailRisk(bundle=5)`.
     - C2, quantile tracking: `tracked_quantiles`, `step_size=0.1`.
     - C3, quantiles of an advantage: `TailRisk(quantiles="track")`; before the first update those of each bundle.
     - C4, RVaR of a paper: `tail_risk`, with the natural baseline.
     - C5, CVaR of a paper: `tail_risk`.
-    - C6, MVaR: `TailRisk(omega=1.5)`.
-    - C7, credit of a response: `TailRisk(credit="std")`, of all scored responses of its question.
+    - C6, MVaR: `TailRisk(omega=1.5)`, an option, over the standard deviation of a bundle's papers.
+    - C7, credit of a response: `TailRisk(credit="std")`, an option, of all scored responses of its question.
     - C8, baseline by the quantile curve: `curve_baseline=True`; off in the scripts.
     - C9, risk-seeking measure: `tail="upper"`.
-    - C10, loss: `Policy`, one token mean, dual clip 3.
+    - C10, loss of the code: an option, `Policy(clip=Clip(dual=3.0))`, one token mean.
 
 Differs:
+    - Scale: `TailRisk` divides both terms by the widths of their levels, as the code, and by omega + 1. With omega =
+      0.5 the terms have the proportion of P1, 1.5 to 1, and A is 10/9 of it.
+    - Clip range: no number of the paper is known; 0.2, that of the scripts, which a mean over tokens hardly reaches.
     - Added to the levels: 1e-6 in the code, nothing here.
     - Baseline by the quantile curve: the integral over the levels in the code, the mean over them here.
-    - Optimizer steps: 2 a batch, those of mathematics; DAPO-Math has 4.
+    - Optimizer steps: 2 a batch, those of the script of mathematics; DAPO-Math has 4.
 """
 
 from __future__ import annotations
@@ -35,7 +47,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import Recipe, group, keys
 from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, draw, option
-from agentrl_core.loss import Clip, Policy
+from agentrl_core.loss import Policy, Ratio
 from agentrl_core.reward.risk import tail_risk, tracked_quantiles
 
 if TYPE_CHECKING:
@@ -224,7 +236,7 @@ class TailRisk(StatefulComponent):
 RISKPO = Recipe(
     name="riskpo",
     source="arXiv:2510.00911",
-    advantage=TailRisk(),
-    loss=Policy(clip=Clip(dual=3.0)),
+    advantage=TailRisk(high=0.8, omega=0.5, scale="none", credit="uniform"),
+    loss=Policy(ratio=Ratio("sequence"), aggregate="sequence_mean"),
     minibatches=2,
 )

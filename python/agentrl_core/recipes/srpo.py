@@ -19,6 +19,9 @@ Equations:
 
 Differs:
     - KL: in the paper, by a summary; none in the scripts and here. `loss.KL` adds it.
+    - Order: the code filters groups before it measures distances; here the rollouts of a group that leaves the loss are
+      places of its task, which matters if several groups have one task. `admit=DynamicSampling(Band(at_least=0.1,
+      at_most=0.9), column="reward")` in the place of the filter rejects them before, and asks for others.
     - Task: of several prompts in the code, which start a robot elsewhere; one prompt here. With the name of such a task
       as domain of its prompts it is `SuccessDistance(group_by="domain")`.
 

@@ -20,7 +20,7 @@ EXAMPLES = PaperExamples("gdpo")
 COMMON = CommonExamples(EXAMPLES, recipes.GDPO, but=["one rollout of four has no score (convention)"])
 CORRECT, FORMAT, WHITENING = recipes.GDPO.chain("advantage")
 BEFORE = recipes.GDPO.replace(advantage=(CORRECT, FORMAT))
-LOSSES = given_advantages(recipes.GDPO)
+LOSSES = given_advantages(recipes.GDPO, kl=None)
 BY_TOKEN = replace(WHITENING, voter="token", eps=0.0, variance_eps=1e-8)
 
 
@@ -48,6 +48,15 @@ def two_prompts(example: Example) -> Found:
         "before_batch": compared(BEFORE, *groups),
         "advantage_by_rows": compared(recipes.GDPO, *groups),
         "advantage_by_tokens": compared(by_token, *groups, lengths=given["len"].astype(int).tolist()),
+    }
+
+
+@EXAMPLES.by("the two rollouts of Figure 2")
+def figure(example: Example) -> Found:
+    given = example.values
+    return {
+        "totals_0_and_2": compared(BEFORE, (given["r1"], given["r2"])),
+        "totals_0_and_1": compared(BEFORE, (given["r1"], given["none"])),
     }
 
 
@@ -114,7 +123,8 @@ def tool_tokens(example: Example) -> Found:
     return {
         "advantage": found["draw.advantage"],
         "loss": found["loss"],
-        "token_weight": -found["gradient.logprob"][:1] / found["draw.advantage"][:1],
+        "token_weight_a": -found["gradient.logprob"][:1] / found["draw.advantage"][:1],
+        "token_weight_b": -found["gradient.logprob"][-1:] / found["draw.advantage"][-1:],
     }
 
 

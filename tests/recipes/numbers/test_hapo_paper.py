@@ -11,7 +11,7 @@ import torch
 from arithmetic import Value
 from common_examples import given_advantages, path_of, plain_reward
 from paper_files import Example
-from paper_numbers import Found, PaperExamples, computed
+from paper_numbers import Found, PaperExamples, answers, computed
 from rollouts import small
 
 from agentrl_core import recipes
@@ -47,6 +47,19 @@ def signed(example: Example) -> Found:
     quantile = POLICY.mask.quantile
     assert quantile == POLICY.clip.quantile
     return {"score_signed": normalised_entropy(tokens, quantile, POLICY.clip.scope).numpy()}
+
+
+@EXAMPLES.by("overlong penalties, and which groups stay")
+def settings(example: Example) -> Found:
+    lengths, right = (example.values[name].astype(int) for name in ("l", "right"))
+    members = answers(lengths.tolist(), [1.0] * len(lengths))
+    outcomes = np.concatenate([np.arange(16) < count for count in right]).astype(float)
+    return {
+        "reward": computed(
+            recipes.HAPO.replace(minibatches=1, old_logprob="behaviour"), ["draw.score"], members=members
+        )["draw.score"],
+        "keep": recipes.HAPO.admit(outcomes, np.repeat(np.arange(len(right), dtype=np.uint32), 16)),
+    }
 
 
 @EXAMPLES.by("temperature from the statistics of the step before")

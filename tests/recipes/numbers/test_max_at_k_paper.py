@@ -12,29 +12,34 @@ from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Policy
+from agentrl_core.recipes.max_at_k import MaxAtK
+from agentrl_core.reward import OutcomeScore
 
 EXAMPLES = PaperExamples("max_at_k")
-OUTCOME, TRANSFORMED = recipes.MAX_AT_K.chain("reward")
+BATCH = recipes.MAX_AT_K.replace(epochs=1)
+LOSS = recipes.MAX_AT_K.loss
 
 
-def transformed(rewards: Value, k: int, *, ratios: Value | None = None, unscored: int = 0, **options: str) -> Value:
-    """Advantages of a group whose ratios differ from 1 by so much."""
-    link = replace(TRANSFORMED, k=k, **options)
-    columns = {}
-    if ratios is not None:
-        link = replace(link, ratio="log_ratio")
-        columns = {"draw": {"log_ratio": np.log1p(ratios).tolist()}}
-    recipe = recipes.MAX_AT_K.replace(reward=(OUTCOME, link))
+def transformed(rewards: Value, k: int, *, ratios: Value | None = None) -> Value:
+    """Transformed rewards of a group whose ratios differ from 1 by so much, read from the gradient of the loss."""
+    recipe = BATCH.replace(loss=replace(LOSS, k=k, kl=None))
+    members = answers([1] * len(rewards), rewards.tolist())
+    now = -1.0 + np.log1p(np.zeros(len(rewards)) if ratios is None else ratios)
+    found = computed(recipe, ["gradient.logprob"], members=members, policy={"logprob": now.tolist()})
+    return -found["gradient.logprob"] * len(rewards)
+
+
+def before(rewards: Value, link: MaxAtK, advantage: GroupRelative, unscored: int = 0) -> Value:
+    """Advantages of the options that transform rewards before the update."""
+    recipe = BATCH.replace(reward=(OutcomeScore(), link), advantage=advantage, loss=Policy())
     members = answers([1] * len(rewards), rewards.tolist()) + [{"path": "1 | 3"}] * unscored
-    return computed(recipe, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]
+    return computed(recipe, ["draw.advantage"], members=members)["draw.advantage"]
 
 
 def scored(rewards: Value, k: int, unscored: int = 0) -> Value:
     """Advantages with the z-score of the paper's baseline."""
-    link = replace(TRANSFORMED, k=k)
-    recipe = recipes.MAX_AT_K.replace(reward=(OUTCOME, link), advantage=GroupRelative(eps=0.0))
-    members = answers([1] * len(rewards), rewards.tolist()) + [{"path": "1 | 3"}] * unscored
-    return computed(recipe, ["draw.advantage"], members=members)["draw.advantage"]
+    return before(rewards, MaxAtK(k=k), GroupRelative(eps=0.0), unscored)
 
 
 @EXAMPLES.by("four rewards, k = 2")
@@ -67,12 +72,19 @@ def of_four(example: Example) -> Found:
 @EXAMPLES.by("two iterations on the same batch")
 def iterations(example: Example) -> Found:
     rewards = example.values["r"]
+    assert recipes.MAX_AT_K.epochs == 3
     return {"first": transformed(rewards, 2), "second": transformed(rewards, 2, ratios=example.values["d"])}
+
+
+@EXAMPLES.by("a completion beyond the clip range")
+def clipped(example: Example) -> Found:
+    return {"weight_of_the_gradient": transformed(example.values["r"], 2, ratios=example.values["d"])}
 
 
 @EXAMPLES.by("leave one out, k = 2")
 def leave_one_out(example: Example) -> Found:
-    return {"advantage": transformed(example.values["r"], 2, kind="leave_one_out")}
+    link = MaxAtK(k=2, kind="leave_one_out")
+    return {"advantage": before(example.values["r"], link, GroupRelative(center="none", scale="none"))}
 
 
 @EXAMPLES.by("a group of one, k = 1")

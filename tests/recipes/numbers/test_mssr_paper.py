@@ -94,7 +94,9 @@ def forgetting(example: Example) -> Found:
     link = replace(TRACKED, adapt="since_visit", kl_target=0.06)
     moved = example.values["D"].tolist()
     left = after(link, [[1.0, 0.0]] * len(moved), [0.0] * len(moved), moved)
-    return {"rho_by_prompt": np.array([successes for successes, _ in left])}
+    given = example.values
+    at = [after(TRACKED, [[1.0, 0.0]], [0.0], [kl])[0][0] for kl in [*given["KL"].tolist(), float(given["above"])]]
+    return {"rho_by_prompt": [successes for successes, _ in left], "rho": at[:-1], "rho_above": at[-1]}
 
 
 @EXAMPLES.by("one prompt of four has no score (convention)")

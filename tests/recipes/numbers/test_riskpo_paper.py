@@ -11,11 +11,12 @@ from arithmetic import Value
 from common_examples import CommonExamples, given_advantages, one_rollout
 from compared import column as listed
 from paper_files import Example
-from paper_numbers import Found, PaperExamples
+from paper_numbers import Found, PaperExamples, answers, computed
 from rollouts import small
 
 from agentrl_core import Batch, recipes
 from agentrl_core.component import IterationRecord
+from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipes.riskpo import TailRisk
 
 EXAMPLES = PaperExamples("riskpo")
@@ -24,10 +25,14 @@ UNSCORED, ALONE = (
     "groups of one: one paper, std 1, quantiles equal its score",
 )
 OFF_POLICY = "tokens that another policy sampled"
-SINGLE = given_advantages(recipes.RISKPO)
+CODE = recipes.RISKPO.replace(advantage=TailRisk(), loss=Policy(clip=Clip(dual=3.0)))
+"""The script of mathematics."""
+SINGLE = given_advantages(CODE)
 CommonExamples(EXAMPLES, recipes.RISKPO, but=[OFF_POLICY], losses=SINGLE)
-(RISK,) = recipes.RISKPO.chain("advantage")
+(RISK,) = CODE.chain("advantage")
+(OF_PAPER,) = recipes.RISKPO.chain("advantage")
 assert isinstance(RISK, TailRisk)
+assert isinstance(OF_PAPER, TailRisk)
 LEVELS = np.arange(1, 20) / 20.0
 
 
@@ -54,6 +59,23 @@ def bundle(example: Example) -> Found:
     found = column(RISK(given))
     paper = column(replace(RISK, credit="uniform")(given))
     return {"paper": paper[:2], "question_1": found[:3], "question_2": found[3:]}
+
+
+@EXAMPLES.by("the paper's advantage of six bundles")
+def of_paper(example: Example) -> Found:
+    """The recipe's is 10/9 of it: both terms are divided by the widths of their levels, 0.2 and 0.6."""
+    given = example.values
+    found = with_tracked(OF_PAPER, float(given["q_down"]), float(given["q_up"]), given["s"])
+    return {"advantage": found * 9 / 10}
+
+
+@EXAMPLES.by("ratios of two sequences")
+def sequences(example: Example) -> Found:
+    given = example.values
+    away = [given["d_a"], given["d_b"]]
+    members = answers([len(each) for each in away], given["A"].tolist())
+    policy = {"logprob": (np.concatenate(away) - 1.0).tolist()}
+    return {"loss": computed(given_advantages(recipes.RISKPO), ["loss"], members=members, policy=policy)["loss"]}
 
 
 @EXAMPLES.by("six scores with tracked quantiles")

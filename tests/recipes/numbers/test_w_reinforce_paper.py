@@ -12,27 +12,32 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
+from agentrl_core.weight import SelectDraws
 
 EXAMPLES = PaperExamples("w_reinforce")
 CommonExamples(EXAMPLES, recipes.W_REINFORCE, but=["one rollout of four has no score (convention)"])
 LOSSES = given_advantages(recipes.W_REINFORCE)
 
 
-def worth(rewards: Value, **options: float) -> Value:
-    """Advantages by whether an answer is right; 0 is not in the update."""
+def worth(rewards: Value, weight: SelectDraws | None = None, **options: float) -> Value:
+    """Advantages by whether an answer is right; `nan` for those that leave the update."""
     members = [{"path": "1 | 3", "reward": each, "success": bool(each)} for each in np.atleast_1d(rewards).tolist()]
-    recipe = recipes.W_REINFORCE.replace(reward=replace(recipes.W_REINFORCE.reward, **options))
-    return computed(recipe, ["draw.advantage"], members=members)["draw.advantage"]
+    reward = replace(recipes.W_REINFORCE.reward, **options)
+    recipe = recipes.W_REINFORCE.replace(reward=reward, weight=weight, minibatches=1)
+    found = computed(recipe, ["draw.advantage", "gradient.logprob"], members=members)
+    kept = found["gradient.logprob"] != 0
+    np.testing.assert_allclose(found["gradient.logprob"], -found["draw.advantage"] * kept / kept.sum())
+    return np.where(kept, found["draw.advantage"], np.nan)
 
 
 @EXAMPLES.by("three advantages of one batch")
 def three(example: Example) -> Found:
     rewards = example.values["R"]
-    psr, nsr = worth(rewards, success=1.0, failure=0.0), worth(rewards, success=0.0, failure=-1.0)
+    alone = SelectDraws(at_least=1.0)
     return {
         "weighted": worth(rewards),
-        "psr": np.where(psr == 0, np.nan, psr),
-        "nsr": np.where(nsr == 0, np.nan, nsr),
+        "psr": worth(rewards, alone, success=1.0, failure=0.0),
+        "nsr": worth(rewards, alone, success=0.0, failure=-1.0),
     }
 
 
