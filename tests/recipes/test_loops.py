@@ -74,6 +74,8 @@ def assert_trained(loop: Loop) -> None:
         pairs = zip(found.parameters(), model(place).parameters(), strict=True)
         moved = any(not torch.equal(one, other) for one, other in pairs)
         assert moved == (name in trained | loop.changed), f"{name} {'moved' if moved else 'did not move'}"
+        # Rounding alone would move weights under Adam.
+        assert name not in trained or loop.norms[name] > 1e-5, f"{name} has gradients up to {loop.norms[name]}"
         assert all(torch.isfinite(parameter).all() for parameter in found.parameters())
 
 

@@ -114,6 +114,7 @@ class Loop:
 
     Attributes:
         losses: by iteration and optimizer step.
+        norms: the largest norm of a gradient of each model that is stepped.
         batches: those that were trained on, with their credit.
         changed: the models that the recipe's actions moved.
         cut: when a batch is cut.
@@ -124,6 +125,7 @@ class Loop:
     layout: Literal["tree", "sequence"]
     models: dict[str, Any] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
+    norms: dict[str, float] = field(default_factory=dict)
     batches: list[arl.Batch] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
     cut: BatchPolicy = BatchPolicy()  # noqa: RUF009 - frozen
@@ -215,7 +217,8 @@ class Loop:
                 if loss.requires_grad:
                     loss.backward()
                 total += float(loss.detach())
-            torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+            norm = float(torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0))
+            self.norms[update.model] = max(norm, self.norms.get(update.model, 0.0))
             update.step(self.optimizers[update.model])
             self.losses.append(total)
 
@@ -237,7 +240,9 @@ class Loop:
                 probe = Probe(np.full((batch.num_draws, 3), 5), start=1)
                 batch = arl.annotate(batch, column.name, self.reader(column.model), probe=probe, max_tokens=TOKENS)
             elif column.model in self.models and _is_answer(column.name):
-                batch = arl.annotate(batch, column.name, self.reader(column.model), max_tokens=TOKENS)
+                asked = {each.name for each in self.recipe.model_columns}
+                top_k = 8 if f"{column.name.removesuffix('logprob')}top_ids" in asked else None
+                batch = arl.annotate(batch, column.name, self.reader(column.model), max_tokens=TOKENS, top_k=top_k)
             else:
                 batch = arl.annotate(batch, column.name, lambda pack: (pack.target % 3).float(), max_tokens=TOKENS)
         return batch
