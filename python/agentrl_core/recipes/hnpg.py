@@ -27,6 +27,7 @@ Equations:
 
 Differs:
     - Critic: V(s) for f(s, a): the advantage of a stored token is r + V' - V. It is one model for all time steps.
+    - Order: the policy is fitted to the new critic in the paper, to the values from before its update here.
     - Advantages of fresh tokens: of the fitted critic in algorithm 3, and by GAE with 0.97 in the settings; R - V here.
     - KL: a bound of 0.01 on the step in the paper; neither a bound nor a penalty here.
     - Lambda: 1, of the values 0.1, 1 and 10 in the paper.
