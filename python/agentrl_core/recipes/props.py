@@ -23,7 +23,8 @@ Equations:
     - C7, buffer: left out: of one batch by default, as here; `replay.Mix` adds earlier ones.
 
 Differs:
-    - Stop: after each step here; the code looks at the last minibatch of an epoch.
+    - Stop: after a step of the policy here, when the critic has had all its steps; the code looks at the last minibatch
+      of an epoch and ends both.
     - Normalisation: over the mini-batch in the code; over the batch here.
     - Ratio: of an action in the code; of each token of a turn here, with a mean over turns.
     - Weight of the value loss: 0.5 beside the policy's loss in the code; the critic is a model with its own optimizer
