@@ -23,6 +23,9 @@ Equations:
 Differs:
     - Networks: separate ones for values and advantages in the paper; V and A are of the same logits here.
     - Target: the smallest of several values in the paper; of one here.
+    - End: an action after which a rollout was cut off has its reward as its target, as at a true end.
+    - Data: a buffer with demonstrations and suboptimal transitions in the paper; the batch here, to which `replay.Mix`
+      adds stored rollouts.
 
 Needs: rewards of steps; the token column `soft_value`, of `arl.annotate(batch, "soft_value", target)`.
 """

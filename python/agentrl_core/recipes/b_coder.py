@@ -2,16 +2,17 @@
 
     Q(s, a) = alpha (l(s, a) - max l(s, .)) + V(s),   l the policy's logits, V its value head, alpha 1
     y_t = r_t + 0.999 Q_target(s_{t+1}, argmax of the proposal),   r_t: the tests' verdict at the last token
-    L = mean over tokens of (Q - y)^2 + mean over human programs of sum over tokens of (0.1 |Q - V| + 0.5 (- log p))
+    L = mean over programs of the mean over their tokens of (Q - y)^2
+        + mean over human programs of the sum over their tokens of (0.1 |Q - V| + 0.5 (- log p))
 
 The bootstrap takes the token that a frozen proposal (the supervised model) likes best, in place of a free maximum: no
 value of what no program has is believed. It is the token column `value`, and `return` follows from it; the batch's
 programs may be of any writer, since there are no ratios. Human programs are those of origin `expert`. Before it, in the
-stage `warm_start`, the same error trains the value head alone: give its parameters to that stage's optimizer. Alpha,
-gamma and both weights are in appendices that were not read; these are chosen here.
+stage `warm_start`, the same error trains the value head alone: give its parameters to that stage's optimizer. Half of
+the programs of a batch are human in the paper.
 
 Equations:
-    Read: the paper's sections 3.1, 3.2 and 4.1 to 4.5, without the appendices.
+    Read: the paper.
 
     - 2, reward: left out: the environment pays the tests' verdict: 1, -0.3, -0.6 or -1 at the last token.
     - 7, duelling form: `Value(of="duelling")` and `proposed_value`.
@@ -19,16 +20,15 @@ Equations:
     - 11, policy: the policy's own logits, whatever the value is.
     - 12, first stage: the stage `warm_start`.
     - 15, conservative temporal difference: `proposed_value` and `Gae(gamma=0.999, lam=0.0)`.
-    - 17, second stage: the `Sum` of both losses.
+    - 17, second stage: the `Sum` of both losses; the cross-entropy of equation 1 is `HumanPrograms(likelihood=0.5)`.
     - 19, reward model for ranking: left out: it sorts finished programs, after training.
 
 Differs:
-    - Discount: not stated in the sources read; 0.999 here.
     - Value: the frozen head of the first stage and a residual one that starts at 0 in the paper; one head here, which
       goes on from the first stage.
-    - Cross-entropy: a sum over the tokens of a human program here; the paper does not state which programs.
+    - Mean over tokens: of each program; the paper writes 1/T for it, and T as a constant for all of them.
     - Factor of the first stage: 1/2, which the paper has not.
-    - Cap of Q at the largest reward: left out, how is in an appendix that was not read.
+    - Cap of Q at the largest reward: a value head's own; the paper's returns 1 - softabs(V).
     - Program without a verdict: left out of the loss as a whole; all but its last token would have a target.
 
 Needs: the token column `value`, of `arl.annotate(batch, "value", proposed_value(proposal, target))`; a policy with a
@@ -105,7 +105,7 @@ class HumanPrograms(WeightedLoss):
         return loss, metric_sums(tokens, human_advantage=-gap, nll=-tokens.logprob)
 
 
-_ERROR = Value("token_mean", of="duelling")
+_ERROR = Value("sequence_mean", of="duelling")
 
 B_CODER = Recipe(
     name="b_coder",

@@ -2,9 +2,10 @@
 
     ratio = P_real(s' | s, a) / P_sim(s' | s, a) = odds(real | s, a, s') / odds(real | s, a)
     L_critic = mean over real of (V - y)^2 + mean over simulated of clip(ratio, 1e-5, 1) (V - y)^2
-               + 0.01 (log sum over simulated of omega exp(V) - mean over real of V),     y_t = r_t + 0.99 V(s_{t+1})
+               + 0.01 (log sum over simulated of omega exp(V) - mean over real of V),     y_t = r_t + 0.99 V'(s_{t+1})
     omega = u / sum of u,   u = clip(-log ratio, 0, 10)
     L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A),   A_t = y_t - V(s_t)
+    V' <- 0.995 V' + 0.005 V after each optimizer step
 
 Steps whose tools were simulated enter a batch beside real ones. The first term trusts a simulated step less, the second
 one lowers the values of steps whose simulator is wrong. Two discriminators compute the odds, one with and one without
@@ -16,22 +17,21 @@ Equations:
 
     - C1, discriminators: left out: they are classifiers beside the recipe, whose probabilities are step columns.
     - C2, dynamics ratio: `SimulatorTrust`.
-    - C3, TD loss: `SimulatorTrust` and `TrustedValue`; the target is that of `Gae(lam=0.0)`.
+    - C3, TD loss: `SimulatorTrust` and `TrustedValue`; the target is that of `SlowTargets`.
     - C4, dynamics gap: `SimulatorTrust`, of the observed next state.
     - C5, value penalty: `SimulatorTrust` makes its slope, `TrustedValue` adds slope times value.
-    - C6, policy and targets: left out: an actor of tokens has no gradient through its action; it follows the critic's
-      advantages, and there is no slow copy. In your own loop, move one with
-      `schedule.SyncModel("critic", "target", mix=0.005, unit="steps")` and annotate `value` with it.
+    - C6, policy and targets: an actor of tokens has no gradient through its action; `Policy` follows the critic's
+      advantages. `SyncModel` of the critic after each optimizer step.
 
 Differs:
     - Critics: two of actions, of which the smaller counts, in the code; one of states here.
     - Gap: the mean over ten next states with noise in the code; tokens have no noise, so that it is of one here.
-    - Discount: 0.99 here; that of the code is in a file that was not read.
+    - End: a step after which a rollout was cut off has its reward as its target, as at a true end.
     - Clip range: 0.2 of the policy's ratio; the actor of the paper has none.
 
 Source: When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online Reinforcement Learning
 (arXiv:2206.13464). Needs: rewards of steps; the step columns `real_probability` and `real_action_probability`, NaN on
-real steps; the critic, as step column `value`.
+real steps; the critic, as step column `value`, and its slow copy `target`, as `target_value`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import Recipe
-from agentrl_core.advantage import Gae
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
 from agentrl_core.loss import Policy, Tokens, Train, WeightedLoss, metric_sums
+from agentrl_core.schedule import SyncModel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class SlowTargets(BatchComponent):
+    """Makes targets of steps by a slow copy of the critic: columns `return` and `advantage`.
+
+    return = reward + gamma * `target_value` of the next step, or the reward alone at the end; advantage = return -
+    `value`. A step without a reward was paid 0.
+
+    Args:
+        gamma: discount from step to step, 0 to 1.
+
+    Raises:
+        RecipeError: the option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.h2o import SlowTargets
+        >>> SlowTargets().makes
+        (step('advantage'), step('return'))
+    """
+
+    phase: ClassVar[str] = "advantage"
+    needs: ClassVar[tuple[Column, ...]] = (
+        step("reward"),
+        step("value", model="critic"),
+        step("target_value", model="target"),
+    )
+    makes: ClassVar[tuple[Column, ...]] = (step("advantage"), step("return"))
+
+    gamma: float = option(0.99, at_least=0, at_most=1)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns `return` and `advantage` on steps."""
+        rows = Rows(batch, "step")
+        goes_on = np.append(rows.draws[1:] == rows.draws[:-1], False)[: len(rows)]
+        ahead = np.where(goes_on, np.append(rows.values("target_value")[1:], 0.0)[: len(rows)], 0.0)
+        returned = np.where(rows.valid, np.nan_to_num(rows.values("reward"), nan=0.0) + self.gamma * ahead, 0.0)
+        advantage = np.where(rows.valid, returned - rows.values("value"), 0.0)
+        return rows.write(advantage=advantage, **{"return": returned})
 
 
 @dataclass(frozen=True)
@@ -165,7 +204,8 @@ H2O = Recipe(
     name="h2o",
     source="arXiv:2206.13464",
     frozen=("discriminator",),  # trained outside of the recipe, on steps of both kinds
-    advantage=Gae(level="step", column="reward", outcome="", gamma=0.99, lam=0.0),
+    advantage=SlowTargets(),
     weight=SimulatorTrust(),
     loss=(Train(TrustedValue("step_mean"), model="critic"), Policy()),
+    hooks=SyncModel("critic", "target", mix=0.005, unit="steps"),
 )

@@ -3,7 +3,7 @@
 On-policy gradients are robust and need many samples; what others did is free. So half of a batch are trajectories of
 before, or of an offline data set in the store. With the policy p_t of the iteration,
 
-    fresh tokens:   R_t = the score,               A_t = R_t - V_t
+    fresh tokens:   R_t = the score,               A_t: GAE with lambda 0.97
     stored tokens:  R_t = V_{t+1}, at the end the score,   A_t = R_t - V_t
     L_critic = mean over stored of 1/2 (V - R)^2 + lambda mean over fresh of 1/2 (V - R)^2
     L_policy = mean over stored of (log p/p_t - A)^2 + lambda mean over fresh of (log p/p_t - A)^2
@@ -15,8 +15,9 @@ bound it.
 Equations:
     Read: the paper.
 
-    - 1, hybrid policy evaluation: `Value` of the model `critic`, V in the place of f(s, a); `Gae(lam=0.0,
-      where=STORED)` bootstraps, `Gae(where=FRESH)` gives Monte-Carlo returns, `TwoMeans` the two means.
+    - 6, online advantages: `Gae(lam=0.97, where=FRESH)`.
+    - 1, hybrid policy evaluation: `Value` of the model `critic`, V in the place of f(s, a); `ScoreAsReturn`
+      gives Monte-Carlo returns, then `Gae(lam=0.0, where=STORED)` bootstraps; `TwoMeans` makes the two means.
     - A2, mean of critics: left out: the critic goes on from the last iteration, without repeated fits.
     - A1, softmax update: left out: it needs f of every action, of which a vocabulary has too many.
     - A3.4, features and centred critic: the advantages of `Gae`; the features are the gradients of the log-probs.
@@ -27,7 +28,8 @@ Equations:
 
 Differs:
     - Critic: V(s) for f(s, a): the advantage of a stored token is r + V' - V. It is one model for all time steps.
-    - Advantages of fresh tokens: of the fitted critic in algorithm 3, and by GAE with 0.97 in the settings; R - V here.
+    - Order: the policy is fitted to the new critic in the paper, to the values from before its update here.
+    - Advantages of fresh tokens: of the fitted critic in algorithm 3; by GAE with 0.97 in the experiments and here.
     - KL: a bound of 0.01 on the step in the paper; neither a bound nor a penalty here.
     - Lambda: 1, of the values 0.1, 1 and 10 in the paper.
 
@@ -46,6 +48,7 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, option
 from agentrl_core.loss import Regression, Train, Value
+from agentrl_core.recipes.t_ppo import ScoreAsReturn
 from agentrl_core.replay import Memory, Mix
 
 if TYPE_CHECKING:
@@ -98,7 +101,7 @@ HNPG = Recipe(
     name="hnpg",
     source="arXiv:2311.08384",
     replay=Mix(Memory(capacity=10_000), share=0.5, old_logprob="recomputed"),
-    advantage=(Gae(where=FRESH), Gae(lam=0.0, where=STORED)),
+    advantage=(Gae(lam=0.97, where=FRESH), ScoreAsReturn(), Gae(lam=0.0, where=STORED)),
     weight=TwoMeans(),
     loss=(Train(Value("token_mean"), model="critic"), Regression("token_mean", level="token")),
 )

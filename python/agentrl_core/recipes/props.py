@@ -19,10 +19,12 @@ Equations:
     - C3, ROS: left out: the forerunner of C1.
     - C4, advantage: `Gae`, at turns.
     - C5, target's loss: `Policy`, `GroupRelative` over the batch, std of n - 1; log-probs recomputed.
-    - C6, whole: `Policy(entropy=0.01)`, `Value(clip=0.2)`, `SkipStep` above a divergence of 0.03.
+    - C6, whole: `Policy(entropy=0.01)`, `Value(clip=0.2)`, `StopTraining` of the updates, above a divergence of 0.03.
     - C7, buffer: left out: of one batch by default, as here; `replay.Mix` adds earlier ones.
 
 Differs:
+    - Stop: after a step of the policy here, when the critic has had all its steps; the code looks at the last minibatch
+      of an epoch and ends both.
     - Normalisation: over the mini-batch in the code; over the batch here.
     - Ratio: of an action in the code; of each token of a turn here, with a mean over turns.
     - Weight of the value loss: 0.5 beside the policy's loss in the code; the critic is a model with its own optimizer
@@ -40,7 +42,7 @@ from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.rollout import BudgetedRollout, Group
-from agentrl_core.schedule import Above, SkipStep
+from agentrl_core.schedule import Above, StopTraining
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ PROPS = Recipe(
         Train(Value("step_mean", clip=0.2, level="step"), model="critic"),
         Train(Policy("step_mean", entropy=0.01)),
     ),
-    hooks=SkipStep(when=Above("approximate_kl", 0.03)),
+    hooks=StopTraining(when=Above("approximate_kl", 0.03), unit="steps"),
     old_logprob="recomputed",
     epochs=4,
     minibatches=64,

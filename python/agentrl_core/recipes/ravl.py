@@ -8,14 +8,14 @@ The state at which a rollout is cut off is never trained on and only ever bootst
 spreads to all before it. The paper trains Q-functions of continuous actions on imagined rollouts, with SAC. Its target
 alone is here: imagined rollouts, the diversity of critics and SAC's actor are left out.
 
-Needs: rewards of steps; step columns `value` and, where a rollout was cut off, `next_value`, the smallest of an
-ensemble's values. The code takes the smallest for every step: give it as `value` too.
+Needs: rewards of steps; step columns `value` and, where a rollout was cut off, `next_value`, the smallest of the values
+of the critic's heads. The code takes the smallest for every step: give it as `value` too.
 
 Equations:
     Read: the authors' code, and notes of others; the paper's text was not read.
 
     - C1, target: `Gae(lam=0.0, at_truncation="bootstrap")`; values are min_e Q_e - alpha log p of the state.
-    - C2, critic loss: `Value`, half the square, of each critic alone.
+    - C2, critic loss: `Value`, half the square, summed over the heads of a critic that returns several values.
     - C3, diversity: left out: it needs gradients by a continuous action.
     - C4, actor and temperature: left out: the actor of SAC is differentiated through a continuous action; here
       `Policy`.
@@ -23,9 +23,10 @@ Equations:
     - C6, data: left out: no model of the environment imagines rollouts.
 
 Differs:
-    - Optimizer steps: 1000 for each epoch of imagined rollouts in the source, 1 for a batch of rollouts here.
+    - Optimizer steps: 1000 of 256 rows for each epoch of 50 000 imagined rollouts of 5 steps in the source, about one
+      pass in minibatches; the rollouts here are not imagined, and a batch has 1.
     - Clip: none in SAC; 0.2 of the policy's loss here.
-    - Critics: ten in the source; the recipe trains one, others are trained alike.
+    - Critics: ten networks in the source; heads of one model here, as many as it has.
 """
 
 from agentrl_core import Recipe

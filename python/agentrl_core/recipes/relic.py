@@ -23,6 +23,8 @@ Equations:
     - C6, after the full update: not computed: a new rollout begins with its prompt alone, as every trajectory does.
 
 Differs:
+    - Time: a step of the environment in the paper, a token here, since a window may end within an action. Discounts
+      and critic are of tokens, so that long actions are discounted more.
     - Value behind a window: that of the next state in the code, the last one again here, since no forward pass reads
       one behind the last token; `at_truncation="bootstrap"` takes a column `next_value`.
     - Weight of the value loss: 0.5 beside the policy's in the code; the critic has its own optimizer here.

@@ -1,7 +1,7 @@
 """RL-100: train by frozen critics, and keep the policy only if they expect 5 % more of it (arXiv:2510.14830).
 
     A_t = Q(s_t, a_t) - V(s_t), less its mean and over its std in the batch
-    L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A), four epochs;   then, with J_i = sum over steps of Q,
+    L = - mean over tokens of min(r A, clip(r, 0.75, 1.25) A), four epochs;   then, with J_i = sum over steps of Q,
     J(old) = mean of J,   J(new) = sum of w J / sum of w,   w = product over a trajectory's tokens of p_new / p_old
     J(new) < J(old) + 0.05 |J(old)|:   the policy is again what it was when the iteration began
 
@@ -17,13 +17,16 @@ minus that sum over the number of trajectories, and its step is not taken. A pol
 it was trained on, so it looks better than it is. Optimizers keep what they remember of updates that are undone.
 
 Needs: the step columns `action_value` and `state_value` of the frozen critics. Online: rewards of steps; the critic, as
-step column `value` and, if a rollout was cut off, `next_value`.
+step columns `value`, `old_value` and, if a rollout was cut off, `next_value`.
 
 Equations:
-    Read: the abstract, the first half of the code's trainer, and notes of others; the paper's text was not read.
+    Read: the abstract, the code's trainer of the online stage and its configuration, and notes of others; the paper's
+    text was not read.
 
     - C1, offline advantage: `ActionSurplus`, then `GroupRelative` over the steps of the batch.
     - C2, online advantage: `Gae(level="step", at_truncation="bootstrap")` of `RL_100_ONLINE`.
+    - C3, online update: `GroupRelative` over the steps of the batch, `Policy`, `Value(clip=0.2)`, ten epochs of sixteen
+      minibatches.
     - N1, objective within denoising: `Policy`, a ratio for each token.
     - N2, gate: `Gain`, `ExpectedGain` and `RollbackModels`.
     - N3, variance clipping: left out: tokens have no noise with a variance.
@@ -35,7 +38,10 @@ Differs:
     - Actions: of the old policy in the code, those of the batch here, which the old policy sampled.
     - Denominator: a sum over the denoising steps of an action in the paper, all of one number; a mean over all tokens
       here.
-    - Clip and epochs: not stated; 0.2 and 4 here.
+    - Clip offline: 0.25 in the code's configuration, which lowers it from step to step; 0.25 throughout here.
+    - Epochs offline: the code makes 8000 steps and looks at the candidate every 50; four passes before each look here.
+    - Optimizer steps online: one for each of ten denoising steps of a minibatch in the code, one here. The critic's
+      error is squared there, half of it here.
     - Data: new rollouts are merged into it in the paper; each batch is trained once here.
 """
 
@@ -50,7 +56,7 @@ import numpy as np
 from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
-from agentrl_core.loss import Policy, Tokens, Train, Unit, Value, WeightedLoss, metric_sums
+from agentrl_core.loss import Clip, Policy, Tokens, Train, Unit, Value, WeightedLoss, metric_sums
 from agentrl_core.schedule import Above, Hook, RepeatStage, SkipStep
 
 if TYPE_CHECKING:
@@ -176,7 +182,7 @@ RL_100 = Recipe(
     source="arXiv:2510.14830",
     frozen=("action_critic", "state_critic"),
     advantage=(ActionSurplus(), GroupRelative(column="advantage", level="step", group_by="batch"), Gain()),
-    loss=(Train(Policy(), epochs=4), Train(ExpectedGain(), stage="evaluation")),
+    loss=(Train(Policy(clip=Clip(0.25, 0.25)), epochs=4), Train(ExpectedGain(), stage="evaluation")),
     hooks=(
         RepeatStage("evaluation"),
         SkipStep(when=Above("importance", 0.0)),
@@ -187,8 +193,12 @@ RL_100 = Recipe(
 RL_100_ONLINE = RL_100.replace(
     name="rl_100_online",
     frozen=(),
-    advantage=Gae(level="step", column="reward", outcome="", gamma=0.99, lam=0.95, at_truncation="bootstrap"),
-    loss=(Train(Value("step_mean", level="step"), model="critic"), Policy()),
+    advantage=(
+        Gae(level="step", column="reward", outcome="", gamma=0.99, lam=0.95, at_truncation="bootstrap"),
+        GroupRelative(column="advantage", level="step", group_by="batch", eps=1e-5),
+    ),
+    loss=(Train(Value("step_mean", clip=0.2, level="step"), model="critic"), Policy()),
     hooks=None,
-    epochs=4,
+    epochs=10,
+    minibatches=16,
 )

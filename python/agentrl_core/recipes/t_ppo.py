@@ -5,9 +5,9 @@
     L_critic = mean over all tokens of the responses that have ended of 1/2 (V - R)^2,   R their score
 
 with lambda 0.95 and no discount. Each iteration samples at most l tokens of each response; one that has not ended goes
-on in the next, under the newer weights. Collect with `Collector(..., batch_policy=BatchPolicy(max_new_tokens=l))` and
-groups of one. The paper does not state the length of its windows; a third of the longest response is proposed. A critic
-that returns 0 gives windows without an end no signal: warm it up on responses that have ended.
+on in the next, under the newer weights. Collect with `Collector(..., batch_policy=BatchPolicy(max_new_tokens=8192))`
+for responses of at most 24 K tokens, 512 tasks and groups of 16. A batch has sixteen optimizer steps of 512 responses.
+A critic that returns 0 gives windows without an end no signal: warm it up on responses that have ended.
 
 Needs: the critic as token column `value`.
 
@@ -22,7 +22,9 @@ Equations:
 
 Differs:
     - Lambda and discount: not stated; 0.95 and none here, the usual ones.
-    - Optimizer steps, clip range and KL: not stated; 1, 0.2 and none here.
+    - Window, group size, optimizer steps and no KL: of a reader's notes. They do not state whether a minibatch of 512
+      counts responses (sixteen steps, taken here) or tasks (one step).
+    - Clip range: not stated; 0.2 here.
     - Batch: constant in the paper, since finished responses give their slot to a new prompt; here an iteration asks
       for the number of groups that the caller gives.
 """
@@ -47,10 +49,10 @@ if TYPE_CHECKING:
 class LatestVersionOnly(BatchComponent):
     """Trains only the tokens of each draw that its newest weights sampled; older tokens are context.
 
-    weight *= N / M where a token's policy version is the largest of its draw, and 0 elsewhere, with N trained tokens in
-    the batch and M that remain: so the mean over all tokens is the mean over those that remain. A critic's loss does
-    not see the weight, and trains all tokens. For `collect.BatchPolicy(max_new_tokens=...)`, one iteration at a time,
-    where the weights of an iteration sampled all that it adds. Source: T-PPO, arXiv:2506.15050.
+    It keeps a token if its policy version is the largest of its draw; older tokens are not in the denominator of the
+    loss. A critic's loss does not read `keep`, and trains all tokens. For `collect.BatchPolicy(max_new_tokens=...)`,
+    one iteration at a time, where the weights of an iteration sampled all that it adds. Source: T-PPO,
+    arXiv:2506.15050.
 
     Example:
         >>> import agentrl_core as arl
@@ -63,23 +65,21 @@ class LatestVersionOnly(BatchComponent):
         ...     _ = forest.append(path, tokens, kind="action", logprobs=[-1.0] * len(tokens), policy_version=version)
         >>> forest.finish(path, reward=1.0)
         >>> batch = forest.freeze().with_columns("draw", score=[1.0])
-        >>> LatestVersionOnly()(batch).column("weight", "token").tolist()
-        [0.0, 0.0, 0.0, 4.0]
+        >>> LatestVersionOnly()(batch).column("keep", "token").tolist()
+        [0, 0, 0, 1]
     """
 
     phase: ClassVar[str] = "weight"
     needs: ClassVar[tuple[Column, ...]] = (token("policy_version"),)
-    makes: ClassVar[tuple[Column, ...]] = (token("weight"),)
+    makes: ClassVar[tuple[Column, ...]] = (token("keep"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `weight` on tokens."""
+        """Return `batch` with another `keep` on tokens."""
         rows = Rows(batch, "token")
         versions = rows.values("policy_version")
         newest = np.full(batch.num_draws, -np.inf)
         np.maximum.at(newest, rows.draws, versions)
-        remain = versions == newest[rows.draws]
-        share = (remain & rows.valid).sum() / max(int(rows.valid.sum()), 1)
-        return rows.scale(np.where(remain, 1.0 / share if share else 1.0, 0.0))
+        return rows.keep(versions == newest[rows.draws])
 
 
 @dataclass(frozen=True)
@@ -131,4 +131,5 @@ T_PPO = Recipe(
         Train(Value("token_mean"), model="critic", where=Where(column="success", at_least=0.0)),
         Policy("token_mean"),
     ),
+    minibatches=16,
 )

@@ -9,24 +9,25 @@ The critic is trained alone for the first 5 iterations (`FreezeModel`). Tasks ar
 exp((0.5 - success rate) / 0.25). The step rewards of a process model are the fact or annotation `process_reward`.
 
 Equations:
-    Read: the public code, the abstract and notes of others; the paper's text was not read.
+    Read: the paper's text without its figures, and the authors' code.
 
-    - C1, ratio of an action: `Ratio("step", "sum", "segment")`.
+    - 1, ratio of an action: `Ratio("step", "sum", "segment")`.
+    - 2, policy loss: `Policy`, clip range 0.2, `aggregate="step_mean"`.
+    - 3.4, process reward: `CombineReward(column="process_reward", level="step")`; its model is trained before.
+    - 4, task curriculum: `RecentVisits`, `NearTarget(0.0)`, `ProportionalSampler(temperature=0.25)`.
     - C2, advantage: `Gae(level="step", gamma=0.99, lam=0.95, at_truncation="bootstrap")`.
-    - C3, policy loss: `Policy`, clip range 0.2, `aggregate="step_mean"`.
     - C4, value loss: `Value(clip=0.2, level="step")` of the model `critic`.
     - C5, critic warm-up: `FreezeModel("policy", until=6)`.
     - C6, old log-probabilities: those of the rollout here, so that the clip acts in the first epoch too.
-    - N1, task curriculum: `RecentVisits`, `NearTarget(0.0)`, `ProportionalSampler(temperature=0.25)`.
-    - N2, process reward: `CombineReward(column="process_reward", level="step")`.
 
 Differs:
     - Old log-probs: in its first epoch the code takes the current ones, so that its ratios are 1.
-    - Curriculum: that of the notes; the public code draws all tasks alike. The temperature and the window of the
-      success rate are in no source: 0.25 and 10 visits here.
+    - Curriculum: the public code draws all tasks alike. The paper gives neither the temperature nor the window of the
+      success rate: 0.25 and 10 visits here.
     - Process reward: the public code has the model and its call as a comment.
-    - Optimizer steps a batch: one for each micro-batch in the code; 1 here.
-    - Temperature: 1.5 in the script; a setting of the engine.
+    - Optimizer steps a batch: the paper does not state them; the code's script makes 80 (10 environments of 128 steps,
+      16 in a mini-batch). A minibatch is of whole rollouts here, so that a batch has at most as many as rollouts.
+    - Temperature: 1.5 in the paper, 1.0 in the code's script; a setting of the engine.
 
 Needs: rewards of steps; step columns `process_reward`, `value`, `old_value` of the critic, and `next_value` where a
 rollout was cut off.
@@ -53,4 +54,5 @@ VLA_RL = Recipe(
         Train(Policy(ratio=Ratio("step", "sum", "segment"), aggregate="step_mean")),
     ),
     hooks=FreezeModel("policy", until=6),
+    minibatches=80,
 )

@@ -56,6 +56,24 @@ def targets(example: Example) -> Found:
     return fitted(recipe, given["logit"] - given["largest"], given["V"], given["Q_q"], float(given["r"]))
 
 
+@EXAMPLES.by("programs of two tokens and of one")
+def uneven(example: Example) -> Found:
+    """The bootstrap of the first program's second token gives the target of its first."""
+    given = example.values
+    targets, found = (np.concatenate([given[f"{name}_a"], given[f"{name}_b"]]) for name in ("y", "Q"))
+    loss = computed(
+        scaled(1.0),
+        ["loss"],
+        members=[
+            {**member, "group": f"{place}"}
+            for place, member in enumerate(answers([2, 1], [float(targets[1]), float(targets[2])]))
+        ],
+        columns={"token": {"value": [0.0, float(targets[0]) / 0.9, 0.0]}},
+        policy={"logprob": [-1.0] * 3, "value": found.tolist(), "max_logprob": [-1.0] * 3},
+    )["loss"]
+    return {"loss": loss}
+
+
 @EXAMPLES.by("the policy does not see V")
 def policy(example: Example) -> Found:
     """The softmax of the Q of three actions in one state."""

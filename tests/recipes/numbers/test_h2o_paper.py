@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from arithmetic import Value
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
+from rollouts import small
 
 from agentrl_core import recipes
 
@@ -26,7 +28,10 @@ def learned(
         recipes.H2O,
         ["step.trust", "step.slope", "step.return", "loss.critic", "gradient.critic.value"],
         members=members,
-        columns={"step": {"value": values.tolist(), **{name: each.tolist() for name, each in columns.items()}}},
+        columns={
+            "step": dict.fromkeys(("value", "target_value"), values.tolist())
+            | {name: each.tolist() for name, each in columns.items()}
+        },
         critic={"value": (values if now is None else now).tolist()},
     )
 
@@ -43,6 +48,7 @@ def ratios(example: Example) -> Found:
     triples = np.array([np.subtract(*(given[name] + given["l_sa"])) for name in ("l_sas_a", "l_sas_b")])
     columns = {
         "value": [0.0, 0.0],
+        "target_value": [0.0, 0.0],
         "real_probability": (1 / (1 + np.exp(-triples))).tolist(),
         "real_action_probability": [1 / (1 + np.exp(-pair))] * 2,
     }
@@ -62,7 +68,7 @@ def td_loss(example: Example) -> Found:
     now = np.concatenate([given["q_real"], given["q_sim"]])
     found = learned([real, *simulated], gaps, values, now)
     loss = found["loss.critic"] - (found["step.slope"] * now).mean()
-    assert recipes.H2O.chain("advantage")[0].gamma == given["gamma"]
+    assert recipes.H2O.advantage.gamma == given["gamma"]
     return {"target": found["step.return"][:3], "loss": loss}
 
 
@@ -79,6 +85,30 @@ def penalty(example: Example) -> Found:
     np.testing.assert_allclose(slopes[:3], example.expect["slope_in_simulated_values"], rtol=1e-5, atol=1e-11)
     plain = slopes[:3] / np.exp(given["q_sim"])
     return {"omega": plain / plain.sum(), "slope_in_simulated_values": slopes[:3]}
+
+
+@EXAMPLES.by("policy loss, then the targets over two optimizer steps")
+def targets(example: Example) -> Found:
+    """The target follows the critic's weight after each of its steps, and is read in the next batch."""
+    given, followed = example.values, []
+    models = {name: torch.nn.Linear(1, 1, bias=False).double() for name in ("policy", "critic", "target")}
+    models["target"].weight.data.fill_(float(given["start"]))
+    optimizer = torch.optim.SGD(models["critic"].parameters(), lr=0.0)
+    recipe = recipes.H2O.replace(epochs=2, loss=recipes.H2O.chain("loss")[0])
+    unknown = {"real_probability": [np.nan], "real_action_probability": [np.nan]}
+    batch = small([(0, [1])], draw_score=[0.0]).with_columns(
+        "step", reward=[0.0], value=[0.0], target_value=[0.0], **unknown
+    )
+    updates = recipe.updates(recipe.credit(batch), models=models)
+    for update, value in zip(updates, given["value"], strict=True):
+        followed.append(models["target"].weight.item())
+        models["critic"].weight.data.fill_(value)
+        update.step(optimizer)
+    recipe.run_hooks(updates, **models)
+    followed = [*followed[1:], models["target"].weight.item()]
+    two = {"path": "1 | 3 ~ 9 | 3", "reward": 0, "steps": [{"reward": float(given["r"])}, {"reward": 0.0}]}
+    found = learned([two], np.full(2, np.nan), np.array([0.0, followed[-1]]))
+    return {"target_1": followed[0], "target_2": followed[1], "next_target": found["step.return"][:1]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

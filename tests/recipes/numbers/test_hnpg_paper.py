@@ -30,8 +30,8 @@ def weighted(coefficient: float, recipe: Recipe = RECIPE) -> Recipe:
 
 def discounted(gamma: float) -> Recipe:
     """The recipe with a discount, as in the paper's theory."""
-    links = [link for link in RECIPE.chain("advantage") if isinstance(link, Gae)]
-    return RECIPE.replace(advantage=tuple(replace(link, gamma=gamma) for link in links))
+    links = (replace(link, gamma=gamma) if isinstance(link, Gae) else link for link in RECIPE.chain("advantage"))
+    return RECIPE.replace(advantage=tuple(links))
 
 
 def root(gradient: Callable[[float], Any]) -> float:
@@ -90,6 +90,19 @@ def constant(example: Example) -> Found:
         "critic": minimum(theory, members, values),
         "critic_finite_horizon": minimum(RECIPE, members, values),
     }
+
+
+@EXAMPLES.by("online advantages of two episodes")
+def online(example: Example) -> Found:
+    given = example.values
+    rewards, values = (float(given["r_a"]), float(given["r_b"])), [*given["V_a"], *given["V_b"]]
+    members = [
+        {"group": f"{place}", "path": f"1 | 3*{length}", "reward": reward}
+        for place, (length, reward) in enumerate(zip((2, 1), rewards, strict=True))
+    ]
+    names = ["token.advantage", "token.return"]
+    found = computed(RECIPE, names, members=members, columns={"token": {"value": values}})
+    return {"advantage": found["token.advantage"], "return": found["token.return"]}
 
 
 @EXAMPLES.by("one row of each kind")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +12,12 @@ from common_examples import given_advantages, one_rollout
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
+from agentrl_core.loss import Clip
 from agentrl_core.recipes.rl_100 import RL_100, RL_100_ONLINE
 
 EXAMPLES = PaperExamples("rl_100")
-LOSSES = given_advantages(RL_100)
+LOSSES = given_advantages(RL_100, clip=Clip(0.2, 0.2))
+"""By the clip range of the examples."""
 
 
 def objectives(ratios: Value, advantage: float) -> tuple[Value, Value]:
@@ -66,6 +69,33 @@ def gate(old: Value, new: float) -> tuple[float, bool]:
     return -float(gains.mean()), when.value(state) == 0.0
 
 
+@EXAMPLES.by("online update of three steps")
+def online(example: Example) -> Found:
+    """Rollouts of one step: those of the critic pay the returns, those of the policy what is above the old value."""
+    given, recipe = example.values, RL_100_ONLINE.replace(epochs=1, minibatches=1)
+    count = len(given["A"])
+
+    def found(paid: Value, before: Value, **models: dict[str, list[float]]) -> Mapping[str, Value]:
+        members = [
+            {"group": f"{place}", "path": "1 | 3", "reward": 0, "steps": [{"reward": each}]}
+            for place, each in enumerate(paid.tolist())
+        ]
+        values = {"value": before.tolist(), "next_value": [0.0] * count}
+        columns = {"step": values, "token": {"old_value": before.tolist()}}
+        names = ["step.advantage", "loss.policy", "loss.critic"]
+        return computed(recipe, names, members=members, columns=columns, **models)
+
+    nothing = np.zeros(count)
+    policy = found(
+        given["A"],
+        nothing,
+        policy={"logprob": (np.log(given["rho"]) - 1.0).tolist()},
+        critic={"value": nothing.tolist()},
+    )
+    critic = found(given["R"], given["V_old"], critic={"value": given["V"].tolist()})
+    return {"normalised": policy["step.advantage"], "policy": policy["loss.policy"], "value": 2 * critic["loss.critic"]}
+
+
 @EXAMPLES.by("gate with a positive and with a negative estimate")
 def gates(example: Example) -> Found:
     given = example.values
@@ -91,7 +121,7 @@ def chunks(example: Example) -> Found:
     discount = float(given["gamma"]) ** 3
     powers = float(given["gamma"]) ** np.arange(3)
     paid = [float(powers @ given[name]) for name in ("r1", "r2")]
-    gae = RL_100_ONLINE.advantage
+    gae, _ = RL_100_ONLINE.chain("advantage")
     assert gae.lam == given["lam"]
     path = "1 | 3 ~ 9 | 3"
     members = [
@@ -120,4 +150,9 @@ def test_the_recipe_computes_the_example(name: str) -> None:
 
 
 def test_the_discount_of_the_code() -> None:
-    assert RL_100_ONLINE.advantage.gamma == 0.99
+    assert RL_100_ONLINE.chain("advantage")[0].gamma == 0.99
+
+
+def test_the_clip_ranges_of_the_code() -> None:
+    assert RL_100.chain("loss")[0].loss.clip == Clip(0.25, 0.25)
+    assert RL_100_ONLINE.chain("loss")[1].clip == Clip(0.2, 0.2)

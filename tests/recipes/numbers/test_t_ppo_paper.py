@@ -72,7 +72,7 @@ def untrained(example: Example) -> Found:
 
 @EXAMPLES.by("masks over three iterations")
 def masks(example: Example) -> Found:  # noqa: ARG001 - the numbers are in its text
-    """Tokens with a weight train the policy; those with a gradient by their value train the critic."""
+    """Tokens that are kept train the policy; those with a gradient by their value train the critic."""
     iterations = [
         ([2, 2], [response([2], ends=False), response([2], 1.0)]),
         ([4, 2], [response([2, 2], ends=False), response([2], first=1, ends=False)]),
@@ -80,10 +80,10 @@ def masks(example: Example) -> Found:  # noqa: ARG001 - the numbers are in its t
     ]
     policy_masks, trained, valued = {}, [], []
     for number, (lengths, members) in enumerate(iterations, start=1):
-        numbers = found(T_PPO, ["token.weight", "loss"], members, np.full(sum(lengths), 0.5))
-        has_weight = numbers["token.weight"] > 0
-        policy_masks[f"policy_mask_a_{number}"] = np.resize(has_weight[: lengths[0]], 5) * (np.arange(5) < lengths[0])
-        trained.append(int(has_weight.sum()))
+        numbers = found(T_PPO.replace(minibatches=1), ["token.keep", "loss"], members, np.full(sum(lengths), 0.5))
+        is_kept = numbers["token.keep"] > 0
+        policy_masks[f"policy_mask_a_{number}"] = np.resize(is_kept[: lengths[0]], 5) * (np.arange(5) < lengths[0])
+        trained.append(int(is_kept.sum()))
         valued.append(int(np.count_nonzero(numbers.get("gradient.critic.value", 0.0))))  # none if no response ended
     return {
         **policy_masks,

@@ -15,6 +15,7 @@ from paper_numbers import Found, PaperExamples, answers, computed
 from rollouts import small
 
 from agentrl_core import recipes
+from agentrl_core.loss import Train
 
 EXAMPLES = PaperExamples("vl_dac")
 GAE, WHITENING = recipes.VL_DAC.chain("advantage")
@@ -39,7 +40,7 @@ def gae(example: Example) -> Found:
         recipes.VL_DAC.replace(advantage=GAE),
         ["step.advantage", "step.return"],
         members=[episode(0, cut=False), episode(2, cut=True), episode(4, cut=True)],
-        columns={"step": {"value": values}, "token": {"reference_logprob": [-1.0] * 6}},
+        columns={"step": {"value": values}},
     )
     return {"advantage": found["step.advantage"][:5], "return": found["step.return"][:5]}
 
@@ -55,11 +56,24 @@ def normalised(example: Example) -> Found:
 
 def step_loss(lengths: list[int], given: Value, **more: Any) -> Found:
     """Loss and gradients of steps of so many tokens, one in each rollout."""
-    count = sum(lengths)
-    tokens = {"reference_logprob": more.pop("reference", [-1.0] * count)}
     members = answers(lengths, given.tolist(), **more.pop("member", {}))
-    found = computed(LOSSES, ["loss", "gradient.logprob"], members=members, columns={"token": tokens}, **more)
-    return dict(found)
+    return dict(computed(more.pop("losses", LOSSES), ["loss", "gradient.logprob"], members=members, **more))
+
+
+def value_loss(critic: Train, example: Example) -> Value:
+    given = example.values
+    return computed(
+        recipes.VL_DAC.replace(
+            advantage=replace(GAE, column="given"), loss=critic, hooks=None, epochs=1, minibatches=1
+        ),
+        ["loss"],
+        members=answers([1], [0.0]),
+        columns={
+            "step": {"value": [0.0], "given": [float(given["R"])]},
+            "token": {"old_value": [float(given["V_old"])]},
+        },
+        critic={"value": [float(given["V"])]},
+    )["loss"]
 
 
 @EXAMPLES.by("loss of a step of four tokens after an update")
@@ -69,20 +83,23 @@ def after_an_update(example: Example) -> Found:
         [4],
         given["A"].reshape(1),
         member={"logprobs": given["lp_old"].tolist()},
-        reference=given["lp_ref"].tolist(),
         policy={"logprob": given["lp"].tolist()},
     )["loss"]
-    value = computed(
-        recipes.VL_DAC.replace(advantage=replace(GAE, column="given"), loss=replace(CRITIC, epochs=1, minibatches=1)),
-        ["loss"],
-        members=answers([1], [0.0]),
-        columns={
-            "step": {"value": [0.0], "given": [float(given["R"])]},
-            "token": {"old_value": [float(given["V_old"])]},
-        },
-        critic={"value": [float(given["V"])]},
-    )["loss"]
-    return {"value": value, "loss": value + policy}
+    value = value_loss(CRITIC, example)
+    clipped = replace(CRITIC, loss=replace(CRITIC.loss, clip=0.1))
+    return {"value": value, "loss": value + policy, "value_of_the_code": value_loss(clipped, example)}
+
+
+@EXAMPLES.by("a ratio above 10 with a negative advantage")
+def far(example: Example) -> Found:
+    """Each token alone, without the divergence."""
+    losses, given = given_advantages(recipes.VL_DAC, drift=None), example.values["A"].reshape(1)
+    logprobs = np.log(example.values["rho"]) - 1.0
+    return {
+        "tokens": [
+            step_loss([1], given, losses=losses, policy={"logprob": [logprob]})["loss"] for logprob in logprobs.tolist()
+        ]
+    }
 
 
 @EXAMPLES.by("steps of two and of six tokens")
@@ -94,14 +111,11 @@ def uneven(example: Example) -> Found:
     return {"per_token": np.array([one[0], other[0]]), "per_step": np.array([one.sum(), other.sum()])}
 
 
-def test_a_ratio_above_ten_has_no_gradient() -> None:
-    found = step_loss([1], np.array([-1.0]), policy={"logprob": [float(np.log(12.0)) - 1.0]})
-    kl = 0.04 * (1 - 1 / 12)  # the reference is the policy that sampled
-    np.testing.assert_allclose(found["gradient.logprob"], kl)
-
-
-def test_steps_of_a_batch_are_those_of_the_code() -> None:
-    assert recipes.VL_DAC.epochs * recipes.VL_DAC.minibatches == 256
+@EXAMPLES.by("first, second and third rollout")
+def warm_up(example: Example) -> Found:
+    (frozen,) = recipes.VL_DAC.chain("hooks")
+    rollouts = example.values["rollout"].astype(int).tolist()
+    return {"policy_trains": np.array([not frozen.is_due(rollout) for rollout in rollouts])}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

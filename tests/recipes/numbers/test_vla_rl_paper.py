@@ -19,7 +19,7 @@ from agentrl_core.reward import OutcomeScore
 EXAMPLES = PaperExamples("vla_rl")
 CRITIC, POLICY = (link.loss for link in recipes.VLA_RL.chain("loss"))
 OF_STEPS = GroupRelative(column="reward", level="step", center="none", scale="none")
-LOSSES = recipes.VLA_RL.replace(reward=OutcomeScore(), advantage=OF_STEPS, loss=POLICY, hooks=None)
+LOSSES = recipes.VLA_RL.replace(reward=OutcomeScore(), advantage=OF_STEPS, loss=POLICY, hooks=None, minibatches=1)
 """Only the policy's loss: the reward of a step is its advantage."""
 
 
@@ -76,7 +76,7 @@ def value_loss(example: Example) -> Found:
     given = example.values
     steps = {"process_reward": [0.0] * 2, "value": given["V_old"].tolist(), "next_value": [0.0] * 2}
     found = computed(
-        recipes.VLA_RL.replace(hooks=None),
+        recipes.VLA_RL.replace(hooks=None, minibatches=1),
         ["loss.critic"],
         members=[acted(1, given["R"][[at]]) for at in range(2)],
         columns={"step": steps, "token": {"old_value": given["V_old"].tolist()}},
