@@ -329,7 +329,8 @@ class Recipe:
         if self.hooks is not None:
             before, metrics = states.get("actions", {}), closed.metrics
             following["actions"] = {"steps": before.get("steps", 0) + round(metrics.get("updates", 0.0))}
-            counted = {link.source for link in recipe.chain("hooks") if getattr(link, "own_steps", False)} - {"policy"}
+            hooks = cast("tuple[Any, ...]", recipe.chain("hooks"))
+            counted = {hook.source for hook in hooks if getattr(hook, "own_steps", False)} - {"policy"}
             if counted:
                 own = before.get("own", {})
                 taken = {model: own.get(model, 0) + round(metrics.get(f"{model}.updates", 0.0)) for model in counted}

@@ -149,9 +149,7 @@ def test_an_average_counts_the_steps_of_its_source_alone() -> None:
         found.append([models[target].shift[0].item() for target in targets.values()])
         for source in targets:
             models[source].shift.data.fill_(float(round_))
-    assert found == [[0, 0], [1, 1], [2, 2], [2, 2]], (
-        "the third step is in the second iteration, the sixth in the third"
-    )
+    assert found == [[0, 0], [1, 1], [2, 2], [2, 2]], "step 3 is in iteration 2, step 6 in 3"
 
 
 def test_a_slow_average_of_a_model_in_half_precision_needs_float32() -> None:
