@@ -41,7 +41,7 @@ from agentrl_core.reward import OutcomeScore
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)
