@@ -3,10 +3,11 @@
     L = - mean over tokens of exp(A) A log p_t,   A = R - mean R
 
 Shaping the data so is the third way, beside a range (`rec`) and a penalty (`rep`), to make an off-policy algorithm
-work. No ratio and no clip range: the log-probs of the policy that sampled do not enter.
+work. No ratio and no clip range: the log-probs of the policy that sampled do not enter. The mean in A is the plain one:
+with the mean weighted by exp(A) it would be weighted REINFORCE, and the difference imitates the better answers.
 
 Equations:
-    Read: the authors' code, and a note of others; the paper's text was not read.
+    Read: the authors' code, and notes of others; the paper's text was not read.
 
     - C1, advantage: `GroupRelative(scale="none")`.
     - C2, weight: `ColumnScaled(column="advantage", kind="exponential")`, temperature 1.
@@ -15,8 +16,6 @@ Equations:
 Differs:
     - Largest weight: none in the code; 1e6 here, which A reaches at 13.8.
     - Optimizer steps a batch: not stated; 1 here.
-    - Baseline: the paper derives the weights from a weighted pairwise loss, whose baseline is weighted as well; the code
-      subtracts the plain mean of the group, as here.
     - A group of one: an error in the code; here its advantage is 0.
 """
 
