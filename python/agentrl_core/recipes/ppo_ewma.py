@@ -1,7 +1,8 @@
 """PPO-EWMA: the step is held near an average of past policies, whoever sampled the data (arXiv:2110.00641).
 
-    L = - mean over tokens of min(r A, clip(u, 0.8, 1.2) c A) + 0.01 entropy,   r = p / p_behaviour,
-        u = p / p_average,  c = p_average / p_behaviour;   A: GAE with gamma 0.999, lambda 0.95, (A - mean) / (std + 1e-8) over all tokens
+    L = - mean over tokens of min(r A, clip(u, 0.8, 1.2) c A) + 0.01 entropy
+    r = p / p_behaviour,  u = p / p_average,  c = p_average / p_behaviour
+    A: GAE with gamma 0.999, lambda 0.95, then (A - mean) / (std + 1e-8) over all tokens
     average <- the mean of all weights so far, those of n steps ago by 0.99^n, after every optimizer step of the policy
 
 So a policy is as far from what limits it whatever the size of a batch: with batches c times smaller the decay is its
