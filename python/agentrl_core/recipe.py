@@ -332,8 +332,14 @@ class Recipe:
                     state = link.next(states.get(key, link.initial_state()), seen)
                     following |= {key: state} if state else {}
         if self.hooks is not None:
-            before = states.get("actions", {}).get("steps", 0)
-            following["actions"] = {"steps": before + round(closed.metrics.get("updates", 0.0))}
+            before, metrics = states.get("actions", {}), closed.metrics
+            following["actions"] = {"steps": before.get("steps", 0) + round(metrics.get("updates", 0.0))}
+            hooks = cast("tuple[Any, ...]", recipe.chain("hooks"))
+            counted = {hook.source for hook in hooks if getattr(hook, "own_steps", False)} - {"policy"}
+            if counted:
+                own = before.get("own", {})
+                taken = {model: own.get(model, 0) + round(metrics.get(f"{model}.updates", 0.0)) for model in counted}
+                following["actions"]["own"] = taken
         return following
 
     def with_states(self, batch: Batch, states: Mapping[str, State]) -> Batch:

@@ -1,4 +1,4 @@
-"""The clip range of a second moment, against a loop."""
+"""The mask and the clip range of a second moment, against loops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,23 @@ import pytest
 from cases import Case
 
 from agentrl_core import loss
-from agentrl_core.recipes.m2po import SecondMomentClip
+from agentrl_core.loss import ClipBounds
+from agentrl_core.recipes.m2po import SecondMomentClip, SecondMomentMask
+
+
+@pytest.mark.parametrize("budget", [1e-6, 0.01, 0.05, 0.2, 10.0])
+def test_second_moment_mask(budget: float) -> None:
+    case = Case.random(6, spread=0.5)
+    away = case.logprob - case.old_logprob
+    harmful = [
+        t for t, (d, a) in enumerate(zip(away, case.advantage, strict=True)) if (a > 0 and d > 0) or (a < 0 and d < 0)
+    ]
+    while harmful and sum(float(away[t]) ** 2 for t in harmful) / len(harmful) > budget:
+        harmful.remove(max(harmful, key=lambda t: float(away[t]) ** 2))
+    for own, factor in zip((1, -1), SecondMomentMask(budget)(case.tokens(), away, ClipBounds()), strict=True):
+        pushed = [t for t, a in enumerate(case.advantage) if own * a > 0 and own * away[t] > 0]
+        assert [t for t in pushed if factor[t]] == [t for t in pushed if t in harmful]
+        assert all(factor[t] for t in range(len(away)) if t not in pushed and own * case.advantage[t] > 0)
 
 
 @pytest.mark.parametrize("budget", [1e-6, 0.01, 0.05, 0.2, 10.0])

@@ -73,10 +73,7 @@ def test_three_fast_steps_a_part_of_the_way_and_a_slow_one() -> None:
 
 
 def test_an_unlike_entropy_leaves_the_fast_steps_out_from_then_on() -> None:
-    """Of the last ten: 1, 1.1, 1, 1.1, 1, 1.1, 1, 1, 1, 3: mean 1.23, deviation 0.592: 2.99 of them; before, 1 at most.
-
-    Two values are one deviation from their mean each.
-    """
+    """Of the last ten: 1, 1.1, 1, 1.1, 1, 1.1, 1, 1, 1, 3: mean 1.23, deviation 0.592: 2.99 of them; before, 1."""
     trigger = Unlike()
     state, values = trigger.initial_state(), []
     for entropy in [1.0, 1.1] * 5 + [1.0] * 3 + [3.0, 1.0]:

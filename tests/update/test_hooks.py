@@ -137,6 +137,21 @@ def test_an_average_is_corrected() -> None:
     assert found == [True, True, True]
 
 
+def test_an_average_counts_the_steps_of_its_source_alone() -> None:
+    """The critic's two steps an iteration move no average of the policy, and the policy's none of the critic."""
+    targets = {"policy": "proximal", "critic": "target"}
+    own = [SyncModel(source, target, every=3, unit="steps", own_steps=True) for source, target in targets.items()]
+    losses = tuple(loss.Train(loss.Policy(), model=model, minibatches=2) for model in ("critic", "policy"))
+    running = recipe(*own, *(ScaleLearningRate(0.0, model=model) for model in targets), loss=losses)
+    models = {name: Model(0.0) for names in targets.items() for name in names}
+    found = []
+    for round_, _ in enumerate(iterations(running, 4, models), 1):
+        found.append([models[target].shift[0].item() for target in targets.values()])
+        for source in targets:
+            models[source].shift.data.fill_(float(round_))
+    assert found == [[0, 0], [1, 1], [2, 2], [2, 2]], "step 3 is in iteration 2, step 6 in 3"
+
+
 def test_a_slow_average_of_a_model_in_half_precision_needs_float32() -> None:
     """In bfloat16 a share of 1e-4 of the difference is lost; the average in float32 keeps it, computed in float32."""
     policy = Model(2.0, dtype=torch.bfloat16)
@@ -270,6 +285,7 @@ def test_what_cannot_be_done_is_said() -> None:
         (lambda: SyncModel("policy", "policy"), "name another model"),
         (lambda: SyncModel("policy", "begin"), "what was at the begin is past"),
         (lambda: SyncModel("policy", "average", corrected=True, once=3), "say how often with `every` alone"),
+        (lambda: SyncModel("policy", "average", own_steps=True), "use it with unit='steps'"),
         (lambda: FreezeModel("policy", unit="steps"), "frozen for whole iterations"),
         (lambda: SyncModel("policy", "average", every=0), "option every=0 is not possible"),
         (lambda: recipes.GRPO.replace(hooks=advantage.GroupRelative()), "is not a component of phase hooks"),

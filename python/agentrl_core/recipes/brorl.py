@@ -9,6 +9,8 @@ rate and batch with N; how is not published. Advantages and loss are those of Pr
     L = mean over tokens of - w min(u A, clip(u, 0.8, 1.27) A) + 1e-4 k2(p, p_ref),   u = p / p_old
     w = p_old / p_sampled, 0 outside [0.5, 5]
 
+An answer that was cut off has no reward (`StopProperly`).
+
 Equations:
     Read: the abstract, a review of the paper, and OpenRLHF's script of ProRL v2; the paper's text was not read.
 
@@ -17,6 +19,7 @@ Equations:
     - N3, large N: `Pieces(count=512)`; not computed: a limit of N1.
     - C1, advantage of the recipe: two links of `GroupRelative`, and `DynamicSampling(Band())`.
     - C2, loss of the recipe: `Policy`, and `ImportanceWeight(kind="mask")` for w.
+    - C3, stop properly penalty: `StopProperly(0.0)`; the filter reads the reward before it.
 
 Differs:
     - Optimizer steps a batch: 8 in the script, with groups of 16, and here; the paper's number is not known.
@@ -28,14 +31,49 @@ Source: BroRL: Scaling Reinforcement Learning via Broadened Exploration (arXiv:2
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import option
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option, step
 from agentrl_core.loss import KL, Clip, Policy
+from agentrl_core.reward import OutcomeScore
 from agentrl_core.rollout import Branch, Group, Rollout
 from agentrl_core.select import Band, DynamicSampling
 from agentrl_core.weight import ImportanceWeight
+
+if TYPE_CHECKING:
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class StopProperly(BatchComponent):
+    """Scales the score of draws of which a step was truncated.
+
+        score <- coefficient * score
+
+    Args:
+        coefficient: from 0 to 1.
+
+    Example:
+        >>> from agentrl_core.recipes.brorl import StopProperly
+        >>> StopProperly().needs
+        (draw('score'), step('truncated'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), step("truncated"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    coefficient: float = option(0.0, at_least=0, at_most=1)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with a lower `score` for draws that were cut off."""
+        draws, cut = Rows(batch, "draw"), Rows(batch, "step").flagged("truncated")
+        scores = draws.values("score")
+        return draws.write(score=np.where(cut, self.coefficient * scores, scores))
 
 
 @dataclass(frozen=True)
@@ -85,7 +123,8 @@ BRORL = Recipe(
     name="brorl",
     source="arXiv:2510.01180",
     rollout=Pieces(),
-    admit=DynamicSampling(Band()),
+    reward=(OutcomeScore(), StopProperly(0.0)),
+    admit=DynamicSampling(Band(), column="reward"),
     advantage=(
         GroupRelative(scale="none"),
         GroupRelative(column="advantage", level="token", group_by="batch", ddof=0, eps=0.0, scale_at_least=1e-4),

@@ -21,6 +21,8 @@ Equations:
 Differs:
     - Constant T_max: 48K to 64K tokens in the report, by domain; 8192 here.
     - Bounds: not given; 0.2, 0.28, 5 and 2 as in the notes.
+    - Optimizer steps a batch: not given; 1 here, in which r is 1. The three bounds act from the second one on:
+      `LONGCAT_FLASH.replace(minibatches=4)`.
 
 Source: LongCat-Flash-Thinking Technical Report, arXiv:2509.18883. Needs: `recomputed_logprob`.
 """

@@ -1,26 +1,30 @@
-"""M2PO: clip only as far as stale data asks for (arXiv:2510.01161).
+"""M2PO: mask only as many tokens as stale data asks for (arXiv:2510.01161).
 
 With data that is many updates old a fixed clip range silences much of what could be learnt. Here the second moment of
-the log-ratios, over the tokens that an update would push further away, is held below a budget, by the widest range that
-does.
+the log-ratios, over the tokens that an update would push further away, is held below a budget: the tokens furthest away
+are masked, until the mean of the others fits.
 
 `M2PO_DELAYED` is its setting of stale data: every iteration trains the batch of 64 iterations before, and what it rolls
 out waits. Before there is one, it trains on its own.
 
 Equations:
-    Read: the public code, the documentation of another framework, notes, and the abstract.
+    Read: the public code, the documentation of another framework, notes on the paper, and the abstract; the paper's
+    text was not read.
 
-    - D1 and D2, second moment and mask of the documentation: left out: the code bounds the tokens that an update
-      pushes further away, which is C1 to C3.
-    - C1, tokens that count: `SecondMomentClip`.
-    - C2, threshold: `SecondMomentClip(at_most=0.04)`: tau is that of the place before the budget is spent.
-    - C3, loss: `Policy`, mean over tokens, no dual clip.
+    - D1, second moment: of the log-ratios to the policy that sampled, in `SecondMomentMask`.
+    - D2, objective: `Policy(clip=None)`, mean over all tokens, the masked ones included.
+    - N1, mask: `SecondMomentMask(at_most=0.04)`.
+    - C1, tokens that count: `SecondMomentMask`, `SecondMomentClip`.
+    - C2 and C3, threshold and loss of the code: an option, `M2PO.replace(loss=Policy(clip=SecondMomentClip()))`.
     - C4, floors: `SecondMomentClip(narrowest=...)`, an option, off as in the code.
     - C5, stale batches: `M2PO_DELAYED`; not computed: it needs a store.
     - C6, advantage: `GroupRelative`; a group of one is 0 here, and its reward in the code (`singleton="raw"`).
 
 Differs:
-    - Threshold: of each micro-batch in the code, of the update here.
+    - Bound: the code caps ratios and masks none. A capped token stays in the mean at the cap, so the range is narrower:
+      some tokens without gradient there have one here.
+    - Equally far tokens are masked together.
+    - Budget: of each micro-batch in the code, of the update here.
     - First 64 iterations of stale data: nothing is trained in the code; `M2PO_DELAYED` trains on its own batch.
 """
 
@@ -32,16 +36,60 @@ from typing import TYPE_CHECKING, ClassVar
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import ADVANTAGES, Clip, ClipBounds, ClipRange, Policy, Tokens, Unit, torch
+from agentrl_core.loss import ADVANTAGES, Clip, ClipBounds, ClipRange, Mask, Policy, Tokens, Unit, torch
 from agentrl_core.replay import Memory, Mix
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+def _harmful(tokens: Tokens, distance: Tensor) -> Tensor:
+    """Which tokens an update would push further away: A > 0 and r > 1, or A < 0 and r < 1."""
+    return ((tokens.advantage_positive > 0) & (distance > 0)) | ((tokens.advantage_negative < 0) & (distance < 0))
+
+
+@dataclass(frozen=True)
+class SecondMomentMask(Mask):
+    """Masks the tokens that have moved furthest, until the second moment of the log-ratios is within a budget.
+
+    It counts, and masks, only tokens that an update would push further away, S = {A > 0, r > 1} or {A < 0, r < 1}: the
+    tokens of S with the largest (log r)^2 are masked until the mean over the rest of S is at most `at_most`. Tokens
+    that are equally far away are masked together. Over the rows given.
+
+    Args:
+        at_most: the largest second moment of log r, above 0.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.loss import ClipBounds, Tokens
+        >>> from agentrl_core.recipes.m2po import SecondMomentMask
+        >>> one, none = torch.ones(3), torch.zeros(3)
+        >>> streams = {"weight_kl": one, "advantage_positive": one, "advantage_negative": none}
+        >>> moved = torch.tensor([0.1, 0.6, -0.9])  # (0.01 + 0.36) / 2 exceeds 0.04; the last is not pushed further
+        >>> SecondMomentMask()(Tokens(none, None, streams), moved, ClipBounds())[0].tolist()
+        [1.0, 0.0, 1.0]
+    """
+
+    reads: ClassVar[tuple[str | Column, ...]] = ADVANTAGES
+    over: ClassVar[Unit] = "update"
+
+    at_most: float = option(0.04, above=0)
+
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """0 for tokens that are pushed further and beyond the budget, else 1."""
+        distance = log_ratio.detach()
+        harmful = _harmful(tokens, distance)
+        squares = torch.where(harmful, distance.square(), torch.inf).sort().values  # those of S come first, in order
+        moments = squares.cumsum(0) / torch.arange(1, len(squares) + 1, device=squares.device)
+        beyond = torch.where(moments > self.at_most, squares, torch.inf)
+        first = beyond.min() if len(beyond) else beyond.sum()
+        kept = (~(harmful & (distance.square() >= first))).to(distance)
+        return kept, kept
+
+
 @dataclass(frozen=True)
 class SecondMomentClip(ClipRange):
-    """Holds the second moment of the log-ratios below a budget, with the widest range that does.
+    """Holds the second moment of the log-ratios below a budget, with the widest range that does: the code's form.
 
     Over the tokens that an update would push further away, S = {A > 0, r > 1} or {A < 0, r < 1}: if the mean of
     d^2 is at most `at_most`, nothing is clipped. Else k^2 is the largest of the d^2 in S with
@@ -79,9 +127,7 @@ class SecondMomentClip(ClipRange):
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:
         """The widest range that holds the second moment within its bound."""
         distance = log_ratio.detach()
-        harmful = ((tokens.advantage_positive > 0) & (distance > 0)) | (
-            (tokens.advantage_negative < 0) & (distance < 0)
-        )
+        harmful = _harmful(tokens, distance)
         allowed = self.at_most * harmful.sum()
         squares = torch.where(harmful, distance.square(), 0.0).sort().values  # those of S come last, in order
         larger = torch.arange(len(squares) - 1, -1, -1, device=squares.device)
@@ -99,7 +145,7 @@ M2PO = Recipe(
     name="m2po",
     source="arXiv:2510.01161",
     advantage=GroupRelative(),
-    loss=Policy(clip=SecondMomentClip()),
+    loss=Policy(clip=None, mask=SecondMomentMask()),
     minibatches=4,
 )
 

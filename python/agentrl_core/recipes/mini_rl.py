@@ -19,8 +19,8 @@ Equations:
 
 Differs:
     - Standard deviation: one summary divides by it; the notes and this recipe do not.
-    - Optimizer steps: 1, 2, 4 or 8 a batch in the paper, 1 here. `MINI_RL.replace(minibatches=4)` makes 4; the mask
-      acts from the second one on.
+    - Optimizer steps: 1, 2, 4 or 8 a batch in the paper; 1 here, since its runs of more steps need routing replay to be
+      stable. `MINI_RL.replace(minibatches=4)` makes 4; the mask acts from the second one on.
 
 Source: arXiv:2512.01374. Needs: `proximal_logprob`, from `arl.annotate` before the first update.
 """

@@ -2,21 +2,27 @@
 
 Rewards that are learnt from comparisons are known up to a shift for each question; a gradient of differences does not
 see it. The advantage has to be the reward, or the reward less one baseline for both: dividing by a spread would change
-the difference. The penalty on the divergence from a reference, which belongs into the rewards, is left out.
+the difference. The reward of an answer has the divergence from a reference in it:
+
+    R = r - 0.1 sum over its tokens of (log p_k - log p_reference),   p_k the policy that sampled
+
+Needs: the SFT model as reference: `arl.annotate(batch, "reference_logprob", model)` before the credit.
 
 Equations:
-    Read: two digests and notes of others; neither the paper nor its code was read.
+    Read: two digests and notes of others, the second on the authors' blog; neither the paper nor its code was read.
 
     - 6, pairwise policy gradient: `PairwiseProximal` at the policy that sampled; `GroupRelative(scale="none")` keeps
       the difference of the rewards.
-    - N1, reward: left out: no source names the coefficient. Rewards less beta (log p - log p_reference), summed over
-      the tokens of an answer, may come from the environment.
+    - N1, reward: `ReferencePenalty(0.1)` after `OutcomeScore`.
     - N2, separate clip (V1): `PairwiseProximal(kind="separate")`.
     - N3, joint clip (V2): `PairwiseProximal(kind="joint")`, an option.
     - N4, reward model: left out: it is trained before; the environment pays its score.
 
 Differs:
     - Choice of V1 or V2: both are the paper's; the recipe takes V1, whose clip range is the one of PPO.
+    - Coefficient of the divergence: not stated; 0.1 here.
+    - Optimizer steps a batch: not stated; 1 here, in which both ratios are 1 and nothing is clipped.
+      `P3O.replace(minibatches=4)` makes 4.
 """
 
 from __future__ import annotations
@@ -24,13 +30,52 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
+
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Column, option
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option, sum_rows, token
 from agentrl_core.loss import ADVANTAGES, Tokens, Unit, WeightedLoss, metric_sums, torch
+from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class ReferencePenalty(BatchComponent):
+    """Subtracts the divergence from a reference from the score of each draw.
+
+        score <- score - coefficient * sum over trained tokens of (log p_behaviour - log p_reference)
+
+    Args:
+        coefficient: above 0.
+
+    Example:
+        >>> from agentrl_core.recipes.p3o import ReferencePenalty
+        >>> ReferencePenalty().needs
+        (draw('score'), token('behaviour_logprob'), token('reference_logprob'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (
+        draw("score"),
+        token("behaviour_logprob"),
+        token("reference_logprob", model="reference"),
+    )
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    coefficient: float = option(0.1, above=0)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with a lower `score` for draws that have left the reference."""
+        tokens, draws = Rows(batch, "token"), Rows(batch, "draw")
+        away = tokens.values("behaviour_logprob") - tokens.values("reference_logprob")
+        counted = tokens.flags("trainable") & np.isfinite(away)
+        distance = sum_rows(np.where(counted, away, 0.0), tokens.draws, batch.num_draws)
+        return draws.write(score=draws.values("score") - self.coefficient * distance)
 
 
 @dataclass(frozen=True)
@@ -98,6 +143,7 @@ class PairwiseProximal(WeightedLoss):
 P3O = Recipe(
     name="p3o",
     source="arXiv:2310.00212",
+    reward=(OutcomeScore(), ReferencePenalty(0.1)),
     advantage=GroupRelative(scale="none"),
     loss=PairwiseProximal("sequence_mean", kind="separate"),
 )

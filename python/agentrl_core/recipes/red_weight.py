@@ -3,18 +3,20 @@
     L = - mean over tokens of exp(A) A log p_t,   A = R - mean R
 
 Shaping the data so is the third way, beside a range (`rec`) and a penalty (`rep`), to make an off-policy algorithm
-work. No ratio and no clip range: the log-probs of the policy that sampled do not enter. The largest weight is 20, a
-bound of this library, which rewards from 0 to 1 do not reach.
+work. No ratio and no clip range: the log-probs of the policy that sampled do not enter. The mean in A is the plain one:
+with the mean weighted by exp(A) it would be weighted REINFORCE, and the difference imitates the better answers.
 
 Equations:
-    Read: the authors' code, and a note of others; the paper's text was not read.
+    Read: the authors' code, and notes of others; the paper's text was not read.
 
     - C1, advantage: `GroupRelative(scale="none")`.
     - C2, weight: `ColumnScaled(column="advantage", kind="exponential")`, temperature 1.
     - C3, loss: `Policy` with `Reinforce` and no clip range, mean over tokens.
 
 Differs:
-    - Largest weight: 20 here, none in the code.
+    - Largest weight: none in the code; 1e6 here, which A reaches at 13.8.
+    - Optimizer steps a batch: not stated; 1 here.
+    - A group of one: an error in the code; here its advantage is 0.
 """
 
 from agentrl_core import Recipe
@@ -26,6 +28,6 @@ RED_WEIGHT = Recipe(
     name="red_weight",
     source="arXiv:2509.24203",
     advantage=GroupRelative(scale="none"),
-    weight=ColumnScaled(column="advantage", kind="exponential", at_most=20.0),
+    weight=ColumnScaled(column="advantage", kind="exponential", at_most=1e6),
     loss=Policy(clip=None, surrogate=Reinforce()),
 )

@@ -25,8 +25,10 @@ Equations:
     - N6, advantage: `GroupRelative`, std of n - 1.
 
 Differs:
-    - KL: its coefficient is not stated; 1e-3 here.
-    - Last policy of the second divergence: pi_{k-1} in the summaries; here p_k, which is the centre of the clip too.
+    - KL and entropy: their coefficients are not stated; 1e-3 and no entropy bonus here.
+    - Last policy of the second divergence: pi_{k-1} in the summaries; here p_k, which is the centre of the clip too. So
+      that divergence is 0 at the first of the two passes.
+    - Mean: over tokens or responses is not stated; over tokens here.
     - Mixture: each trajectory by chance in the summaries; whole groups here, of both past policies alike.
     - Clip: not stated; 0.2 around the centre here.
 """

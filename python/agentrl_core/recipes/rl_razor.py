@@ -1,12 +1,12 @@
-"""RL's Razor: penalise and limit the policy's divergence from its base model, to reduce forgetting.
+"""RL's Razor: train on-policy, and measure the divergence from the base model, which predicts forgetting.
 
-    F = mean over the tokens of new tasks of k3(p, p_base);   the training ends where F is above 0.1
-    L = GRPO's, and 0.001 F
+    L = GRPO's;   F = mean over the tokens of new tasks of k3(p, p_base), the metric `reference_kl`
 
 The paper is a finding and no algorithm: on-policy training prefers those solutions of a new task that are closest to
-the base, and forgetting follows from the divergence from it on the new task. The price and the end of the training are
-proposals. Of two checkpoints of equal reward take the one of smaller F (metric `reference_kl`); instead of the end
-there is `recipes.rl_100.RollbackModels`.
+the base, and forgetting follows from the divergence from it on the new task. So the recipe only measures: the
+coefficient of the divergence, 1e-9, is there for the metric. Of two checkpoints of equal reward take the one of smaller
+F. Two uses of the finding are proposals, and options: a price, `Policy(kl=KL(0.001))`, and an end of the training,
+`hooks=StopTraining(when=Above("reference_kl", 0.1))`; instead of the end there is `recipes.rl_100.RollbackModels`.
 
 Equations:
     Read: the abstract, an extract of the paper's first version, and notes of others.
@@ -16,12 +16,10 @@ Equations:
     - N3, law of forgetting: not computed: its coefficients are fitted to evaluations of old tasks.
     - N4, KL-minimal solution: not computed: an oracle of the paper's supervised training, by rejection sampling.
     - N5, 1-0 Reinforce: an option, `GroupRelative(center="none", scale="none")` with
-      `Policy(surrogate=Reinforce(), clip=None)`.
+      `Policy(surrogate=Reinforce(), clip=None, aggregate="constant", constant=1.0)`.
 
 Differs:
-    - KL: none in the paper's main experiments; 0.001 here, without which nothing is measured.
-    - Budget: none in the paper; the training ends above 0.1, a proposal.
-    - Predictor: the forward divergence in the paper, the reverse one here.
+    - Predictor: the forward divergence of responses in the paper; here the reverse one, a mean over tokens.
     - Clip, optimizer steps: not stated; 0.2 and 1 here.
 
 Source: RL's Razor: Why Online Reinforcement Learning Forgets Less (arXiv:2509.04259). Needs: the base model as
@@ -31,12 +29,10 @@ reference.
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
-from agentrl_core.schedule import Above, StopTraining
 
 RL_RAZOR = Recipe(
     name="rl_razor",
     source="arXiv:2509.04259",
     advantage=GroupRelative(),
-    loss=Policy(kl=KL(0.001)),
-    hooks=StopTraining(when=Above("reference_kl", 0.1)),
+    loss=Policy(kl=KL(1e-9)),
 )

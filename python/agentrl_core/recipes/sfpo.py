@@ -5,28 +5,34 @@
     theta_next: a step from theta' on L
 
 The fast steps find a direction that single noisy gradients miss; going back a part of the way keeps the slow step near
-the policy that sampled. L is GRPO's. When the entropy of an iteration is unlike those before,
+the policy that sampled. L is GRPO's. When the entropy of an iteration rises above those before,
 
-    |H - mean| >= 2.5 (std + 1e-8)   over the last ten of them, H among them,
+    H - mean >= std + 1e-8   over the last thirty of them, H among them,
 
 the fast steps are left out from the next iteration on, and what is left is one step an iteration.
 
 Equations:
-    Read: notes on the paper with its algorithm 1, and the abstract; the paper's text was not read.
+    Read: notes on the paper with its algorithm 1, the abstract, and the authors' code; the paper's text was not read.
 
     - N1, fast trajectory: the first three of four `epochs`, with the old log-probs and advantages of the iteration.
     - N2, reposition: `SyncModel("begin", "policy", mix=0.2)` after the third step.
     - N3, slow correction: the fourth of the `epochs`.
     - N4, schedule of alpha: `Unlike`; from the next iteration on `SkipStep` leaves the first three steps out.
+    - C1, trigger of the code: `Unlike(window=30, threshold=1.0, side="above")`.
     - N5, loss: `Policy`, mean over tokens, then rollouts; `GroupRelative`.
     - N6, gain along an eigenvector: what the three fast steps do on a quadratic loss.
 
 Differs:
-    - Constants: K = 3, alpha = 0.8, a window of ten and 2.5 are proposals; the notes do not state them.
-    - Standard deviation of the trigger: not stated; here that of the population.
-    - Moments of the optimizer: not stated; here they do not go back with the weights.
-    - KL: its coefficient is not stated; there is none here. `SFPO.replace(loss=Policy(aggregate="sequence_mean",
-      kl=KL(0.001)))` adds one.
+    - Constants: the notes do not state them; K = 3, alpha = 0.8, a window of thirty and a threshold of 1 as in the code
+      (its alpha is 0.9 for Qwen3-4B).
+    - Trigger: the notes call it one-sided and compare |H - mean|; the code compares H - mean, as here. `side="both"` is
+      the other.
+    - Steps: an inner step is one optimizer step in the notes; in the code it is a pass of four minibatches, and so is
+      the slow one. That is `minibatches=4` with `once=12` and `until=13` in the hooks.
+    - Moments of the optimizer: they do not go back with the weights, as in the code.
+    - KL: a term of the objective in the notes, without a coefficient; none in the code and here.
+      `SFPO.replace(loss=Policy(aggregate="sequence_mean", kl=KL(0.001)))` adds one.
+    - Entropy bonus: 0.001 by the default of the code's framework; none in the notes and here.
 
 The fast steps that are left out still cost forward and backward passes: after the trigger `SFPO.replace(hooks=None,
 epochs=1)` does the same for less.
@@ -39,6 +45,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
@@ -54,10 +61,13 @@ FAST = 3
 class Unlike(Controller):
     """0 until a metric was unlike its last values, and 1 from then on: |x - mean| >= threshold (std + 1e-8).
 
+    It waits until there are `window` values; the std is that of the population.
+
     Args:
         metric: name of the metric.
         window: how many values count, x among them, at least 2.
         threshold: above 0.
+        side: `both`; or `above`: only a value above the mean counts.
 
     Raises:
         RecipeError: an option is out of range.
@@ -69,13 +79,14 @@ class Unlike(Controller):
         >>> for entropy in (1.0, 1.1, 1.0, 1.0, 3.0, 1.0):
         ...     state = trigger.moved(state, {"entropy": entropy})
         ...     values.append(trigger.value(state))
-        >>> values  # 1.1 is one standard deviation from the mean of two; 3.0 of 1, 1, 3 is sqrt(2)
+        >>> values  # 3.0 of 1, 1, 3 is sqrt(2) standard deviations from the mean
         [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
     """
 
     metric: str = option("entropy", filled=True)
     window: int = option(10, at_least=2)
     threshold: float = option(2.5, above=0)
+    side: Literal["both", "above"] = "both"
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -96,7 +107,8 @@ class Unlike(Controller):
         recent = [*state["recent"], metrics[0]][-self.window :]
         mean = math.fsum(recent) / len(recent)
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in recent) / len(recent))
-        unlike = len(recent) > 1 and abs(metrics[0] - mean) >= self.threshold * (deviation + 1e-8)
+        away = metrics[0] - mean if self.side == "above" else abs(metrics[0] - mean)
+        unlike = len(recent) == self.window and away >= self.threshold * (deviation + 1e-8)
         return {"value": max(state["value"], float(unlike)), "recent": recent}
 
     def value(self, state: State) -> float:
@@ -115,6 +127,6 @@ SFPO = Recipe(
             SyncModel("begin", "policy", mix=0.2, once=FAST, unit="steps_of_iteration"),
             SkipStep(until=FAST + 1, unit="steps_of_iteration"),
         ),
-        by=Unlike(),
+        by=Unlike(window=30, threshold=1.0, side="above"),
     ),
 )

@@ -109,6 +109,8 @@ class SyncModel(Hook):
         mix: share of `source`, above 0 and at most 1.
         corrected: whether the share of the n-th time is mix / (1 - (1 - mix)^(n + 1)), so that the first `target`
             counts as one of n + 1 terms, not as the whole past. It excludes `once` and `when`.
+        own_steps: with unit `steps`, whether it runs after optimizer steps of `source` alone, which it counts;
+            otherwise steps of every trained model count.
 
     Example:
         >>> from agentrl_core import recipes
@@ -120,13 +122,18 @@ class SyncModel(Hook):
     target: str = option(filled=True)
     mix: float = option(1.0, above=0, at_most=1)
     corrected: bool = False
+    own_steps: bool = False
 
     def check_options(self) -> None:
-        """Require two models and, with `corrected`, a known number of times."""
+        """Require two models, with `corrected` a known number of times, and with `own_steps` steps of a model."""
         self.require(self.source != self.target, "target", "name another model than `source`")
         self.require(self.target != BEGIN, "target", "name a model that is given: what was at the begin is past")
         regular = self.once is None and self.when is None
         self.require(not self.corrected or regular, "corrected", "say how often with `every` alone")
+        counts = self.unit == "steps" and self.source != BEGIN
+        self.require(
+            not self.own_steps or counts, "own_steps", "use it with unit='steps' and a trained model as source"
+        )
 
     def share(self, number: int) -> float:
         """Return the share of `source` in the iteration or step of this number."""

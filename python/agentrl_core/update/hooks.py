@@ -99,6 +99,7 @@ class HookRunner:
         self._said: list[dict[str, float]] = []
         self._changed: dict[str, None] = {}
         self._before = int(states.get(STEPS, {}).get("steps", 0))
+        self._own = {"policy": self._before, **states.get(STEPS, {}).get("own", {})}
         self.steps = self.taken = 0
         self.stopped = False
         restores = any(each.restores or getattr(each, "source", "") == BEGIN for _, each in self._actions)
@@ -155,9 +156,13 @@ class HookRunner:
     def end_step(self, update: Update) -> None:
         """End a step: move controllers by its metrics, and run step hooks."""
         said = update.metrics() if self.listens else {}
+        self._own[update.model] = self._own.get(update.model, 0) + 1
         for place, action in self._after_steps():
-            if action.unit != "iterations" and self._holds(place, action, said):
-                self._do(action, self._before + self.steps, self._models)
+            own = self._own_number(action, update.model)
+            if action.unit == "iterations" or own == 0:
+                continue
+            if self._holds(place, action, said, own):
+                self._do(action, own or self._before + self.steps, self._models)
         if self._followed:
             self._said.append(said)
             for place, controller in self._followed.items():
@@ -221,9 +226,15 @@ class HookRunner:
         kinds = (SyncModel, SwapModels, StopTraining)
         return [(place, action) for place, action in self._actions if action.restores or isinstance(action, kinds)]
 
-    def _holds(self, place: str, action: Hook, said: Mapping[str, float]) -> bool:
+    def _own_number(self, action: Hook, model: str) -> int | None:
+        """Return the number of a model's step to an action that counts one model's; 0 if another's, None for others."""
+        if not (isinstance(action, SyncModel) and action.own_steps):
+            return None
+        return self._own[model] if action.source == model else 0
+
+    def _holds(self, place: str, action: Hook, said: Mapping[str, float], own: int | None = None) -> bool:
         numbers = {"steps": self._before + self.steps, "steps_of_iteration": self.steps}
-        number = numbers.get(action.unit, self._iteration + 1)
+        number = own or numbers.get(action.unit, self._iteration + 1)
         return action.is_due(number) and (action.when is None or self._value(place, action.when, said) != 0.0)
 
     def _value(self, place: str, when: Controller, said: Mapping[str, float]) -> float:

@@ -29,7 +29,20 @@ def unscored(example: Example) -> Found:
     return {"advantage": advantages(UNWEIGHTED, [*example.values["R"], np.nan])[0]}
 
 
+@EXAMPLES.by("a right answer that was cut off")
+def cut_off(example: Example) -> Found:
+    given = example.values
+    members = [
+        {**member, "steps": [{"truncated": bool(cut)}]}
+        for member, cut in zip(answers([1] * 3, given["reward"].tolist()), given["cut_off"], strict=True)
+    ]
+    tokens = {"reference_logprob": [-1.0] * 3}
+    found = computed(UNWEIGHTED, ["draw.score", "token.advantage"], members=members, columns={"token": tokens})
+    return {"score": found["draw.score"], "advantage": found["token.advantage"]}
+
+
 def test_groups_of_equal_scores_are_dropped() -> None:
+    assert recipes.BRORL.admit.judged == "reward", "not the score with its penalty"
     scores, groups = np.array([0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0]), np.array([0, 0, 1, 1, 2, 2, 3], np.uint32)
     assert recipes.BRORL.admit(scores, groups).tolist() == [False, True, False, False]
 

@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 import torch
 from arithmetic import Value
-from common_examples import CommonExamples, advantages, given_advantages, single_tokens
+from common_examples import CommonExamples, advantages, given_advantages, one_rollout, single_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
 
 from agentrl_core import recipes
 from agentrl_core.loss import Clip, ClipBounds, Tokens
+from agentrl_core.recipes.m2po import SecondMomentClip, SecondMomentMask
 
 EXAMPLES = PaperExamples("m2po")
 ALONE = "a group of one"
 CommonExamples(EXAMPLES, recipes.M2PO, but=[ALONE])
-CLIP = recipes.M2PO.loss.clip
+CLIP = SecondMomentClip()
 LOSSES = given_advantages(recipes.M2PO)
+CAPPED = {"mask": None, "clip": CLIP}
 
 
 def tokens(log_ratio: Value, given: Value) -> Tokens:
@@ -42,14 +44,44 @@ def bounds(clip: Any, squares: Value) -> ClipBounds:
     return clip(tokens(ratios, np.ones(len(squares))), torch.from_numpy(ratios))
 
 
+def kept(log_ratios: Value) -> Value:
+    """Which tokens of good responses, one each, have a gradient."""
+    old = np.full(len(log_ratios), -1.0)
+    return single_tokens(LOSSES, old, old + log_ratios, np.ones(len(old)))["gradient.logprob"] != 0
+
+
 @EXAMPLES.by("which tokens count")
 def counts(example: Example) -> Found:
     # With no budget every token that counts is beyond it, and loses its gradient.
-    strict = given_advantages(recipes.M2PO, clip=replace(CLIP, at_most=1e-12))
     ratios, given = example.values["log_r"], example.values["A"]
     old = np.full(len(given), -1.0)
-    found = single_tokens(strict, old, old + ratios, given)["gradient.logprob"]
-    return {"counts": found == 0}
+    found = []
+    for options in ({"mask": SecondMomentMask(1e-12)}, {**CAPPED, "clip": replace(CLIP, at_most=1e-12)}):
+        losses = given_advantages(recipes.M2PO, **options)
+        found.append(single_tokens(losses, old, old + ratios, given)["gradient.logprob"] == 0)
+    np.testing.assert_array_equal(*found)
+    return {"counts": found[0]}
+
+
+@EXAMPLES.by("which tokens are masked")
+def masked(example: Example) -> Found:
+    given = example.values
+    away, own = given["log_r"], given["own"]
+    found = one_rollout(LOSSES, np.full(len(away), -4.0), away - 4.0, given["A"], own)
+    gradient = np.zeros(len(own))
+    gradient[own > 0] = found["gradient.logprob"]
+    return {"objective": -found["loss"], "gradient": gradient, "mask": gradient != 0}
+
+
+@EXAMPLES.by("the mask goes on until the rest fits")
+def goes_on(example: Example) -> Found:
+    return {"mask": kept(example.values["log_r"])}
+
+
+@EXAMPLES.by("the mask keeps a token that the cap does not")
+def keeps(example: Example) -> Found:
+    away = example.values["log_r"]
+    return {"mask": kept(away), "tau": np.log(float(bounds(CLIP, away**2).upper))}
 
 
 @EXAMPLES.by("the threshold of a batch")
@@ -60,11 +92,13 @@ def threshold(example: Example) -> Found:
 
 @EXAMPLES.by("within the budget nothing is bounded")
 def within(example: Example) -> Found:
-    found = bounds(CLIP, np.maximum(example.values["d"], 1e-12))  # a token at ratio 1 would not count
-    old, one = np.full(1, -1.0), np.ones(1)
-    wide = given_advantages(recipes.M2PO, clip=replace(CLIP, at_most=1.0))
-    loss = single_tokens(wide, old, old + np.log(example.values["r"]), one)["loss"]
-    return {"within": float(np.isinf(float(found.upper))), "loss": loss}
+    squares = np.maximum(example.values["d"], 1e-12)  # a token at ratio 1 would not count
+    found = bounds(CLIP, squares)
+    old = np.full(len(squares), -1.0)
+    losses = LOSSES, given_advantages(recipes.M2PO, **CAPPED)
+    sums = [3 * single_tokens(each, old, old + np.sqrt(squares), np.ones(3))["loss"] for each in losses]
+    np.testing.assert_allclose(sums[0], sums[1])
+    return {"within": float(np.isinf(float(found.upper))), "loss": sums[0] + np.exp(np.sqrt(squares[:2])).sum()}
 
 
 @EXAMPLES.by("all beyond the budget")
@@ -76,7 +110,7 @@ def beyond(example: Example) -> Found:
 def four(example: Example) -> Found:
     old = np.full(4, -1.0)
     tau = float(example.values["tau"])
-    fixed = given_advantages(recipes.M2PO, clip=Clip(tau, tau, scale="log"))
+    fixed = given_advantages(recipes.M2PO, mask=None, clip=Clip(tau, tau, scale="log"))
     found = single_tokens(fixed, old, old + example.values["log_r"], example.values["A"])
     return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
 

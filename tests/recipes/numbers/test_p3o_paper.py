@@ -8,21 +8,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from arithmetic import Value
+from common_examples import plain_reward
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
 from agentrl_core.recipe import Recipe
-from agentrl_core.recipes.p3o import PairwiseProximal
+from agentrl_core.recipes.p3o import PairwiseProximal, ReferencePenalty
 
 EXAMPLES = PaperExamples("p3o")
 (LOSS,) = recipes.P3O.chain("loss")
 assert isinstance(LOSS, PairwiseProximal)
-JOINT = recipes.P3O.replace(loss=replace(LOSS, kind="joint"))
+WITHOUT_KL = plain_reward(recipes.P3O)
+JOINT = WITHOUT_KL.replace(loss=replace(LOSS, kind="joint"))
 
 
 def pair(
-    rewards: Value, old: Value | None = None, new: Value | None = None, recipe: Recipe = recipes.P3O
+    rewards: Value, old: Value | None = None, new: Value | None = None, recipe: Recipe = WITHOUT_KL
 ) -> Mapping[str, Value]:
     """Loss, and gradient by log-prob, of two responses of one token each."""
     old = np.full(len(rewards), -1.0) if old is None else old
@@ -36,20 +38,36 @@ def pair(
 
 @EXAMPLES.by("rewards with KL, responses of three and of two tokens")
 def with_kl(example: Example) -> Found:
-    """The environment pays the rewards, from which the divergence was subtracted."""
     given = example.values
+    penalised = recipes.P3O.chain("reward")[1]
+    assert isinstance(penalised, ReferencePenalty)
+    assert penalised.coefficient == given["beta"]
     lengths = [len(given["a"]), len(given["b"])]
-    rewards = np.array([given["R1"], given["R2"]])
+    reference = np.concatenate([given["a_sft"], given["b_sft"]])
 
-    def slopes(rewards: Value) -> list[Value]:
+    def numbers(rewards: Value) -> Mapping[str, Value]:
         members = answers(lengths, rewards.tolist())
-        return np.split(-computed(recipes.P3O, ["gradient.logprob"], members=members)["gradient.logprob"], lengths[:1])
+        for member, name in zip(members, "ab", strict=True):
+            member["logprobs"] = given[name].tolist()
+        return computed(
+            recipes.P3O,
+            ["draw.score", "gradient.logprob"],
+            members=members,
+            columns={"token": {"reference_logprob": reference.tolist()}},
+            policy={"logprob": np.concatenate([given["a"], given["b"]]).tolist()},
+        )
 
-    first, second = slopes(rewards)
-    for each in (first, second):
+    found = numbers(given["r"])
+    slopes = np.split(-found["gradient.logprob"], lengths[:1])
+    for each in slopes:
         np.testing.assert_allclose(each, each[0])
-    shifted, _ = slopes(rewards + given["shift"])
-    return {"slope_1": first[:1], "slope_2": second[:1], "slope_after_a_shift": shifted[:1]}
+    return {
+        "reward_1": found["draw.score"][:1],
+        "reward_2": found["draw.score"][1:],
+        "slope_1": slopes[0][:1],
+        "slope_2": slopes[1][:1],
+        "slope_after_a_shift": -numbers(given["r"] + given["shift"])["gradient.logprob"][:1],
+    }
 
 
 @EXAMPLES.by("V1 and V2 off-policy")
@@ -88,7 +106,7 @@ def no_pair(example: Example) -> Found:
     members = answers([1, 1], [1.0, 0.0])[: int(example.values.get("n", 2))]
     for member in members[int(example.values.get("scored", 1)) :]:
         del member["reward"]
-    found = computed(recipes.P3O, ["loss"], members=members)
+    found = computed(WITHOUT_KL, ["loss"], members=members)
     return {"pairs": np.array("loss" in found, np.float64)}  # a pair would be an update, which has a loss
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from arithmetic import Value
 from common_examples import CommonExamples, given_advantages, single_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
+from rollouts import small
 
 from agentrl_core import recipes
+from agentrl_core.component import IterationRecord
 from agentrl_core.loss import KL
 from agentrl_core.recipe import Recipe
 
 EXAMPLES = PaperExamples("ppo_ewma")
 CommonExamples(EXAMPLES, recipes.PPO_EWMA)
 LOSSES = given_advantages(recipes.PPO_EWMA)
-GAE, _ = recipes.PPO_EWMA.chain("advantage")
+GAE, WHITENING = recipes.PPO_EWMA.chain("advantage")
 
 
 def near(recipe: Recipe, behaviour: Value, proximal: Value, new: Value, given: Value) -> float:
@@ -68,6 +74,43 @@ def gae(example: Example) -> Found:
         columns={"token": {"value": example.values["v"].tolist()}},
     )
     return {"advantage": found["token.advantage"], "value_target": found["token.return"]}
+
+
+@EXAMPLES.by("the batch's own moments")
+def moments(example: Example) -> Found:
+    found = computed(
+        recipes.PPO_EWMA.replace(advantage=replace(WHITENING, column="given")),
+        ["token.advantage"],
+        members=answers([4], [0]),
+        columns={"token": {"given": example.values["adv"].tolist()}},
+    )
+    return {"advantage": found["token.advantage"]}
+
+
+@EXAMPLES.by("the average moves with the policy's steps alone")
+def average(example: Example) -> Found:
+    given = example.values
+    models = {name: torch.nn.Linear(1, 1, bias=False).double() for name in ("policy", "proximal", "critic")}
+    for model in models.values():
+        model.weight.data.fill_(float(given["start"]))
+    states: dict[str, Any] = {}
+    found, thetas = [], iter(given["theta"].tolist())
+    for minibatches in (2, 1):
+        recipe = recipes.PPO_EWMA.replace(minibatches=minibatches)
+        batch = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0])
+        batch = batch.with_columns("token", value=[0.0, 0.0], proximal_logprob=[-1.0, -1.0])
+        batch = recipe.credit(recipe.with_states(batch, states))
+        updates, after = recipe.updates(batch, models=models), False
+        for update in updates:
+            found += [models["proximal"].weight.item()] if after else []
+            if after := update.model == "policy":
+                models["policy"].weight.data.fill_(next(thetas))
+            update.step(torch.optim.SGD(models[update.model].parameters(), lr=0.0))
+        recipe.run_hooks(updates, **models)
+        found.append(models["proximal"].weight.item())
+        metrics = {"updates": minibatches, "critic.updates": minibatches}
+        states = recipe.next_states(states, IterationRecord.of(batch, metrics))
+    return {"average": np.array(found)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

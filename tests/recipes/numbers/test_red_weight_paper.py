@@ -40,6 +40,11 @@ def five(example: Example) -> Found:
     return {**found, "sum_of_weighted": np.sum(found["weighted"])}
 
 
+@EXAMPLES.by("what the plain baseline adds to weighted REINFORCE")
+def imitation(example: Example) -> Found:
+    return {"weighted": weighted(example.values["r"])["weighted"]}
+
+
 @EXAMPLES.by("groups of two and of three, responses of unequal length")
 def groups(example: Example) -> Found:
     given = example.values

@@ -17,26 +17,31 @@ RL_RAZOR = recipes.RL_RAZOR
 
 @EXAMPLES.by("forward and reverse KL of one distribution")
 def divergences(example: Example) -> Found:
-    """Each answer is a token of its own, without an advantage."""
+    """Each answer is a token of its own, without an advantage; the price of the metric is that of the recipe."""
+    price = RL_RAZOR.loss.kl.coefficient
     now, base, none = np.log(example.values["p"]), np.log(example.values["p0"]), np.zeros(1)
     priced = [
         single_tokens(given_advantages(RL_RAZOR), now[[at]], now[[at]], none, reference_logprob=base[[at]])["loss"]
         for at in range(len(now))
     ]
-    return {"k3_by_answer": np.concatenate(priced) / 0.001}
+    return {"k3_by_answer": np.concatenate(priced) / price}
 
 
 @EXAMPLES.by("one of three base samples has no score (convention)")
 def reinforce(example: Example) -> Found:
-    losses = given_advantages(RL_RAZOR, surrogate=Reinforce(), clip=None, kl=None)
-    logprobs = [*example.values["logp"].tolist(), -1.0]
+    options = {"surrogate": Reinforce(), "clip": None, "kl": None, "aggregate": "constant", "constant": 1.0}
+    losses = given_advantages(RL_RAZOR, **options)
+    logprobs = [example.values["first"].tolist(), example.values["second"].tolist(), [-1.0]]
+    rewards = [{"reward": float(reward)} for reward in example.values["R"]] + [{}]
 
     def loss(count: int) -> float:
         members = [
-            {"path": "1 | 3", "logprobs": [logprob], **({"reward": float(reward)} if reward is not None else {})}
-            for logprob, reward in zip(logprobs[:count], [*example.values["R"], None][:count], strict=True)
+            {"path": f"1 | 3*{len(each)}", "logprobs": each, **reward}
+            for each, reward in zip(logprobs[:count], rewards, strict=False)
         ]
-        found = computed(losses, ["loss"], members=members, policy={"logprob": logprobs[:count]})
+        found = computed(
+            losses, ["loss"], members=members, policy={"logprob": np.concatenate(logprobs[:count]).tolist()}
+        )
         return float(found["loss"][0])
 
     return {"loss_of_reinforce": loss(3), "loss_of_a_group_of_one": loss(1)}

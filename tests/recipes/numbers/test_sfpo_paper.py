@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from rollouts import small
 from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.recipe import Recipe
-from agentrl_core.recipes.sfpo import FAST
+from agentrl_core.recipes.sfpo import FAST, Unlike
 from agentrl_core.schedule import Choice
 
 EXAMPLES = PaperExamples("sfpo")
@@ -24,6 +25,7 @@ SFPO = recipes.SFPO
 HOOKS = SFPO.hooks
 assert isinstance(HOOKS, Choice)
 TRIGGER = HOOKS.by
+assert isinstance(TRIGGER, Unlike)
 BATCH = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0])
 
 
@@ -70,13 +72,28 @@ def extremes(example: Example) -> Found:
     }
 
 
+def triggered(controller: Unlike, entropies: list[float]) -> float:
+    """Whether the fast steps are left out after these entropies."""
+    state = controller.initial_state()
+    for entropy in entropies:
+        state = controller.moved(state, {"entropy": entropy})
+    return controller.value(state)
+
+
 @EXAMPLES.by("the trigger by entropy")
 def trigger(example: Example) -> Found:
-    assert TRIGGER.threshold == example.values["tau"]
-    state = TRIGGER.initial_state()
-    for entropy in [0.0, *example.values["before"].tolist(), float(example.values["H"])]:  # the first leaves the window
-        state = TRIGGER.moved(state, {"entropy": entropy})
-    return {"trigger": np.array(TRIGGER.value(state))}
+    """Of the notes: both sides, and the example's window and threshold."""
+    before, last = example.values["before"].tolist(), float(example.values["H"])
+    of_notes = replace(TRIGGER, window=len(before) + 1, threshold=float(example.values["tau"]), side="both")
+    return {"trigger": np.array(triggered(of_notes, [0.0, *before, last]))}  # the first leaves the window
+
+
+@EXAMPLES.by("the trigger of the code")
+def trigger_of_code(example: Example) -> Found:
+    given = example.values
+    before = [float(given["even"][place % 2]) for place in range(29)]
+    assert triggered(TRIGGER, [0.1, 0.9]) == 0.0, "too few"
+    return {"trigger": [triggered(TRIGGER, [*before, float(given[name])]) for name in ("H_low", "H_high")]}
 
 
 @EXAMPLES.by("the loss at the repositioned weights still has the ratio to the start of the batch")
