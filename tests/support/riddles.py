@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import numpy as np
+import polars as pl
 import torch
 from hand_made import tiny_model
 from sampled import Heard, check_sampled
