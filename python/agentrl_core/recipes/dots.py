@@ -28,6 +28,10 @@ Equations:
     - C5, loss: `Clip(center="proximal")`, mean over tokens; the advantage is `GroupRelative`.
 
 Differs:
+    - Choice: the code draws the tasks of both iterations at once, from the survey before them, so that no task comes
+      twice. Here each iteration draws its own, by the newest survey of an earlier iteration, and may repeat a task.
+    - Groups with equal rewards: public notes on the paper leave them out of the buffer. In the code that filter is a
+      comment; here they stay too. `Memory(where=Where(column="advantage", above=0.0))` leaves them out.
     - Surveyed tasks: keep the success rate that was measured; the code predicts those too.
     - Memory: the code appends each fresh batch twice; here once.
 """
