@@ -3,8 +3,9 @@
     A = (R - mean) / std of the group,   L = - mean over tokens of r A, at r = 1
 
 A batch has exactly one optimizer step, so there is nothing to clip and no divergence to pay for. Tasks of code open
-after 500 iterations, and none of mathematics follow; tasks that more than 6 of 16 attempts solve leave the pool. An
-action has at most 8192, 16384, 24576 and 32768 tokens in the four stages of mathematics, and 24576 and 32768 in the two
+after 500 iterations, and none of mathematics follow. In the stages of mathematics with 24576 and 32768 tokens, and in
+the second one of code, tasks of which more than 6 of 16 attempts are right leave the pool when they come up. An action
+has at most 8192, 16384, 24576 and 32768 tokens in the four stages of mathematics, and 24576 and 32768 in the two
 of code; one that is cut has no answer, so it is wrong. The length of a stage is not stated; here 125 iterations.
 
 Equations:
@@ -14,11 +15,12 @@ Equations:
     - N2, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; which std is not stated.
     - N3, reward: the environment's, 1 or 0.
     - N4, stages of length: `LengthStages`, and `Curriculum` for mathematics before code.
-    - N5, filter by pass rate: `PoolFilter(at_most=6 / 16, attempts=16)`.
+    - N5, filter by pass rate: `PoolFilter(attempts=16)`, whose `at_most` is 6/16 in those stages, else 1.
     - N6, difficulty of code: left out: the data are chosen by another model's samples before the run.
 
 Differs:
-    - Filter by pass rate: from the stage of 24576 tokens on in the paper; here from the 16th attempt on.
+    - Pass rate: of all attempts in the run, at least 16; which attempts count, and when tasks of code became easy, is
+      not stated.
     - Group size: 8 in the first stage of mathematics and of code, 16 later; the user's choice here.
 
 Needs: the pool's column `domain`, of `math` and `code`; sampling of at least 32768 tokens.
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentrl_core import Recipe
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Policy
@@ -72,12 +74,16 @@ class LengthStages(Rollout):
                 await branch.submit()
 
 
+_PASS_RATE = Schedule(  # from the third stage on, but not in the first one of code
+    1.0, 6 / 16, iterations=250, kind="step", then=Schedule(1.0, 6 / 16, iterations=125, begin=500, kind="step")
+)
+
 ACE_REASON = Recipe(
     name="ace_reason",
     source="arXiv:2505.16400",
     select=ComposedSelector(
         stage=Curriculum("domain", "math,code", above=None, iterations=500, earlier=0.0),
-        pool=PoolFilter(at_most=6 / 16, attempts=16),
+        pool=PoolFilter(at_most=_PASS_RATE, attempts=16),
     ),
     rollout=LengthStages(limits=(8192, 16384, 24576, 32768, 24576, 32768), every=125),
     advantage=GroupRelative(),

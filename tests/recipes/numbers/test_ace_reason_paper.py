@@ -41,11 +41,15 @@ def token_mean(example: Example) -> Found:
 
 @EXAMPLES.by("prompts that stay at 24K")
 def stays(example: Example) -> Found:
-    attempts, pool = int(example.values["of"]), RECIPE.select.pool
+    attempts, first = int(example.values["of"]), RECIPE.at(2 * RECIPE.rollout.every - 1).select.pool
     solved = {
         row: [1.0] * int(right) + [0.0] * (attempts - int(right)) for row, right in enumerate(example.values["right"])
     }
-    state = pool.next(pool.initial_state(), Story().visits(0, solved), np.arange(len(solved)), epoch=0)
+    rows = np.arange(len(solved))
+    state = first.next(first.initial_state(), Story().visits(0, solved), rows, epoch=0)
+    assert not state["out"].any(), "up to 16K every prompt stays"
+    pool = RECIPE.at(2 * RECIPE.rollout.every).select.pool
+    state = pool.next(pool.initial_state(), Story().visits(0, solved), rows, epoch=0)
     return {"stays": ~state["out"]}
 
 
@@ -72,6 +76,9 @@ def test_stages_of_length_and_of_domain_agree() -> None:
     stage, program = RECIPE.select.stage, RECIPE.rollout
     assert [program.limit(place * program.every) // 1024 for place in range(7)] == [8, 16, 24, 32, 24, 32, 32]
     assert stage.iterations == 4 * program.every, "code begins with its first limit"
+    rates = [RECIPE.at(place * program.every).select.pool.at_most for place in range(7)]
+    assert rates == [1, 1, 6 / 16, 6 / 16, 1, 6 / 16, 6 / 16]
+    assert RECIPE.at(5 * program.every - 1).select.pool.at_most == 1
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)
