@@ -5,7 +5,7 @@
 A batch has exactly one optimizer step, so there is nothing to clip and no divergence to pay for. Tasks of code open
 after 500 iterations, and none of mathematics follow. In the stages of mathematics with 24576 and 32768 tokens, and in
 the second one of code, tasks of which more than 6 of 16 attempts are right leave the pool when they come up. An action
-has at most 8192, 16384, 24576 and 32768 tokens in the four stages of mathematics, and 24576 and 32768 in the two
+has at most 8192, 16384, 24576 and 32768 tokens in the four stages of mathematics, and 24000 and 32768 in the two
 of code; one that is cut has no answer, so it is wrong. The length of a stage is not stated; here 125 iterations.
 
 Equations:
@@ -19,6 +19,8 @@ Equations:
     - N6, difficulty of code: left out: the data are chosen by another model's samples before the run.
 
 Differs:
+    - Length of a stage: in the paper accuracy falls and comes back within 1000 to 2000 steps of the first stage, so its
+      stages are longer; change `every`, `Curriculum(iterations=)` and the schedule of `at_most` together.
     - Pass rate: of all attempts in the run, at least 16; which attempts count, and when tasks of code became easy, is
       not stated.
     - Group size: 8 in the first stage of mathematics and of code, 16 later; the user's choice here.
@@ -85,7 +87,7 @@ ACE_REASON = Recipe(
         stage=Curriculum("domain", "math,code", above=None, iterations=500, earlier=0.0),
         pool=PoolFilter(at_most=_PASS_RATE, attempts=16),
     ),
-    rollout=LengthStages(limits=(8192, 16384, 24576, 32768, 24576, 32768), every=125),
+    rollout=LengthStages(limits=(8192, 16384, 24576, 32768, 24000, 32768), every=125),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -74,7 +74,8 @@ def longer(example: Example) -> Found:
 
 def test_stages_of_length_and_of_domain_agree() -> None:
     stage, program = RECIPE.select.stage, RECIPE.rollout
-    assert [program.limit(place * program.every) // 1024 for place in range(7)] == [8, 16, 24, 32, 24, 32, 32]
+    limits = [program.limit(place * program.every) for place in range(7)]
+    assert limits == [8192, 16384, 24576, 32768, 24000, 32768, 32768]
     assert stage.iterations == 4 * program.every, "code begins with its first limit"
     rates = [RECIPE.at(place * program.every).select.pool.at_most for place in range(7)]
     assert rates == [1, 1, 6 / 16, 6 / 16, 1, 6 / 16, 6 / 16]
