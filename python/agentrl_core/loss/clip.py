@@ -79,7 +79,8 @@ class Clip(ClipRange):
         center: `one`; or `proximal`: the bounds move with c = p_proximal / p_old (stream `proximal_logprob`, the
             policy at the start of the step) while r = p / p_old keeps the importance of stale or foreign data.
             `proximal` multiplies: [c (1 - low), c (1 + high)], and c dual; it is decoupled PPO (arXiv:2110.00641,
-            AReaL), PPO-EWMA and DOTS+RR. `proximal_shift` adds: [max(c - low, 0), c + high] (ReMix, arXiv:2507.06892).
+            AReaL), PPO-EWMA and the code of DOTS+RR. `proximal_shift` adds: [max(c - low, 0), c + high] (ReMix,
+            arXiv:2507.06892).
             `interpolated` multiplies by a c that needs no forward pass (A-3PO, arXiv:2512.06547, as AReaL's code):
             log c = k (log p - log p_old), detached, k = (d - 1) / d with d the versions of the policy between who
             sampled the token and the iteration; 0 where d < 1 or the version is not known.

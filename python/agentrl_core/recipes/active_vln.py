@@ -28,9 +28,12 @@ Equations:
     - C8, loss: `Policy(clip=Clip(0.2, 0.28))`, mean over tokens, no KL.
 
 Differs:
+    - Mean: machine-made reviews of the paper write GRPO's mean over the tokens of a rollout and then over rollouts,
+      `Policy(aggregate="sequence_mean")`; the script has the mean over tokens, as here. Open.
     - Turns over the budget: the code samples one more turn and ignores it; here it is not sampled.
     - Steps over the budget: the code ends in the middle of a turn; here the turn is finished.
-    - Imitation before RL: left out, it comes before this recipe.
+    - Imitation before RL: left out: it needs the expert's trajectories; add
+      `Train(Imitation("token_mean"), stage="warm_start")`.
     - Temperature of sampling: 1.2 in the script; the collector's here.
 """
 

@@ -21,6 +21,7 @@ Equations:
     - N5, advantages: `GroupRelative(group_by="group_id,hinted")` and `HintDifficulty`, std of n - 1.
 
 Differs:
+    - Number of hinted rollouts: as many as without a hint; not stated in the notes.
     - Bounds of the hint ratio: noise may take it below 0.1, down to 0; the notes do not mention a bound.
     - Base algorithm: its loss is not stated; here PPO's with clip range 0.2 and one step, one mean over all tokens, and
       old log-probs recomputed, since hints were not sampled.

@@ -1,29 +1,37 @@
 """AMPO: in failed groups, learn from the teachers that the policy understands best (arXiv:2510.02227).
 
-If no score of a group is above 0.6, each agent of `teachers` solves the task. By c, the mean probability of the
-right answer's tokens behind the question and a teacher's trace (a model of the collector,
-`Group.query("comprehension")`), the best min(number of teachers, 2) traces take the places of as many failures, which
-chance chooses; the other traces are dropped. A trace has a score of at least 1. Advantages are not scaled; tokens of
-traces have the factor p / (p + 0.1) in the place of a ratio, the others PPO's clip with a dual clip of 10, and the sum
-is divided by the longest response. Of equal traces that of the earlier teacher is taken.
+If no score of a group is above 0.6, each agent of `teachers` solves the task. By c, the geometric mean probability of
+the right answer's tokens after the question and a teacher's trace (a model of the collector,
+`Group.query("comprehension")`), the best min(number of teachers, 2) traces replace as many failures, which are drawn at
+random; the other traces are dropped. Of equal traces the shorter one is better. A trace has a score of at least 1.
+Advantages are those of GRPO over the group after replacement. The loss of a group has two means:
+
+    L = - 1/N_off sum_j 1/|o_j| sum_t f_t A_j - 1/T_on sum_i sum_t min(r A_i, clip(r, 0.8, 1.2) A_i),
+
+over its N_off traces with f = p / (p + 0.1), and over its T_on other tokens; then the mean over groups.
 
 Equations:
-    Read: the authors' code, the repository's README, and notes on the paper; its text was not read.
+    Read: the authors' code, the repository's README, and notes on the paper; its text was not read. Equations 5 to 7
+    are as in the notes.
 
     - 3, trigger: `Taught(solved_above=0.6)`.
     - 4, number of replacements: `Taught(at_most=2)`.
-    - 5, comprehension: left out: as C1; a model of the collector measures it, which may take the geometric mean.
-    - C1, comprehension of the code: `Group.query("comprehension")`.
-    - 6, advantage: `AtLeastOne`, then `GroupRelative(scale="none")`.
+    - 5, comprehension: `Group.query("comprehension")`; the collector's model computes it.
+    - C1, comprehension of the code: the arithmetic mean; another model of the collector.
+    - 6, advantage: `AtLeastOne`, then `GroupRelative`; the code has no std, `GroupRelative(scale="none")`.
     - C2, split advantage: left out: an option of the code that its script does not set.
     - C3, off-policy token loss: `Expert(0.1)`, the policy's own probability.
-    - C4, mixed loss: `Policy(aggregate="constant", constant=8192)`, with 0.001 of entropy.
-    - 7, mixed objective of the paper: as C4; the notes on the paper weigh teacher rows alike, whatever their length.
+    - C4, mixed loss of the code: `weight=ExpertMask()` and `Policy(clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1),
+      aggregate="constant", constant=8192.0, entropy=0.001)`: a sum over all tokens, and a dual clip.
+    - 7, mixed objective of the paper: `TwoMeans`; f of the policy's probability alone, as the script.
 
 Differs:
-    - Sum over rows: not divided by their number in the code; here the mean over draws.
-    - Entropy: its mean over tokens in the code; here divided like the rest of the loss.
-    - Equal traces: the shorter one in the notes; here that of the earlier teacher.
+    - Ratio of traces: p over the teacher's probability in equation 7; here p, as C3, since a teacher's probabilities
+      are not recorded.
+    - Several groups in a batch: equation 7 has one; here the mean over groups.
+    - Entropy: 0.001 in the code, and in no equation of the notes; it is kept.
+    - Pool: correct traces made before training; here teachers are asked during the rollout, and their traces count as
+      right whatever the environment's reward is.
 """
 
 from __future__ import annotations
@@ -36,7 +44,7 @@ import numpy as np
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, draw, option
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option, sum_rows
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Clip, Expert, Policy
 from agentrl_core.reward import OutcomeScore
@@ -105,7 +113,9 @@ class Taught(Rounds):
         traces = [trace for trace in traces if trace.status in ("finished", "truncated")]
         if not traces:
             return
-        clearest = np.argsort(-await group.query(self.comprehension, traces), kind="stable")[: self.at_most]
+        clear = await group.query(self.comprehension, traces)
+        lengths = np.array([len(trace.tokens) for trace in traces])
+        clearest = np.lexsort((lengths, -clear))[: self.at_most]
         places = sorted(range(len(failed.branches)), key=lambda place: group.uniform("place", place))
         group.drop([failed.branches[place] for place in places[: len(clearest)]], "taught")
         group.drop([trace for row, trace in enumerate(traces) if row not in clearest], "less clear")
@@ -132,14 +142,43 @@ class AtLeastOne(BatchComponent):
         return rows.write(score=np.where(rows.flags("taught"), np.maximum(scores, 1.0), scores))
 
 
+@dataclass(frozen=True)
+class TwoMeans(BatchComponent):
+    """Give traces and rollouts of a group means of their own, in a loss that is the mean over draws.
+
+    The weight of a draw of n tokens, of N draws in K groups, is N / (K N_off) if it was `taught`, else
+    N n / (K T_on): the loss is then the mean over groups of a mean over traces and a mean over tokens.
+
+    Example:
+        >>> from agentrl_core.recipes.ampo import TwoMeans
+        >>> TwoMeans().makes
+        (draw('weight'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (draw("taught"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("weight"),)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with its `weight` on draws scaled."""
+        rows = Rows(batch, "draw")
+        groups, taught = rows.keys("group_id"), rows.flags("taught")
+        size = np.where(rows.valid, np.where(taught, rows.trained > 0, rows.trained), 0.0)
+        kinds = 2 * groups + taught
+        whole = sum_rows(size, kinds, 2 * int(groups.max(initial=0)) + 2)[kinds]
+        counted = size > 0
+        scale = counted.sum() / max(len(np.unique(groups[counted])), 1)
+        return rows.scale(scale * np.divide(size, whole, out=np.zeros_like(size), where=counted))
+
+
 AMPO = Recipe(
     name="ampo",
     source="arXiv:2510.02227",
     rollout=Taught(),
     reward=(OutcomeScore(), AtLeastOne()),
-    advantage=GroupRelative(scale="none"),
-    weight=ExpertMask(),
-    loss=Policy(clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1), aggregate="constant", constant=8192.0, entropy=0.001),
+    advantage=GroupRelative(),
+    weight=(ExpertMask(), TwoMeans()),
+    loss=Policy(clip=Clip(0.2, 0.2), expert=Expert(0.1), aggregate="sequence_mean", entropy=0.001),
     minibatches=2,
     old_logprob="recomputed",
 )

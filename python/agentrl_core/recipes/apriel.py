@@ -25,6 +25,8 @@ Differs:
     - Realised shares: of all rollouts that finished in the run, once there are 50, in the code; of draws that were
       kept, smoothed over iterations, here.
     - Targets: math 0.35, code 0.25, logic 0.15, instructions 0.15 and functions 0.1 in the code; equal here.
+    - Reward of instructions: the share of the constraints that hold in the code; here 1 if the answer is right, else 0.
+      `OutcomeScore()` keeps the environment's reward.
     - Clip range: 0.02 by default of the code, as here; that of the run is not stated.
     - Penalty: B and the exponent of s are not stated; 2048 and 1 here.
 """

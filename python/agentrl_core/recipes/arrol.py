@@ -1,15 +1,15 @@
 """ARRoL: half of a group is stopped early, so that right and wrong ones are balanced (arXiv:2603.24840).
 
 Each of 16 rollouts generates 512 tokens; half go on (`PruneRunning`), and GRPO compares those alone. The first
-20 iterations prune nothing. The training of the quality head and the calibration of its scores are left out: the head
-reads the policy's hidden states, which packs do not return; without a head the mean probability of the tokens takes
-its place.
+20 iterations prune nothing, but measure. The quality head of the abstract and its training are left out: it reads the
+policy's hidden states, which packs do not return. Without a head the score of a rollout is the mean probability of its
+tokens; the share of right rollouts among earlier ones with a score in the same bin makes a probability of it.
 
 Equations:
     Read: summaries by others. The paper's text was not read, and its public code was empty.
 
     - N1, quality head: left out: its training; `PruneRunning(head=...)` asks the collector's model of that name.
-    - N2, posterior: left out: it calibrates the head, so the model that is given returns probabilities.
+    - N2, posterior: `PruneRunning.next` counts, `PruneRunning.posterior` reads, in 10 bins; their number is not given.
     - N3, quotas: `PruneRunning`, `keep=0.5` and `balance=0.5`.
     - N4, survival: `PruneRunning.survival`, with the cap at 1 in the solution; `systematic` chooses the survivors.
     - N5, advantage over survivors: `GroupRelative`, std of n - 1; pruned rollouts are no draws. Two stay at least.
@@ -22,22 +22,27 @@ Differs:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import option
+from agentrl_core.component import IterationRecord, Rows, option
+from agentrl_core.env import ExtraColumn
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy
-from agentrl_core.rollout import Branch, Group, Rollout
+from agentrl_core.rollout import Branch, Group, TextMemory
+
+if TYPE_CHECKING:
+    from agentrl_core.component import State
 
 
 @dataclass(frozen=True)
-class PruneRunning(Rollout):
+class PruneRunning(TextMemory):
     """Stops part of a group after its first tokens, to balance right and wrong ones (ARRoL, arXiv:2603.24840).
 
     All branches generate `tokens` tokens. With p_i the probability that branch i will succeed (`quality`), the ones
@@ -51,15 +56,18 @@ class PruneRunning(Rollout):
     that the statistics of the group are those of the survivors; their places go to groups that wait for room
     (`Group.release_slots`).
 
-    The paper trains a head on the policy's last hidden states for p: give the collector one as a model, and its name as
-    `head`. Without one p is the mean probability of the tokens so far (geometric), which needs no model.
+    The paper trains a head on the policy's last hidden states: give the collector one as a model, and its name as
+    `head`. Without one the score is the mean probability of the tokens so far (geometric), which needs no model. With
+    `bins`, p is the share of right rollouts in the bin of the score, over the finished ones of all earlier iterations;
+    in a bin without any, and with `bins=0`, p is the score itself. The draw column `quality` is the score.
 
     Args:
         tokens: after how many of the first action it is decided.
         keep: share of the group that goes on.
         balance: share of the survivors that should succeed.
         begin: the first iteration that prunes.
-        head: the collector's model that is asked for p, of all groups at once; empty: none.
+        head: the collector's model of the score, for all groups at once; empty: none.
+        bins: equal bins of [0, 1] that calibrate the score; 0: it is p.
 
     Raises:
         RecipeError: an option is out of range.
@@ -71,33 +79,66 @@ class PruneRunning(Rollout):
         [0.3333, 0.3333, 0.3333, 1.0]
     """
 
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"quality": ExtraColumn("trajectory")}
+
     tokens: int = option(512, at_least=1)
     keep: float = option(0.5, above=0, at_most=1)
     balance: float = option(0.5, at_least=0, at_most=1)
     begin: int = option(20, at_least=0)
     head: str = ""
+    bins: int = option(10, at_least=0)
 
     @property
     def queried_models(self) -> tuple[str, ...]:
         """The head."""
         return (self.head,) if self.head else ()
 
+    def initial_state(self) -> State:
+        """No rollout in any bin."""
+        return {"seen": np.zeros(self.bins), "right": np.zeros(self.bins)}
+
+    def next(self, state: State, closed: IterationRecord) -> State:
+        """Return the counts of finished rollouts and of right ones, with those of the iteration added."""
+        rows = Rows(closed.finished, "draw")
+        if not closed.finished.has("quality", "draw"):  # of another program
+            return state
+        scores = rows.values("quality")
+        known = np.isfinite(scores) & rows.is_known("success")
+        places, right = self._bin(scores[known]), rows.flags("success")[known]
+        return {
+            "seen": state["seen"] + np.bincount(places, minlength=self.bins)[: self.bins],
+            "right": state["right"] + np.bincount(places, right, minlength=self.bins)[: self.bins],
+        }
+
+    def posterior(self, state: State, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the probability of each score by the share of right rollouts in its bin."""
+        if not self.bins:
+            return scores
+        places = self._bin(scores)
+        seen, right = state["seen"][places], state["right"][places]
+        return np.where(seen > 0, right / np.maximum(seen, 1), scores)
+
+    def _bin(self, scores: NDArray[np.float64]) -> NDArray[np.int64]:
+        return np.clip((scores * self.bins).astype(np.int64), 0, max(self.bins - 1, 0))
+
     async def group(self, group: Group) -> None:
         """The first tokens, who survives, the rest."""
         branches = group.start_many(group.size)
         pruned: list[Branch] = []
-        if group.iteration >= self.begin:
-            segments = await group.advance(branches, tokens=self.tokens)
-            running = [
-                branch
-                for branch, segment in zip(branches, segments, strict=True)
-                if segment is not None and segment.finish_reason != "stop" and len(segment.tokens) == self.tokens
-            ]
-            kept = max(2, round(self.keep * group.size)) - (len(branches) - len(running))
-            if kept < len(running):
-                chances = self.survival(await self.quality(group, running), max(kept, 0))
-                survive = systematic(chances, group.uniform("survival"))
-                pruned = [branch for branch, survives in zip(running, survive, strict=True) if not survives]
+        segments = await group.advance(branches, tokens=self.tokens)
+        running = [
+            branch
+            for branch, segment in zip(branches, segments, strict=True)
+            if segment is not None and segment.finish_reason != "stop" and len(segment.tokens) == self.tokens
+        ]
+        scores = await self.quality(group, running) if running else np.zeros(0)
+        for branch, score in zip(running, scores.tolist(), strict=True):
+            branch.record.begin({"quality": score})
+        kept = max(2, round(self.keep * group.size)) - (len(branches) - len(running))
+        if group.iteration >= self.begin and kept < len(running):
+            chances = self.survival(self.posterior(self.recall(group), scores), max(kept, 0))
+            survive = systematic(chances, group.uniform("survival"))
+            pruned = [branch for branch, survives in zip(running, survive, strict=True) if not survives]
         for branch in pruned:
             branch.stop("quality")
         group.release_slots(pruned)
@@ -110,7 +151,7 @@ class PruneRunning(Rollout):
         await self.branch(branch)
 
     async def quality(self, group: Group, branches: Sequence[Branch]) -> NDArray[np.float64]:
-        """`float64[branches]` in [0, 1]: how likely each succeeds."""
+        """`float64[branches]` in [0, 1]: the score of each."""
         if self.head:
             return await group.query(self.head, branches)
         segments = [branch.path.open[-1] for branch in branches]

@@ -5,36 +5,48 @@ the likeness of their vectors z, and the tasks that are probably solved half the
 
     p(q) = sum_j softmax_j(z_q z_j / sqrt(width)) p_j,    P(q) ~ exp(-|p(q) - 1/2| / 0.001) without replacement
 
-Half of the groups of a batch are fresh, half are drawn at random from the last 512. With r = p / p_sampled and
-c = p_k / p_sampled, where p_k is the policy when the step begins,
+Half of the groups of a batch are fresh, half are drawn at random from the last 512 whose rewards are not all equal.
+With r = p / p_sampled,
 
-    L = - mean min(r A, clip(r, 0.8 c, 1.2 c) A),    A = (R - mean) / std of its own group
+    L = - mean over rollouts of the mean over tokens of min(r A, clip(r, 0.8, 1.2) A),    A = R - mean of its own group
 
 Source: arXiv:2506.05316. The projection of z and its calibration were trained before: give the projected vectors. The
-first iteration is all fresh there and of twice the size: ask for more tasks in it.
+first iteration is all fresh there: ask for more tasks in it.
 
-Needs: the pool's column `embedding`, a vector for each task; `proximal_logprob` from
-`arl.annotate(batch, "proximal_logprob", policy)`.
+Needs: the pool's column `embedding`, a vector for each task.
 
 Equations:
-    Read: the authors' code, and a public port.
+    Read: the paper, its appendices D.2 and D.3, the authors' code, and a public port.
 
+    - 1, advantage: `GroupRelative(scale="none")`.
     - 2, difficulty: the success rates of `PredictedSuccess` are 1 - d.
-    - C1, prediction: `PredictedSuccess`.
+    - 4.1, prediction: `PredictedSuccess`.
     - C2, calibration: left out: its two parameters come from a network that was trained before the RL and is not part
       of the recipe.
-    - C3, choice: `NearTarget` and `ProportionalSampler`.
-    - C4, batch and buffer: `Mix(Memory(capacity=512, per_task=1, unit="group"))`; not computed: in the recipe's cases.
-    - C5, loss: `Clip(center="proximal")`, mean over tokens; the advantage is `GroupRelative`.
+    - A10, choice: `NearTarget` and `ProportionalSampler`.
+    - A16, batch: `Mix(share=0.5)`; not computed: in the recipe's cases.
+    - A18, buffer: `Memory(capacity=512, unit="group", where=Where(column="advantage", above=0.0))`; not computed: the
+      same.
+    - 4.3, objective: `Policy("sequence_mean")`, whose old log-probs are those of the policy that sampled. No KL, as in
+      D.2.
+    - C4, buffer of the code: `Memory(capacity=512, per_task=1, unit="group")`, groups of equal rewards included; not
+      computed: the same.
+    - C5, loss of the code: `Policy(clip=Clip(center="proximal"))`, a mean over tokens, with `GroupRelative()`. It reads
+      `proximal_logprob`, from `arl.annotate(batch, "proximal_logprob", policy)`.
 
 Differs:
-    - Surveyed tasks: keep the success rate that was measured; the code predicts those too.
-    - Memory: the code appends each fresh batch twice; here once.
+    - Choice: the code draws the tasks of both iterations at once, from the survey before them, so that no task comes
+      twice. Here each iteration draws its own, by the newest survey of an earlier iteration, and may repeat a task.
+    - Batch: the paper adds stored groups only if there are as many as it wants; here as many as there are.
+    - Surveyed tasks: keep the success rate that was measured, as in the paper; the code predicts those too.
+    - Clip range: not stated; 0.2, as in the code.
+    - Capacity: 256 or 512 in the paper.
 """
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.loss import Clip, Policy
+from agentrl_core.component import Where
+from agentrl_core.loss import Policy
 from agentrl_core.replay import Memory, Mix
 from agentrl_core.select import ComposedSelector, NearTarget, PredictedSuccess, ProportionalSampler, Survey
 
@@ -47,8 +59,8 @@ DOTS = Recipe(
         sample=ProportionalSampler(temperature=1e-3),
         survey=Survey(tasks=256, every=2),
     ),
-    replay=Mix(Memory(capacity=512, per_task=1, unit="group"), share=0.5),
-    advantage=GroupRelative(),
-    loss=Policy(clip=Clip(center="proximal")),
+    replay=Mix(Memory(capacity=512, unit="group", where=Where(column="advantage", above=0.0)), share=0.5),
+    advantage=GroupRelative(scale="none"),
+    loss=Policy("sequence_mean"),
     minibatches=8,
 )

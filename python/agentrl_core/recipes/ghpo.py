@@ -8,7 +8,8 @@ without a KL penalty. The paper pays 0.5 for a right format beside 1 for a right
 do: its facts.
 
 Equations:
-    Read: the authors' code, the abstract, and notes on the paper; its text was not read.
+    Read: the authors' code, the abstract, and notes on the paper; its text was not read, so the mean and the KL of
+    its objective are open.
 
     - C1, difficulty detection: `HintLadder(column="success")`: no member of the group succeeded.
     - C2, hint: `HintLadder`, shares 0.25, 0.5 and 0.75 of the characters.
@@ -19,6 +20,8 @@ Equations:
 Differs:
     - Length of a hint: rounded half to even in the code, rounded down here.
     - Instruction before the hint: worded otherwise.
+    - Cold start: optional in the paper (no hints in the first 20 steps, by public reviews of it), off in the code and
+      here; `HintLadder(from_iteration=20)`.
     - Groups solved on a rung: the code gives them their plain prompt back if another group climbs further; in the
       paper and here they keep their hint.
 """

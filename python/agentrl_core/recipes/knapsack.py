@@ -28,6 +28,8 @@ Differs:
     - Start: 1/2 for tasks without a visit, which spreads the total evenly; the port begins with five even iterations.
     - Leftovers: spread over unsolved tasks, as in the notes; the port leaves them unspent.
     - Optimizer steps, clip range and KL: not stated; 1, 0.2 and none here.
+    - Groups of unequal size: how they weigh in the loss is open; here by their tokens, so that a large group counts
+      more than a small one.
 """
 
 from agentrl_core import Recipe

@@ -1,19 +1,20 @@
 """TeachMyAgent: select tasks whose mean reward is changing, up or down (arXiv:2103.09815).
 
-The absolute learning progress of a task is |r_new - r_old| of the mean rewards of its last two visits, and
+The benchmark's tasks are points of a parameter space, and its teacher ALP-GMM fits mixtures of Gaussians to points and
+their progress. The Gaussians are left out: here each task of the pool has a progress of its own. The absolute learning
+progress of a task is |r_new - r_old| of the mean rewards of its last two visits, and
 
     P(task) = 0.2 / N + 0.8 ALP / sum ALP,
 
-so that what is learnt and what is forgotten is practised, and every task now and then. The benchmark's tasks are points
-of a parameter space, over which it fits mixtures of Gaussians. Tasks here have names and no distance, so the Gaussians
-are left out, and each task has the progress of its own. Tasks are drawn without replacement, so P is the probability of
-the first draw. Then GRPO. `LearningProgress(rate=)` smooths the progress.
+so that tasks that are being learnt or forgotten are practised, and every task now and then. Tasks are drawn without
+replacement, so P is the probability of the first draw. Then GRPO. `LearningProgress(rate=)` smooths the progress.
 
 Equations:
     Read: the code and its documentation.
 
     - C1, absolute learning progress: `LearningProgress`; the nearest earlier task is the same task, when last tried.
-    - C2, fit: left out: tasks have no parameters that a Gaussian could be fitted to.
+      Its first visit has progress 0, where the benchmark compares it with the nearest other task.
+    - C2, fit: left out: no task is chosen by its place in a parameter space.
     - C3, choice of a Gaussian: `ProportionalSampler(uniform=0.2)`, of a task in place of a Gaussian.
     - C4, progress of Covar-GMM: left out: another teacher of the benchmark, on points too.
     - C5, progress of a region in RIAC: left out: another teacher of the benchmark, on regions.

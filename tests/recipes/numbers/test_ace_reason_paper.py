@@ -9,10 +9,11 @@ import pytest
 from common_examples import CommonExamples, advantages, given_advantages
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
-from pools import Story
+from pools import Story, pool
 from riddles import PaidRiddles, in_turn, solve
 
-from agentrl_core import recipes
+from agentrl_core import Forest, recipes
+from agentrl_core.component import IterationRecord
 from agentrl_core.engine import Sampling
 
 EXAMPLES = PaperExamples("ace_reason")
@@ -41,11 +42,15 @@ def token_mean(example: Example) -> Found:
 
 @EXAMPLES.by("prompts that stay at 24K")
 def stays(example: Example) -> Found:
-    attempts, pool = int(example.values["of"]), RECIPE.select.pool
+    attempts, first = int(example.values["of"]), RECIPE.at(2 * RECIPE.rollout.every - 1).select.pool
     solved = {
         row: [1.0] * int(right) + [0.0] * (attempts - int(right)) for row, right in enumerate(example.values["right"])
     }
-    state = pool.next(pool.initial_state(), Story().visits(0, solved), np.arange(len(solved)), epoch=0)
+    rows = np.arange(len(solved))
+    state = first.next(first.initial_state(), Story().visits(0, solved), rows, epoch=0)
+    assert not state["out"].any(), "up to 16K every prompt stays"
+    third = RECIPE.at(2 * RECIPE.rollout.every).select.pool
+    state = third.next(third.initial_state(), Story().visits(0, solved), rows, epoch=0)
     return {"stays": ~state["out"]}
 
 
@@ -54,7 +59,7 @@ def longer(example: Example) -> Found:
     lengths, program = example.values["length"].astype(int), RECIPE.rollout
     said = [f"{1:0{length - 1}}" for length in lengths]  # a number, of which a part is 0
     found = {}
-    for stage, name in enumerate(("at_8K", "at_16K", "at_24K", "at_32K")):
+    for stage, name in zip((0, 1, 2, 5), ("at_8K", "at_16K", "at_24K", "at_32K"), strict=True):
         limited = replace(program, limits=(program.limit(stage * program.every),))
         run = solve(
             RECIPE.replace(select=recipes.GRPO.select, rollout=limited),
@@ -69,9 +74,24 @@ def longer(example: Example) -> Found:
 
 
 def test_stages_of_length_and_of_domain_agree() -> None:
-    stage, program = RECIPE.select.stage, RECIPE.rollout
-    assert [program.limit(place * program.every) // 1024 for place in range(7)] == [8, 16, 24, 32, 24, 32, 32]
-    assert stage.iterations == 4 * program.every, "code begins with its first limit"
+    """Mathematics, mathematics, mathematics, code, code, mathematics for good."""
+    every = RECIPE.rollout.every
+    limits = [RECIPE.rollout.limit(place * every) for place in range(7)]
+    assert limits == [8192, 16384, 24576, 24000, 32768, 32768, 32768]
+    rates = [RECIPE.at(place * every).select.pool.at_most for place in range(7)]
+    assert rates == [1, 1, 6 / 16, 1, 6 / 16, 6 / 16, 6 / 16]
+    tasks, empty = pool(12, ("math", "code")), Forest().freeze()
+    state, domains = RECIPE.at(0).select.stage.initial_state(), []
+    for iteration in range(7 * every):
+        stage = RECIPE.at(iteration).select.stage
+        shares = dict.fromkeys(("math", "code"), 0.0)
+        for mask, share in stage.parts(state, tasks):
+            shares[tasks.domains[int(tasks.column("domain")[mask][0])]] += share
+        domains.append(max(shares, key=shares.__getitem__))
+        assert max(shares.values()) == 1
+        closed = IterationRecord.of(empty, iteration=iteration, pool=tasks)
+        state = stage.next(state, Story().visits(iteration, {0: [1.0]}), closed)
+    assert domains == ["math"] * 3 * every + ["code"] * 2 * every + ["math"] * 2 * every
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -14,12 +14,20 @@ from paper_numbers import Found, PaperExamples, answers, computed
 from riddles import RIGHT, WRONG, solve
 
 from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
 from agentrl_core.engine import Request
+from agentrl_core.loss import Clip, Expert, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.ampo import Taught
 from agentrl_core.rollout import RoundResult
+from agentrl_core.weight import ExpertMask
 
 EXAMPLES = PaperExamples("ampo")
+SCRIPT = recipes.AMPO.replace(
+    advantage=GroupRelative(scale="none"),
+    weight=ExpertMask(),
+    loss=Policy(clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1), aggregate="constant", constant=8192.0, entropy=0.001),
+)
 
 
 def triggers(scores: Value) -> bool:
@@ -27,11 +35,11 @@ def triggers(scores: Value) -> bool:
     return not recipes.AMPO.rollout.solved(RoundResult([None] * len(scores), scores)).any()
 
 
-def credited(*members: Mapping[str, Any]) -> Found:
+def credited(*members: Mapping[str, Any], recipe: Recipe = recipes.AMPO) -> Found:
     """Scores and advantages of a group."""
     whole = [{"path": "1 | 3", **member} for member in members]
     tokens = {"recomputed_logprob": [-1.0] * len(whole)}
-    return dict(computed(recipes.AMPO, ["draw.score", "draw.advantage"], members=whole, columns={"token": tokens}))
+    return dict(computed(recipe, ["draw.score", "draw.advantage"], members=whole, columns={"token": tokens}))
 
 
 @EXAMPLES.by("a failed group of five gets two of three traces")
@@ -51,17 +59,17 @@ def failed(example: Example) -> Found:
     assert traces == [f"1 {RIGHT}", f"3 {RIGHT}"]
     paid, teacher = example.values["R"].tolist(), example.values["teacher"].tolist()
     rewards = [paid[0], teacher[0], paid[2], teacher[1], paid[4]]
-    found = credited(
-        *(
-            {"reward": reward, "unsampled": bool(place % 2), "facts": {"taught": place % 2}}
-            for place, reward in enumerate(rewards)
-        )
-    )
+    members = [
+        {"reward": reward, "unsampled": bool(place % 2), "facts": {"taught": place % 2}}
+        for place, reward in enumerate(rewards)
+    ]
+    found = credited(*members)
     return {
         "trigger": triggers(example.values["R"]),
         "k": len(traces),
         "reward": found["draw.score"],
         "advantage": found["draw.advantage"],
+        "advantage_of_the_script": credited(*members, recipe=SCRIPT)["draw.advantage"],
     }
 
 
@@ -74,39 +82,49 @@ def unscored(example: Example) -> Found:
     return {"trigger": trigger, "advantage": np.append(found[:-1], np.nan)}
 
 
-def mixed(example: Example, teachers: list[Value], old: Value, new: Value, on: float) -> Found:
-    """Sum over rows of the loss, where the recipe has their mean, and the gradient of that sum times L."""
-    given, rows = example.values, len(teachers) + 1
-    recipe: Recipe = given_advantages(recipes.AMPO, constant=float(given["L"])).replace(weight=recipes.AMPO.weight)
+def mixed(example: Example, teachers: list[Value], old: Value, new: Value, on: float, *, script: bool = False) -> Found:
+    """Loss and its gradient; of the script sums over rows, where the recipe has means, and the gradient times L."""
+    given, rows = example.values, (len(teachers) + 1 if script else 1)
+    longest = float(given["L"]) if script else 1.0
+    losses = given_advantages(SCRIPT, constant=longest) if script else given_advantages(recipes.AMPO)
     own = answers([len(each) for each in teachers], [float(given["A_teacher"])] * len(teachers), unsampled=True)
     members = [*own, {**answers([len(new)], [on])[0], "logprobs": old.tolist()}]
-    now = np.concatenate([*teachers, new]).tolist()
-    found = computed(recipe, ["loss", "gradient.logprob"], members=members, policy={"logprob": now})
-    return {"loss": rows * found["loss"], "gradient": rows * given["L"] * found["gradient.logprob"]}
+    found = computed(
+        losses.replace(weight=(SCRIPT if script else recipes.AMPO).weight),
+        ["loss", "gradient.logprob"],
+        members=[{**member, "group": "one", "facts": {"taught": "unsampled" in member}} for member in members],
+        policy={"logprob": np.concatenate([*teachers, new]).tolist()},
+    )
+    return {"loss": rows * found["loss"], "gradient": rows * longest * found["gradient.logprob"]}
 
 
 @EXAMPLES.by("mixed loss of a teacher row of three tokens, a short one and an on-policy row")
 def three_rows(example: Example) -> Found:
     given = example.values
-    teachers = [given["logp_long"], np.ravel(given["logp_short"])]
-    found = mixed(example, teachers, given["old"], given["new"], float(given["A_on"]))
-    return {"loss": found["loss"], "coefficient_of_grad_log_pi": found["gradient"][:3]}
+    rows = [given["logp_long"], np.ravel(given["logp_short"])], given["old"], given["new"], float(given["A_on"])
+    found, script = mixed(example, *rows), mixed(example, *rows, script=True)
+    return {
+        "loss": script["loss"],
+        "coefficient_of_grad_log_pi": script["gradient"][:3],
+        "rows_weighed_alike_without_the_teachers_probability": found["loss"],
+    }
 
 
 @EXAMPLES.by("the second optimizer step clips on-policy tokens and never the teacher's")
 def second_step(example: Example) -> Found:
     assert recipes.AMPO.minibatches == 2
     given = example.values
-    first, second = (
-        mixed(example, [np.log(given["p"][[place]])], given["old"], given[name], float(given["A_on"]))
-        for place, name in enumerate(("old", "second"))
-    )
-    assert second["gradient"][0] != 0, "the teacher's token moves on"
-    return {
-        "first_loss": first["loss"],
-        "second_loss": second["loss"],
-        "on_policy_token_has_gradient": second["gradient"][1:] != 0,
-    }
+    found: Found = {}
+    for place, (step, name) in enumerate((("first", "old"), ("second", "second"))):
+        rows = [np.log(given["p"][[place]])], given["old"], given[name], float(given["A_on"])
+        paper = mixed(example, *rows)
+        found |= {
+            f"{step}_loss": mixed(example, *rows, script=True)["loss"],
+            f"{step}_loss_of_equation_7": paper["loss"],
+            "on_policy_token_has_gradient": paper["gradient"][1:] != 0,
+        }
+        assert paper["gradient"][0] != 0, "the teacher's token moves on"
+    return found
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -51,6 +51,15 @@ def two_policies(example: Example) -> Found:
     return {"loss": loss(sampler, old, new, given), "loss_if_the_sampler_were_the_base": loss(old, sampler, new, given)}
 
 
+@EXAMPLES.by("samples of three tokens and of one")
+def uneven(example: Example) -> Found:
+    counts = example.values["n"].astype(int)
+    members = answers(counts.tolist(), example.values["A"].tolist())
+    columns = {"token": {"recomputed_logprob": [-1.0] * int(counts.sum())}}
+    found = computed(LOSSES, ["loss", "gradient.logprob"], members=members, columns=columns)
+    return {"loss": found["loss"], "gradient_of_a_token": found["gradient.logprob"][[0, -1]]}
+
+
 @EXAMPLES.by("the second optimizer step of a batch clips")
 def later_step(example: Example) -> Found:
     old, second, given = (example.values[name] for name in ("old", "second", "A"))

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from case_files import rollouts
 from common_examples import CommonExamples, advantages
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
 from riddles import in_turn, solve
 
 from agentrl_core import recipes
+from agentrl_core.component import IterationRecord
 from agentrl_core.recipes.arrol import PruneRunning
 
 EXAMPLES = PaperExamples("arrol")
@@ -38,6 +40,24 @@ def survival(example: Example) -> Found:
         "expected_kept": len(run.drawn),
         "expected_right": chances @ given["p"],
     }
+
+
+@EXAMPLES.by("bins of the calibration over two iterations")
+def calibration(example: Example) -> Found:
+    """Finished rollouts whose scores lie in three bins, and the probabilities of three new ones."""
+    given, program, found = example.values, replace(PROGRAM, bins=3), {}
+    state, scores = program.initial_state(), np.array([0.1, 0.5, 1.0])
+    for iteration, name in enumerate(("", "_next")):
+        right, seen = (given[f"{kind}{name}"].astype(int) for kind in ("right", "seen"))
+        members = [
+            {"path": "1 | 3", "reward": 7, "success": bool(at < right[place]), "facts": {"quality": scores[place]}}
+            for place in range(3)
+            for at in range(seen[place])
+        ]
+        unknown = [{"path": "1 | 3", "reward": 7, "success": True}]
+        state = program.next(state, IterationRecord.of(rollouts(members + unknown, iteration)))
+        found[f"posterior{name}"] = program.posterior(state, scores)
+    return found
 
 
 @EXAMPLES.by("advantages of what stayed")

@@ -7,18 +7,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from arithmetic import Value
+from case_files import rollouts
 from common_examples import CommonExamples, advantages, given_advantages
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 from pools import Story, pool
 
 from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import IterationRecord
+from agentrl_core.loss import Clip, Policy
+from agentrl_core.recipe import Recipe
 from agentrl_core.select.tracker import Candidates
 
 EXAMPLES = PaperExamples("dots")
 CommonExamples(EXAMPLES, recipes.DOTS, but=["one rollout of four has no score (convention)"])
 SELECT = recipes.DOTS.select
 LOSSES = given_advantages(recipes.DOTS)
+CODE = recipes.DOTS.replace(advantage=GroupRelative(), loss=Policy(clip=Clip(center="proximal")))
+CODE_LOSSES = given_advantages(CODE)
 
 
 def rate(rewards: list[float]) -> Value:
@@ -27,7 +34,7 @@ def rate(rewards: list[float]) -> Value:
     return SELECT.track.next(SELECT.track.initial_state(), visits)["rates"]
 
 
-def loss(example: Example, new: str, old: str) -> Value:
+def loss(example: Example, new: str, old: str, losses: Recipe = LOSSES) -> Value:
     """Loss of answers of one token."""
     given = {name: example.values[name].tolist() for name in ("mu", old, new, "A")}
     members = [
@@ -35,7 +42,7 @@ def loss(example: Example, new: str, old: str) -> Value:
         for member, logprob in zip(answers([1] * len(given["A"]), given["A"]), given["mu"], strict=True)
     ]
     columns = {"token": {"proximal_logprob": given[old]}}
-    return computed(LOSSES, ["loss"], members=members, columns=columns, policy={"logprob": given[new]})["loss"]
+    return computed(losses, ["loss"], members=members, columns=columns, policy={"logprob": given[new]})["loss"]
 
 
 @EXAMPLES.by("difficulty of a reference question with a failed rollout")
@@ -70,12 +77,40 @@ def choice(example: Example) -> Found:
     }
 
 
-@EXAMPLES.by("clip around the policy of the step, not around the sampler")
-def proximal(example: Example) -> Found:
+@EXAMPLES.by("clip around 1 in the paper, around the policy of the step in the code")
+def off_policy(example: Example) -> Found:
+    return {"loss": loss(example, "new", "old"), "loss_of_the_code": loss(example, "new", "old", CODE_LOSSES)}
+
+
+@EXAMPLES.by("a mean over tokens and then over rollouts")
+def uneven(example: Example) -> Found:
+    counts = example.values["n"].astype(int)
+    members = answers(counts.tolist(), example.values["A"].tolist())
+    columns = {"token": {"proximal_logprob": [-1.0] * int(counts.sum())}}
+    found, code = (
+        computed(losses, ["loss", "gradient.logprob"], members=members, columns=columns)
+        for losses in (LOSSES, CODE_LOSSES)
+    )
     return {
-        "loss": loss(example, "new", "old"),
-        "loss_of_a_clip_around_1": loss(example, "new", "mu"),
+        "loss": found["loss"],
+        "loss_of_the_code": code["loss"],
+        "gradient_of_a_token": found["gradient.logprob"][[0, -1]],
     }
+
+
+@EXAMPLES.by("which groups are stored")
+def stored(example: Example) -> Found:
+    """Groups of eight with these success rates, in the memory after their iteration."""
+    rates, size = example.values["rate"], 8
+    members = [
+        {"group": f"{place}", "path": "1 | 3", "reward": float(at < size * rate)}
+        for place, rate in enumerate(rates)
+        for at in range(size)
+    ]
+    batch = recipes.DOTS.credit(rollouts(members, 0))
+    state = recipes.DOTS.replay.next(recipes.DOTS.replay.initial_state(), IterationRecord.of(batch))
+    kept = state["memory"]["trajectory_id"]
+    return {"stored": np.isin(np.arange(len(rates)) * size, np.asarray(kept))}
 
 
 @EXAMPLES.by("second optimizer step of a fresh batch")
@@ -86,7 +121,13 @@ def later_step(example: Example) -> Found:
 @EXAMPLES.by("advantages of groups of five and of three")
 def groups(example: Example) -> Found:
     one, other = advantages(recipes.DOTS, example.values["R"], example.values["S"])
-    return {"advantage_a_n_minus_1": one, "advantage_b_n_minus_1": other}
+    code = advantages(CODE, example.values["R"], example.values["S"])
+    return {
+        "advantage_a": one,
+        "advantage_b": other,
+        "advantage_a_of_the_code": code[0],
+        "advantage_b_of_the_code": code[1],
+    }
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)
