@@ -23,7 +23,7 @@ Equations:
     - C3, off-policy token loss: `Expert(0.1)`, the policy's own probability.
     - C4, mixed loss of the code: `weight=ExpertMask()` and `Policy(clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1),
       aggregate="constant", constant=8192.0, entropy=0.001)`: a sum over all tokens, and a dual clip.
-    - 7, mixed objective of the paper: `TwoMeans`; f of the policy's probability alone, as the script.
+    - 7, mixed objective of the paper: `SeparateMeans`; f of the policy's probability alone, as the script.
 
 Differs:
     - Ratio of traces: p over the teacher's probability in equation 7; here p, as C3, since a teacher's probabilities
@@ -143,15 +143,15 @@ class AtLeastOne(BatchComponent):
 
 
 @dataclass(frozen=True)
-class TwoMeans(BatchComponent):
+class SeparateMeans(BatchComponent):
     """Give traces and rollouts of a group means of their own, in a loss that is the mean over draws.
 
     The weight of a draw of n tokens, of N draws in K groups, is N / (K N_off) if it was `taught`, else
     N n / (K T_on): the loss is then the mean over groups of a mean over traces and a mean over tokens.
 
     Example:
-        >>> from agentrl_core.recipes.ampo import TwoMeans
-        >>> TwoMeans().makes
+        >>> from agentrl_core.recipes.ampo import SeparateMeans
+        >>> SeparateMeans().makes
         (draw('weight'),)
     """
 
@@ -177,7 +177,7 @@ AMPO = Recipe(
     rollout=Taught(),
     reward=(OutcomeScore(), AtLeastOne()),
     advantage=GroupRelative(),
-    weight=(ExpertMask(), TwoMeans()),
+    weight=(ExpertMask(), SeparateMeans()),
     loss=Policy(clip=Clip(0.2, 0.2), expert=Expert(0.1), aggregate="sequence_mean", entropy=0.001),
     minibatches=2,
     old_logprob="recomputed",
