@@ -116,9 +116,11 @@ def check(case: str, found: Any, ranks: int) -> None:
         assert found["parameters"] > 1e-3, case
         return
     # Losses have the number of ranks as a factor. In bf16, three times a gradient rounds otherwise than the gradient
-    # itself. That is no error: powers of two are exact, and two and four ranks end within 1e-6.
+    # itself. That is no error: powers of two are exact, and two and four ranks end within 1e-5.
     is_rounded = "autocast" in case and ranks == 3
-    assert found["parameters"] < (1e-3 if is_rounded else 1e-6), (case, found)
+    # A processor may round products in bf16 by the number of their rows.
+    near = 1e-5 if "autocast" in case else 1e-6
+    assert found["parameters"] < (1e-3 if is_rounded else near), (case, found)
     assert max(found["gradients"], found["metrics"]) < (1e-2 if is_rounded else 1e-6), (case, found)
     if "skip" in case:
         assert found["steps"] == [False, False, True]
