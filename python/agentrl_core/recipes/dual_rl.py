@@ -18,7 +18,7 @@ Equations:
     - C4, critic: its target is `return` of `Gae(lam=0.0)`; there are no networks of actions, and no Huber loss of them.
     - C5, actor: `ExponentialWeight` and `Imitation(tokens="imitation")`.
     - C6, slow critics: left out: `value` is that of the critic before the update. In your own loop, move a copy with
-      `schedule.SyncModel("critic", "target", mix=0.005, unit="steps")` and annotate `value` with it.
+      `schedule.SyncModel("critic", "target", mix=0.005, unit="steps", own_steps=True)` and annotate `value` with it.
 
 Differs:
     - Divergence: total variation with lambda 0.8, one of the README's two settings; its other one is chi-squared with

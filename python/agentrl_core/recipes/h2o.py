@@ -207,5 +207,5 @@ H2O = Recipe(
     advantage=SlowTargets(),
     weight=SimulatorTrust(),
     loss=(Train(TrustedValue("step_mean"), model="critic"), Policy()),
-    hooks=SyncModel("critic", "target", mix=0.005, unit="steps"),
+    hooks=SyncModel("critic", "target", mix=0.005, unit="steps", own_steps=True),
 )
