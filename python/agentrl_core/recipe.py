@@ -511,7 +511,8 @@ class Recipe:
                 try:
                     chain = tuple(find_component(f"agentrl_core.{PHASES[key]}", link) for link in links)
                 except RecipeError as error:
-                    raise type(error)(f"recipe {name!r}: {error}") from None
+                    place = "" if key in str(error) else f"{key}: "
+                    raise type(error)(f"recipe {name!r}: {place}{error}") from None
                 values[key] = chain if isinstance(value, list) else chain[0]
             else:
                 values[key] = value

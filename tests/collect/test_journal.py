@@ -142,5 +142,5 @@ def test_digests_are_those_of_parts_behind_their_lengths() -> None:
 
 def test_effects_are_what_a_new_process_reads() -> None:
     assert plain_value((1, {"a": 2.5}), "judge") == [1, {"a": 2.5}]
-    with pytest.raises(InvalidInputError, match=r"judge returned .*, which cannot be stored"):
+    with pytest.raises(InvalidInputError, match=r"judge returned .*, a value which cannot be stored"):
         plain_value({1, 2}, "judge")

@@ -291,5 +291,5 @@ def test_a_critic_of_steps_is_read_and_trained_before_each_action() -> None:
     assert total == pytest.approx((0.9**2 + 0.1**2) / 4)
     assert Value(level="step").of_steps
     assert not Value().of_steps
-    with pytest.raises(InvalidInputError, match="level is 'turn'; give 'node_token' or 'step'"):
+    with pytest.raises(InvalidInputError, match="level is 'turn'; give 'node_token', 'step' or 'draw'"):
         annotate(batch, "value", last, level="turn")  # type: ignore[arg-type]
