@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import Recipe
+from agentrl_core import Recipe, returns
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
 from agentrl_core.loss import Policy, Tokens, Train, WeightedLoss, metric_sums
 from agentrl_core.schedule import SyncModel
@@ -86,9 +86,9 @@ class SlowTargets(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the columns `return` and `advantage` on steps."""
         rows = Rows(batch, "step")
-        goes_on = np.append(rows.draws[1:] == rows.draws[:-1], False)[: len(rows)]
-        ahead = np.where(goes_on, np.append(rows.values("target_value")[1:], 0.0)[: len(rows)], 0.0)
-        returned = np.where(rows.valid, np.nan_to_num(rows.values("reward"), nan=0.0) + self.gamma * ahead, 0.0)
+        reward, slow = (np.nan_to_num(rows.values(name), nan=0.0) for name in ("reward", "target_value"))
+        _, returned = returns.gae(reward, slow, rows.draws, gamma=self.gamma, lam=0.0)
+        returned = np.where(rows.valid, returned, 0.0)
         advantage = np.where(rows.valid, returned - rows.values("value"), 0.0)
         return rows.write(advantage=advantage, **{"return": returned})
 
