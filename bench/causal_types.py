@@ -152,9 +152,9 @@ def differences(model: nn.Module, rows: list[Tensor], layout: PackLayout, wanted
 def compared(found: Any, wanted: Any) -> dict[str, float]:
     """The largest differences of log-probs, entropies and gradients.
 
-    A gradient is compared with the parameter's largest, at least a thousandth of the model's. What is below a millionth
-    of the model's is rounding alone, such as that of the keys' biases, which softmax cancels: it is compared with the
-    model's largest.
+    The difference of a gradient is divided by the parameter's largest gradient, or by a thousandth of the model's if
+    that is larger. A gradient below a millionth of the model's largest is rounding alone, such as that of a bias of
+    keys, which softmax cancels: its difference is divided by the model's largest.
     """
     largest = {name: float(gradient.abs().max()) for name, gradient in wanted[2].items()}
     whole = max(largest.values())

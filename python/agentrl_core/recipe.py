@@ -310,7 +310,7 @@ class Recipe:
 
     @property
     def needs_losses(self) -> bool:
-        """Whether a component learns from what each draw lost: close the iteration with `updates.with_losses()`."""
+        """Whether a component learns from the losses of draws: close the iteration with `updates.with_losses()`."""
         return any(link.needs_losses for phase in PHASES for link in self.chain(phase))
 
     def next_states(self, states: Mapping[str, State], closed: IterationRecord) -> dict[str, State]:
@@ -417,7 +417,7 @@ class Recipe:
             stage: stage of the losses; see `loss.Train`.
             seed: for the order of draws in minibatches.
             models: PyTorch models by name, which hooks of the recipe modify, or None.
-            draw_losses: record what each draw loses, for `Updates.with_losses`. In the layout `tree`, branches then
+            draw_losses: record the loss of each draw, for `Updates.with_losses`. In the layout `tree`, branches then
                 have rows of their own for the tokens that they share. None: if the recipe needs it (`needs_losses`).
 
         Raises:

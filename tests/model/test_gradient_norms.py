@@ -26,10 +26,10 @@ def by_hand(batch: Batch, model: nn.Module) -> list[float]:
         total = torch.zeros((), dtype=torch.float64)
         for number, step in enumerate(range(steps[draw], steps[draw + 1])):
             own = slice(tokens[step], tokens[step + 1])
-            said = columns["token"][own].astype(int).tolist()
-            logits = model(input_ids=torch.tensor([before[number] + said])).logits[0, len(before[number]) - 1 : -1]
+            action = columns["token"][own].astype(int).tolist()
+            logits = model(input_ids=torch.tensor([before[number] + action])).logits[0, len(before[number]) - 1 : -1]
             scaled = logits * torch.tensor(columns["inverse_temperature"][own], dtype=torch.float64)[:, None]
-            chosen = scaled.log_softmax(-1).gather(1, torch.tensor(said)[:, None])[:, 0]
+            chosen = scaled.log_softmax(-1).gather(1, torch.tensor(action)[:, None])[:, 0]
             total = total + chosen[torch.tensor(columns["trainable"][own] != 0)].sum()
         total.backward()
         squares = sum(float((each.grad**2).sum()) for each in model.parameters() if each.requires_grad)

@@ -104,7 +104,7 @@ class Component:
 
     @property
     def needs_losses(self) -> bool:
-        """Whether its `next` reads what each draw lost in the updates, the column of `Updates.with_losses`."""
+        """Whether its `next` reads the losses of draws, the column of `Updates.with_losses`."""
         return False
 
     @classmethod

@@ -94,7 +94,7 @@ class _About(HintSource):
     place: int = 0
 
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
-        """What the source has about this attempt."""
+        """Ask the source for guidance about this attempt."""
         return await self.source.hint(group, of[self.place : self.place + 1])
 
 

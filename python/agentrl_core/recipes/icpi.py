@@ -53,12 +53,12 @@ from agentrl_core.component import IterationRecord, State, option
 from agentrl_core.loss import Policy
 from agentrl_core.rollout import Branch, Group, TextMemory, ask_agent, read_notes
 
-_SAID = {
+_ANSWERS = {
     "done": re.compile(r"\s*(yes|no)\b", re.IGNORECASE),
     "reward": re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:$|;)"),
     "next": re.compile(r"\s*(\S.*)"),
 }
-"""The predictions of the world, as they begin an answer."""
+"""How an answer of the world begins, by what it predicts."""
 
 
 class _Transition(NamedTuple):
@@ -70,8 +70,8 @@ class _Transition(NamedTuple):
     done: bool
     after: str
 
-    def told(self, predicted: str) -> str:
-        """It as a line of a prompt for one of the predictions."""
+    def line(self, predicted: str) -> str:
+        """Return the line of a prompt that shows this transition, for one of the predictions."""
         outcome = {"done": "yes" if self.done else "no", "reward": f"{self.reward:g}", "next": self.after}
         return f"{_asked(self.before, self.action, predicted)} {outcome[predicted]}"
 
@@ -216,12 +216,12 @@ class Imagine(TextMemory):
     async def _predicted(
         self, branch: Branch, predicted: str, examples: Sequence[_Transition], state: str, action: str
     ) -> str | None:
-        lines = [each.told(predicted) for each in examples]
+        lines = [each.line(predicted) for each in examples]
         question = "\n".join([*lines, _asked(state, action, predicted)])
         for _ in range(self.tries):
-            said = _SAID[predicted].match(await self._ask(branch, "world", question))
-            if said is not None:
-                return said[1]
+            answer = _ANSWERS[predicted].match(await self._ask(branch, "world", question))
+            if answer is not None:
+                return answer[1]
         return None
 
     def balanced(self, seen: Sequence[_Transition], by: Callable[[_Transition], object]) -> list[_Transition]:

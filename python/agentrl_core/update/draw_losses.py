@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class DrawLosses:
-    """What each draw of a batch loses, as the mean over the steps that it is in.
+    """The loss of each draw of a batch: the mean over the optimizer steps that train it.
 
     Where every term of a loss is linear in the weights of its rows, the derivative of the loss by a factor on the
     weights of a row is the part that the row has in it. The parts of a draw, times the number of draws of the step, are
@@ -60,7 +60,7 @@ class DrawLosses:
 
 
 class RecordedUpdate(Update):
-    """An optimizer step that also records what its draws lose."""
+    """An optimizer step that also records the losses of its draws."""
 
     def __init__(self, *arguments: Any, draw_losses: DrawLosses) -> None:
         super().__init__(*arguments)

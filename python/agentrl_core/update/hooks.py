@@ -96,7 +96,7 @@ class HookRunner:
         self._models = dict(models)
         self._actions = recipe.at(iteration, states).components("hooks")
         self._followed = {place: each for place, each in recipe.controllers.items() if each.every == "step"}
-        self._said: list[dict[str, float]] = []
+        self._of_steps: list[dict[str, float]] = []
         self._changed: dict[str, None] = {}
         self._before = int(states.get(STEPS, {}).get("steps", 0))
         self._own = {"policy": self._before, **states.get(STEPS, {}).get("own", {})}
@@ -124,11 +124,13 @@ class HookRunner:
     def step(self, update: Update, optimizer: Optimizer) -> bool:
         """Step an optimizer subject to hooks, and clear the gradients; return whether it was stepped."""
         self.taken += 1
-        said = update.metrics() if self.listens else {}
+        metrics = update.metrics() if self.listens else {}
         due = [
             action
             for place, action in self._actions
-            if action.acts_in_step and getattr(action, "model", "") == update.model and self._holds(place, action, said)
+            if action.acts_in_step
+            and getattr(action, "model", "") == update.model
+            and self._holds(place, action, metrics)
         ]
         factors = [action.factor(self._weights(getattr(action, "column", ""), update)) for action in due]
         skipped = any(factor is None for factor in factors)
@@ -155,18 +157,18 @@ class HookRunner:
 
     def end_step(self, update: Update) -> None:
         """End a step: move controllers by its metrics, and run step hooks."""
-        said = update.metrics() if self.listens else {}
+        metrics = update.metrics() if self.listens else {}
         self._own[update.model] = self._own.get(update.model, 0) + 1
         for place, action in self._after_steps():
             own = self._own_number(action, update.model)
             if action.unit == "iterations" or own == 0:
                 continue
-            if self._holds(place, action, said, own):
+            if self._holds(place, action, metrics, own):
                 self._do(action, own or self._before + self.steps, self._models)
         if self._followed:
-            self._said.append(said)
+            self._of_steps.append(metrics)
             for place, controller in self._followed.items():
-                self._states[place] = controller.moved(self._state(place, controller), said)
+                self._states[place] = controller.moved(self._state(place, controller), metrics)
             self._actions = self._now().components("hooks")
 
     def _now(self) -> RecipeHooks:
@@ -184,9 +186,9 @@ class HookRunner:
         number = self._iteration + 1
         return [(place, each) for place, each in self._actions if isinstance(each, RepeatStage) and each.is_due(number)]
 
-    def goes_on(self, place: str, repeat: RepeatStage, said: Mapping[str, float]) -> bool:
+    def goes_on(self, place: str, repeat: RepeatStage, metrics: Mapping[str, float]) -> bool:
         """Return whether to run another pass, by the metrics of the last one."""
-        return repeat.when is None or self._value(place, repeat.when, said) != 0.0
+        return repeat.when is None or self._value(place, repeat.when, metrics) != 0.0
 
     def finish(self, metrics: Mapping[str, float], models: Mapping[str, Any]) -> HookResult:
         """Run the iteration hooks.
@@ -217,8 +219,8 @@ class HookRunner:
         """Return metrics of the steps: the number of steps through `Update.step`, and what controllers read in each."""
         kept: dict[str, Any] = {"stepped": float(self.taken)} if self.taken else {}
         names = dict.fromkeys(name for controller in self._followed.values() for name in controller.reads)
-        if self._said:
-            kept["steps"] = {name: [said.get(name) for said in self._said] for name in names}
+        if self._of_steps:
+            kept["steps"] = {name: [metrics.get(name) for metrics in self._of_steps] for name in names}
         return kept
 
     def _after_steps(self) -> list[tuple[str, Hook]]:
@@ -232,16 +234,16 @@ class HookRunner:
             return None
         return self._own[model] if action.source == model else 0
 
-    def _holds(self, place: str, action: Hook, said: Mapping[str, float], own: int | None = None) -> bool:
+    def _holds(self, place: str, action: Hook, metrics: Mapping[str, float], own: int | None = None) -> bool:
         numbers = {"steps": self._before + self.steps, "steps_of_iteration": self.steps}
         number = own or numbers.get(action.unit, self._iteration + 1)
-        return action.is_due(number) and (action.when is None or self._value(place, action.when, said) != 0.0)
+        return action.is_due(number) and (action.when is None or self._value(place, action.when, metrics) != 0.0)
 
-    def _value(self, place: str, when: Controller, said: Mapping[str, float]) -> float:
+    def _value(self, place: str, when: Controller, metrics: Mapping[str, float]) -> float:
         """Return a controller's value from the latest metrics."""
-        if when.every == "step" and f"{place}.when" in self._states and self._said:
+        if when.every == "step" and f"{place}.when" in self._states and self._of_steps:
             return when.value(self._states[f"{place}.when"])
-        return when.value(when.moved(self._state(f"{place}.when", when), said))
+        return when.value(when.moved(self._state(f"{place}.when", when), metrics))
 
     def _state(self, place: str, controller: Controller) -> State:
         return self._states.get(place) or controller.initial_state()

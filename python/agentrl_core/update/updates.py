@@ -136,12 +136,12 @@ class Updates:
         return found if self.between is None else {**found, **self.between.metrics()}
 
     def with_losses(self, model: str = "policy") -> Batch:
-        """Return the batch with the draw column `loss`: what each draw lost in the steps of a model.
+        """Return the batch with the draw column `loss`: the loss of each draw in the steps of a model.
 
         A draw's loss is the part that its tokens have in the loss of a step, times the number of draws of the step, so
         that the mean over the step's draws is the loss of the step; with `sequence_mean` it is the mean over the tokens
-        of the draw. It is the mean over the steps that the draw was in, added up over the losses of the model. NaN for
-        a draw that no step trained. On several ranks every rank has to call it.
+        of the draw. It is the mean over the steps that trained the draw, without repeated passes, added up over the
+        losses of the model. NaN for a draw that no step trained. On several ranks every rank has to call it.
 
         Args:
             model: name of the model.
