@@ -51,7 +51,7 @@ def rollouts(processor: Any, *, swapped: bool = False, store: Any = None) -> arl
         act(trajectory, "cd", 1.3)
         forest.finish(trajectory, reward=float(member))
     forest.add_group(1, "read")
-    for member, text in enumerate(("no picture", "one")):
+    for member, text in enumerate(("no picture, " * 6, "one")):
         trajectory = forest.start(1, member)
         images = [third] if member else []
         show(trajectory, "prompt", [{"role": "user", "content": [text, *images]}], images)
