@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
+from agentrl_core.engine.attention_windows import windows_of
 from agentrl_core.engine.base import Request, Sampling, Segment, TopLogprobs
 from agentrl_core.engine.grouped_attention import grouped_attention
 from agentrl_core.engine.kv_cache import KVCache
@@ -44,6 +45,7 @@ class RunningBatch:
 
     def __init__(self, model: Any, requests: Mapping[int, Request], kept: PrefixCache | None = None) -> None:
         self._model = model
+        self._windows = windows_of(model)
         self._kept = kept
         self._requests = list(requests.values())
         samplings = [_without_limit(request.sampling) for request in self._requests]
@@ -65,7 +67,7 @@ class RunningBatch:
         self._rows["cached"][np.unique(prompt_of_row, return_index=True)[1]] = known
         token = torch.tensor([int(prompt[-1]) for prompt in prompts], device=model.device)
         logits = self._next_logits(token, computed)
-        self._cache = KVCache(np.empty(0, np.int64), model.device, model.dtype)
+        self._cache = self._cache_of(np.empty(0, np.int64))
         self._cache.join(computed, prompt_of_row)
         self._token = token
         self._first_logits: torch.Tensor | None = logits[torch.from_numpy(prompt_of_row).to(model.device)]
@@ -212,10 +214,13 @@ class RunningBatch:
                         self._kept.keep(tokens, own)
                     computed[level[row].prompt] += count - found[row][1]
         found = [self._known(prompt, shared) for prompt in prompts]
-        cache = KVCache(np.array([len(prompt) for prompt in prompts]), self._model.device, self._model.dtype)
+        cache = self._cache_of(np.array([len(prompt) for prompt in prompts]))
         for rows, layers in self._computed(prompts, found):
             cache.fill(rows, layers)
         return cache, np.array([count for _, count in found], np.int64) - computed
+
+    def _cache_of(self, lengths: NDArray[np.int64]) -> KVCache:
+        return KVCache(lengths, self._model.device, self._model.dtype, self._windows)
 
     def _known(self, tokens: NDArray[np.int32], shared: PrefixCache) -> tuple[Layers, int]:
         """Return keys and values of the longest beginning that is cached or shared, and its number of tokens."""
@@ -257,7 +262,7 @@ class RunningBatch:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the keys and values of rows whose beginnings are known."""
         lengths = np.array([layers[0][0].shape[1] for layers in known], np.int64)
-        cache = KVCache(lengths, self._model.device, self._model.dtype)
+        cache = self._cache_of(lengths)
         for row, layers in enumerate(known):
             cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in layers))
         positions, mask = cache.begin_step(ids.shape[1])

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from agentrl_core.engine.adapters import adapter_states
+from agentrl_core.engine.attention_windows import windows_of
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat, ends_of
 from agentrl_core.engine.continuous_batching import ContinuousBatching
@@ -46,7 +47,8 @@ class Transformers(ContinuousBatching):
     autocast of other threads.
 
     Args:
-        model: a decoder with full attention in every layer (Llama, Qwen2, Qwen3 and their like).
+        model: a decoder whose layers attend to all earlier tokens or to a window of them (Llama, Qwen, Mistral, Gemma
+            and their like).
         tokenizer: its tokenizer with a chat template. None: the one saved at `model.name_or_path`.
         device: move the model there first. None: keep its device.
         copy: sample from a copy of the model, which changes
@@ -61,8 +63,8 @@ class Transformers(ContinuousBatching):
     Raises:
         InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template;
             prefix_cache_bytes is negative.
-        UnsupportedError: the model attends through a sliding window, or by an attention implementation other than sdpa
-            and eager; or its weights lie on several ranks.
+        UnsupportedError: the model has layers of another kind, or an attention implementation other than sdpa and
+            eager, or caps attention scores in sdpa, which leaves them out; or its weights lie on several ranks.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
@@ -111,7 +113,7 @@ class Transformers(ContinuousBatching):
         self._kept = PrefixCache(prefix_cache_bytes) if prefix_cache_bytes and not batch_invariant else None
         self._stamp: object = None
         """Key of the weights by which the cached keys and values were computed."""
-        _check_attention(self.model)
+        windows_of(self.model)
 
     @property
     def precision(self) -> int | None:
@@ -218,20 +220,3 @@ def _tokenizer_of(model: PreTrainedModel) -> Any:
             f"Transformers: no tokenizer is given and none is found at model.name_or_path {path!r}; "
             f"pass tokenizer= or load the model from a directory that holds one"
         ) from error
-
-
-def _check_attention(model: Any) -> None:
-    config = model.config.get_text_config()
-    layer_types = getattr(config, "layer_types", None)
-    windowed = set(layer_types or ()) - {"full_attention"}
-    if windowed or (layer_types is None and getattr(config, "sliding_window", None)):
-        raise UnsupportedError(
-            f"Transformers: {type(model).__name__} has layers without full attention "
-            f"({sorted(windowed) or 'a sliding window'}); generate with engine.Vllm"
-        )
-    implementation = config._attn_implementation  # noqa: SLF001 -- transformers has no public name for it
-    if implementation not in ("sdpa", "eager"):
-        raise UnsupportedError(
-            f"Transformers: the model's attention implementation is {implementation!r}; "
-            f"load it with attn_implementation='sdpa'"
-        )
