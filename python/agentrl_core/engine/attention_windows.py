@@ -55,7 +55,7 @@ def windows_of(model: Any) -> Windows:
 
 
 def masks_of(
-    windows: Windows, positions: torch.Tensor, count: int, dtype: torch.dtype
+    windows: Windows, positions: torch.Tensor, count: int, dtype: torch.dtype, blocks: torch.Tensor | None = None
 ) -> torch.Tensor | dict[str, torch.Tensor]:
     """Return the additive mask of new tokens over `count` slots, [B, 1, new tokens, count]; by type if there are types.
 
@@ -64,9 +64,13 @@ def masks_of(
         positions: slots of the new tokens, [B, new tokens].
         count: of slots.
         dtype: of the mask.
+        blocks: int64 [B, new tokens]: tokens of a block see each other inside their window; 0: in none.
     """
     slots = torch.arange(count, device=positions.device)
     later = slots > positions[:, :, None]
+    if blocks is not None:
+        of_slot = blocks.new_zeros(len(blocks), count).scatter(1, positions, blocks)
+        later &= (blocks[:, :, None] != of_slot[:, None]) | (blocks == 0)[:, :, None]
     masks: dict[str, torch.Tensor] = {}
     for kind, window in windows.items():
         unseen = later if window is None else later | (slots <= positions[:, :, None] - window)

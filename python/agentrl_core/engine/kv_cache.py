@@ -96,8 +96,10 @@ class KVCache(Cache):
         self._set_rows()
         return order
 
-    def begin_step(self, count: int = 1) -> tuple[torch.Tensor, torch.Tensor | dict[str, torch.Tensor]]:
-        """Make room for `count` more tokens in each row.
+    def begin_step(
+        self, count: int = 1, blocks: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | dict[str, torch.Tensor]]:
+        """Make room for `count` more tokens in each row, some of which may be blocks of `masks_of`.
 
         Returns:
             Positions of the new tokens [B, count], and what each may see: additive mask [B, 1, count, longest], by type
@@ -108,7 +110,7 @@ class KVCache(Cache):
             for layer, old in enumerate(store):
                 store[layer] = _grown(old, len(self.lengths), len(self.lengths), self._longest)
         self._positions = self._position[:, None] + torch.arange(count, device=self._device)
-        return self._positions, masks_of(self._windows, self._positions, self._longest, self._dtype)
+        return self._positions, masks_of(self._windows, self._positions, self._longest, self._dtype, blocks)
 
     def end_step(self, counts: NDArray[np.int64] | None = None) -> None:
         """Advance every row by one token, or by a number each with padding after them."""
