@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,10 +197,6 @@ class Forks(rollout.Rollout):
             await fork.turn()
         with pytest.raises(InvalidInputError, match="token=3 is inside images, which cannot be split"):
             branch.position(3)
-        with pytest.raises(UnsupportedError, match="rewrite does not support images"):
-            await branch.rewrite([*branch.prompt_messages])
-        with pytest.raises(UnsupportedError, match="with_prompt does not support images"):
-            branch.with_prompt(None)
         branch.rollback(first.begin)
         assert len(branch.path.images) == 2
         await branch.rewrite(["In words: two pictures."])
@@ -222,6 +219,97 @@ def test_forks_and_rollbacks_show_what_lies_before_them() -> None:
     assert all(len(request.images) == request.tokens.tolist().count(IMAGE) for request in requests)
     seen = sorted(len(request.images) for request in requests)
     assert seen == [0, 1, 2, 2, 3, 3, 3, 4, 4]
+
+
+def sequences_of(batch: arl.Batch) -> list[tuple[list[int], list[bytes]]]:
+    """Tokens and images of each sequence that is trained."""
+    plan = batch.plan(np.arange(batch.num_draws), 100_000)
+    found = []
+    for index, pack in enumerate(plan):
+        hashes, sequence, image = plan.images(index)
+        assert len(set(hashes)) == len(hashes)
+        assert sequence.tolist() == sorted(sequence.tolist())
+        for place, (begin, end) in enumerate(itertools.pairwise(pack.cu_seqlens.tolist())):
+            own = [hashes[each] for each in image[sequence == place]]
+            found.append((pack.input_ids[begin:end].tolist(), own))
+    return found
+
+
+class Rewrites(rollout.Rollout):
+    """Contexts whose images were exchanged, moved, repeated and left out."""
+
+    async def branch(self, branch: Branch) -> None:
+        first = await branch.turn()
+        asked, one, two = branch.prompt_messages, picture(5000), picture(5001)
+        await branch.rewrite([*asked, first, {"role": "tool", "content": ["Other:", one]}])
+        assert branch.path.images == (*images_of(asked), one)
+        second = await branch.turn()
+        fork = branch.fork(second.begin)
+        assert fork.path.images == branch.path.images[:3]
+        await branch.rewrite([*reversed_images(asked), second, {"role": "tool", "content": [two, "and", one]}])
+        assert branch.path.images == (*reversed(images_of(asked)), two, one)
+        while not branch.over:
+            await branch.turn()
+        while not fork.over:
+            await fork.turn()
+
+
+def images_of(messages: Any) -> tuple[Image, ...]:
+    return tuple(part for message in messages for part in message["content"] if isinstance(part, Image))
+
+
+def reversed_images(messages: Any) -> Any:
+    images = list(images_of(messages))
+    return [
+        {**each, "content": [images.pop() if isinstance(part, Image) else part for part in each["content"]]}
+        if not isinstance(each["content"], str)
+        else each
+        for each in messages
+    ]
+
+
+@pytest.mark.parametrize("program", [Rewrites(), rollout.ObservationWindow(observations=1, turns=2)])
+def test_rewritten_contexts_show_their_own_images(program: rollout.Rollout) -> None:
+    """What is trained shows the same images as the request that it was sampled from."""
+    requests: list[Request] = []
+
+    def says(request: Request) -> str:
+        requests.append(request)
+        return "a" * (1 + request.seed % 5)
+
+    batch = arl.Collector(scripted(says), Gallery(), recipes.GRPO.replace(rollout=program), task_pool=4)(
+        tasks=2, group_size=2
+    )
+    shown = {}
+    for request in requests:
+        assert len(request.images) == request.tokens.tolist().count(IMAGE)
+        shown[tuple(request.tokens.tolist()), tuple(image.sha256 for image in request.images)] = True
+    sequences = sequences_of(batch)
+    assert len(sequences) > batch.num_draws
+    for tokens, hashes in sequences:
+        assert tokens.count(IMAGE) == len(hashes)
+        begins = [key for key in shown if list(key[0]) == tokens[: len(key[0])]]
+        assert any(list(key[1]) == hashes for key in begins), "the last request of the sequence has its images"
+    assert all(batch.blob(each) for _, hashes in sequences for each in hashes)
+
+
+class OtherPrompt(rollout.Rollout):
+    """The same actions after a prompt with another picture, then after that of the environment."""
+
+    async def branch(self, branch: Branch) -> None:
+        while not branch.over:
+            await branch.turn()
+        later = branch.path.images[2:]
+        other = branch.with_prompt([{"role": "user", "content": [picture(6000), "Now."]}])
+        assert other.path.images == (picture(6000), *later)
+        assert other.with_prompt(None).path.images == branch.path.images
+
+
+def test_another_prompt_shows_its_own_images() -> None:
+    collect = arl.Collector(scripted(), Gallery(), recipes.GRPO.replace(rollout=OtherPrompt()), task_pool=4)
+    batch = collect(tasks=1, group_size=2)
+    for tokens, hashes in sequences_of(batch):
+        assert tokens.count(IMAGE) == len(hashes) > 2
 
 
 def test_an_engine_that_takes_no_images_is_refused_by_name() -> None:

@@ -15,9 +15,9 @@ PROGRAM = Path(__file__).parents[1] / "support" / "wrapped_ranks.py"
 SLOW = ["fsdp2-head", "ddp-lora", "fsdp1", "fsdp2", "fsdp2-root", "fsdp2-lora", "accelerate"]
 
 
-def report(mode: str) -> Any:
+def report(mode: str, program: Path = PROGRAM) -> Any:
     done = subprocess.run(
-        [sys.executable, PROGRAM, mode],
+        [sys.executable, program, mode],
         capture_output=True,
         text=True,
         check=False,
@@ -46,3 +46,13 @@ def test_gradients_and_columns_are_those_of_one_process(mode: str) -> None:
 )
 def test_what_would_be_wrong_is_refused(mode: str, message: str) -> None:
     assert message in report(mode)
+
+
+@pytest.mark.parametrize(
+    "mode", ["gemma3 ddp", pytest.param("qwen2_5_vl ddp", marks=pytest.mark.slow), "gemma3 fsdp2"]
+)
+def test_images_on_ranks_are_those_of_one_process(mode: str) -> None:
+    found = report(mode, PROGRAM.with_name("images_on_ranks.py"))
+    assert isinstance(found, dict), found
+    assert found.pop("without images") == 1, "a rank has a pack without images beside one with images"
+    assert max(found.values()) < 1e-6, found

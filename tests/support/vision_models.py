@@ -164,10 +164,57 @@ def _gemma3() -> tuple[Any, Any]:
     return transformers.Gemma3ForConditionalGeneration(config), processor
 
 
+def _llava_onevision() -> tuple[Any, Any]:
+    tokenizer = _tokenizer("<image>", "<image>", ["<video>"])
+    pinpoints = [[28, 56], [56, 28], [56, 56]]
+    config = transformers.LlavaOnevisionConfig(
+        vision_config={**SIGLIP, "model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14, "vision_use_head": False},
+        text_config={**TEXT, "vocab_size": len(tokenizer), "model_type": "qwen2"},
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        video_token_id=tokenizer.convert_tokens_to_ids("<video>"),
+        image_grid_pinpoints=pinpoints,
+        vision_feature_select_strategy="full",
+        vision_feature_layer=-1,
+    )
+    pixels = {"size": {"height": 28, "width": 28}, "image_grid_pinpoints": pinpoints}
+    processor = transformers.LlavaOnevisionProcessor(
+        transformers.LlavaOnevisionImageProcessor(**pixels),
+        tokenizer,
+        transformers.LlavaOnevisionVideoProcessor(size={"height": 28, "width": 28}),
+        num_image_tokens=4,
+        vision_feature_select_strategy="full",
+        chat_template=tokenizer.chat_template,
+    )
+    return transformers.LlavaOnevisionForConditionalGeneration(config), processor
+
+
+def _internvl() -> tuple[Any, Any]:
+    tokens = ["<img>", "</img>", "<video>"]
+    names = {"context_image_token": "<IMG_CONTEXT>", "start_image_token": "<img>", "end_image_token": "</img>"}
+    tokenizer = _tokenizer("<IMG_CONTEXT>", "<IMG_CONTEXT>", tokens, **names, video_token="<video>")
+    config = transformers.InternVLConfig(
+        vision_config={**SIGLIP, "image_size": [28, 28], "patch_size": [7, 7]},
+        text_config={**TEXT, "vocab_size": len(tokenizer), "model_type": "qwen2"},
+        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        image_seq_length=4,
+    )
+    processor = transformers.InternVLProcessor(
+        transformers.GotOcr2ImageProcessor(size={"height": 28, "width": 28}, max_patches=4),
+        tokenizer,
+        transformers.InternVLVideoProcessor(size={"height": 28, "width": 28}),
+        image_seq_length=4,
+        chat_template=tokenizer.chat_template,
+    )
+    return transformers.InternVLForConditionalGeneration(config), processor
+
+
 FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "qwen2_5_vl": _qwen2_5_vl,
     "smolvlm": lambda: _idefics("SmolVLM"),
     "idefics3": lambda: _idefics("Idefics3"),
     "gemma3": _gemma3,
     "qwen3_vl": _qwen3_vl,
+    "llava_onevision": _llava_onevision,
+    "internvl": _internvl,
 }

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import agentrl_core as arl
 from agentrl_core import loss, recipes
 
+Result = Callable[[str, int, str], dict[str, float]]
+"""The result of a rank, from a mode, the rank and the file at which the ranks meet."""
 CASES = [
     (layout, way) for layout in ("tree", "sequence", "padded") for way in ("run", "fused", "annotate", "checkpointed")
 ]
@@ -137,12 +140,12 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     return found
 
 
-def run_rank(mode: str, rank: int, folder: str) -> None:
+def run_rank(mode: str, rank: int, folder: str, result: Result) -> None:
     """Write the result of a rank."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     try:
-        report: Any = compare(mode, rank, f"{folder}/meeting")
+        report: Any = result(mode, rank, f"{folder}/meeting")
     except arl.exceptions.AgentRLError as error:
         report = f"{type(error).__name__}: {error}"
     except BaseException:  # noqa: BLE001 - the test shows it
@@ -150,7 +153,7 @@ def run_rank(mode: str, rank: int, folder: str) -> None:
     Path(folder, str(rank)).write_text(json.dumps(report), encoding="utf-8")
 
 
-def run_ranks(mode: str) -> Any:
+def run_ranks(mode: str, result: Result = compare) -> Any:
     """The result of rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         children = []
@@ -161,7 +164,7 @@ def run_ranks(mode: str) -> Any:
                 os.environ.update(
                     RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT="0"
                 )
-                run_rank(mode, rank, folder)
+                run_rank(mode, rank, folder, result)
                 os._exit(0)
             children.append(child)
         for child in children:

@@ -266,11 +266,12 @@ impl Forest {
         py: Python<'_>,
         trajectory: Whole<i64>,
         tokens: Bound<'_, PyAny>,
+        blobs: Option<Vec<Vec<u8>>>,
         state: Option<Vec<u8>>,
     ) -> PyResult<i64> {
         let trajectory = trajectory.named("trajectory")?;
-        let tokens = self::tokens("tokens", &tokens)?;
-        self.with(py, |forest| forest.with_prompt(trajectory, tokens, state.as_deref()))
+        let (tokens, blobs) = (self::tokens("tokens", &tokens)?, hashes(blobs)?);
+        self.with(py, |forest| forest.with_prompt(trajectory, tokens, blobs, state.as_deref()))
     }
 
     fn rollback(
@@ -295,11 +296,14 @@ impl Forest {
         py: Python<'_>,
         trajectory: Whole<i64>,
         tokens: Bound<'_, PyAny>,
+        images: Vec<(u32, Vec<u8>)>,
         state: Option<Vec<u8>>,
     ) -> PyResult<u32> {
         let trajectory = trajectory.named("trajectory")?;
         let tokens = self::tokens("tokens", &tokens)?;
-        self.with(py, |forest| forest.rewrite(trajectory, &tokens, state.as_deref()))
+        let (places, blobs): (Vec<_>, Vec<_>) = images.into_iter().unzip();
+        let images: Vec<_> = places.into_iter().zip(hashes(Some(blobs))?).collect();
+        self.with(py, |forest| forest.rewrite(trajectory, &tokens, &images, state.as_deref()))
     }
 
     #[pyo3(signature = (trajectory, *, reward=None, rewards=None, success=None, info=None, status="finished".into(),

@@ -204,7 +204,14 @@ def splice(
     return forest._core.splice(prefix, node, end, suffix, from_node, start)
 
 
-def with_prompt(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
+def with_prompt(
+    forest: ForestCore,
+    trajectory: int,
+    tokens: Tokens,
+    *,
+    blobs: Sequence[bytes] | None = None,
+    state: bytes | str | None = None,
+) -> int:
     """Copy the actions of a trajectory after another prompt, and return the handle of the new trajectory.
 
     Use it to train actions sampled with a demonstration or a hint as if they were sampled without. All nodes from the
@@ -215,6 +222,7 @@ def with_prompt(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: b
     Args:
         trajectory: handle, running or ended.
         tokens: the other prompt, at least one token.
+        blobs: blobs of its tokens, such as images, by the hash from `add_blob`.
         state: identity of the state before the first action; None: unchanged.
 
     Raises:
@@ -231,7 +239,8 @@ def with_prompt(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: b
         >>> forest.tokens(forest.with_prompt(shown, [1])).tolist()
         [1, 2, 3]
     """
-    return forest._core.under(trajectory, tokens, None if state is None else columns.as_bytes(state, "state"))
+    key = None if state is None else columns.as_bytes(state, "state")
+    return forest._core.under(trajectory, tokens, None if blobs is None else list(blobs), key)
 
 
 def rollback(forest: ForestCore, trajectory: int, node: int, end: int | None = None) -> int:
@@ -275,7 +284,14 @@ def replace(forest: ForestCore, trajectory: int, by: int) -> None:
     forest._core.replace(trajectory, by)
 
 
-def rewrite(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
+def rewrite(
+    forest: ForestCore,
+    trajectory: int,
+    tokens: Tokens,
+    *,
+    images: Sequence[tuple[int, bytes]] = (),
+    state: bytes | str | None = None,
+) -> int:
     """Change the context of a trajectory (memory, summary, window, sub-agent), and return the number of shared tokens.
 
     The context forks from the trajectory's path at the first differing token. Its rest is one node of kind `injected`:
@@ -285,6 +301,8 @@ def rewrite(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: bytes
     Args:
         trajectory: handle; an open action is closed.
         tokens: the whole context, at least one token.
+        images: images that the context shows, in order: the place of the first token of each, and its hash from
+            `add_blob`. A node with images is shared whole, with the same images, or not at all.
         state: identity of the next state; None: unchanged.
 
     Example:
@@ -302,7 +320,8 @@ def rewrite(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: bytes
         >>> pack.input_ids.tolist(), pack.cu_seqlens.tolist()
         ([1, 2, 3, 4, 1, 2, 9], [0, 4, 7])
     """
-    return forest._core.rewrite(trajectory, tokens, None if state is None else columns.as_bytes(state, "state"))
+    key = None if state is None else columns.as_bytes(state, "state")
+    return forest._core.rewrite(trajectory, tokens, list(images), key)
 
 
 def prune(forest: ForestCore, trajectory: int, reason: str, *, gradient_only: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from agentrl_core.env.base import Content
 from agentrl_core.env.image import images_in
 from agentrl_core.env.runtime.validation import checked_content
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.multi_agent import AgentView, SharedEpisode
 from agentrl_core.rollout.runtime import RunningEpisode
 from agentrl_core.rollout.token_path import Position, TokenPath
@@ -233,14 +233,13 @@ class Branch(Trajectory):
         self.path.flush()
         ordinal, tools = self._ordinal_at(0), self.episode.tools
         content = self.episode.observation if prompt is None else checked_content(prompt, "with_prompt: prompt")
-        if images_in(content):
-            raise UnsupportedError(f"branch {self.name}: with_prompt does not support images; give a text prompt")
         chat = self._runtime.chat(self.agent)
         tokens = chat.prompt(content, tools=tools) if tools else chat.prompt(content)
-        handle = self._runtime.forest.with_prompt(self.handle, tokens)
+        images = images_in(content)
+        handle = self._runtime.forest.with_prompt(self.handle, tokens, blobs=self.path.blobs(images))
         path = TokenPath(f"{self.name}.0.{ordinal}", self._runtime.forest, chat, handle)
         begin = self.turns[0].begin
-        path.told(len(tokens), self.path, begin, self.group.number)
+        path.told(len(tokens), images, self.path, begin, self.group.number)
         child = self._child(path, 0, ordinal, self.episode)
         child.record = self.record.whole()
         self.group.on_fork(self, child, None, None, operation="replace")
@@ -295,11 +294,13 @@ class Branch(Trajectory):
         await self._prompted()
         self._check_running()
         items = [item.index if isinstance(item, Turn) else item for item in context]
-        tokens, begins = self.path.context(items, self.episode.tools)
-        shared = self._runtime.forest.rewrite(self.handle, tokens, state=self.state_key)
+        tokens, begins, shown = self.path.context(items, self.episode.tools)
+        # The images of a message are shared together, so it is enough to know where they begin.
+        images = [(begin, blob) for begin, _, images in shown for blob in self.path.blobs(images)]
+        shared = self._runtime.forest.rewrite(self.handle, tokens, images=images, state=self.state_key)
         self._runtime.grew(shared, shared=True)
         self._runtime.grew(len(tokens) - shared, shared=False)
-        self.path.rewritten(len(tokens), begins)
+        self.path.rewritten(len(tokens), begins, shown)
         self.group.log_decision("replace", self, self.path.here)
 
     def _child(self, path: TokenPath, tokens: int, ordinal: int, episode: RunningEpisode) -> Branch:

@@ -14,6 +14,7 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Context, StepResult
 from agentrl_core.env.episode import StepRecord
+from agentrl_core.env.image import images_in
 from agentrl_core.exceptions import DataError
 from agentrl_core.rollout.token_path import TokenPath
 
@@ -189,7 +190,8 @@ class BranchConversations:
             path.use_options(context.chat_template_kwargs)
             tokens = self._whole(context, observation)
             path.restart(answer, acted, len(tokens))
-            forest.rewrite(path.handle, tokens, state=answer.state_key)
+            images = [(0, blob) for blob in path.blobs(images_in(observation))]
+            forest.rewrite(path.handle, tokens, images=images, state=answer.state_key)
         else:
             path.go_on(answer, acted)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Action, Content, as_messages
 from agentrl_core.env.episode import StepRecord
 from agentrl_core.env.image import Image, images_in
-from agentrl_core.exceptions import DataError, InvalidInputError, UnsupportedError
+from agentrl_core.exceptions import DataError, InvalidInputError
 from agentrl_core.operators import columns
 
 if TYPE_CHECKING:
@@ -46,6 +46,24 @@ class Position:
             value = getattr(self, name)
             if isinstance(value, np.integer):  # sums of small NumPy integers overflow
                 object.__setattr__(self, name, int(value))
+
+
+Shown = tuple[int, int, tuple[Image, ...]]
+"""Images, and the range of the tokens of their message."""
+
+
+class NewContext(NamedTuple):
+    """A context that takes the place of another one.
+
+    Attributes:
+        tokens: all its tokens.
+        begins: where its turns begin.
+        images: its images, by message.
+    """
+
+    tokens: NDArray[np.int32]
+    begins: dict[int, int]
+    images: list[Shown]
 
 
 _NOTHING: tuple[Content, NDArray[np.int32]] = "", np.empty(0, np.int32)
@@ -92,8 +110,8 @@ class TokenPath:
         """The last decoded part of the open action, and the text up to its end."""
         self._counted = 0
         """Number of counted tokens."""
-        self._images: list[tuple[int, int, tuple[Image, ...]]] = []
-        """Nodes with images, and their token ranges."""
+        self._images: list[Shown] = []
+        """Parts of the context with images, and their token ranges."""
         self.spans: dict[int, tuple[int, int]] = {}
 
     @property
@@ -240,7 +258,7 @@ class TokenPath:
     ) -> None:
         """Append a node with its images."""
         if images:
-            options["blobs"] = [self._forest.add_blob(image.content) for image in images]
+            options["blobs"] = self.blobs(images)
             self._images.append((self.length, self.length + len(tokens), images))
         node = self._forest.append(self.handle, tokens, kind=kind, **options)
         self.first = node if self.first is None else self.first
@@ -353,8 +371,8 @@ class TokenPath:
             first = end
         raise InvalidInputError(f"branch {self.name}: place token={token}; give a whole number from 1 to {first}")
 
-    def context(self, items: Sequence[Content | int], tools: Any) -> tuple[NDArray[np.int32], dict[int, int]]:
-        """Return the tokens of a new context from messages and turns of this path by number, and the turns' positions.
+    def context(self, items: Sequence[Content | int], tools: Any) -> NewContext:
+        """Return a new context from messages and turns of this path by number.
 
         Raises:
             InvalidInputError: it does not start and end with a message, two turns have no message between them, or a
@@ -365,6 +383,7 @@ class TokenPath:
         pieces: list[NDArray[np.int32]] = []
         said: list[Content] = []
         begins: dict[int, int] = {}
+        shown: list[Shown] = []
         for item in [*items, None]:
             if item is not None and not isinstance(item, int):
                 said.append(item)
@@ -375,15 +394,13 @@ class TokenPath:
                     "start and end the context with a message, and put one between two turns"
                 )
             content, said = _together(said), []
-            if images_in(content):
-                raise UnsupportedError(
-                    f"branch {self.name}: rewrite does not support images; describe them in text, or extend the "
-                    f"context, which keeps earlier images"
-                )
+            begin = sum(map(len, pieces))
             if pieces:
                 pieces.append(self._observed(content, pieces[-1]))
             else:
                 pieces.append(self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content))
+            if images := images_in(content):
+                shown.append((begin, begin + len(pieces[-1]), images))
             if item is not None:
                 if item not in self.spans:
                     raise InvalidInputError(
@@ -393,22 +410,27 @@ class TokenPath:
                 begin, end = self.spans[item]
                 begins[item] = sum(map(len, pieces))
                 pieces.append(own[begin:end])
-        return np.concatenate(pieces), begins
+        return NewContext(np.concatenate(pieces), begins, shown)
 
-    def rewritten(self, length: int, begins: Mapping[int, int]) -> None:
-        """Switch to a new context, with the starts of turns in `begins`."""
+    def blobs(self, images: Sequence[Image]) -> list[bytes]:
+        """Store images, and return their hashes."""
+        return [self._forest.add_blob(image.content) for image in images]
+
+    def rewritten(self, length: int, begins: Mapping[int, int], images: Sequence[Shown] = ()) -> None:
+        """Switch to a new context, with the starts of turns in `begins` and its images."""
         lengths = {turn: end - begin for turn, (begin, end) in self.spans.items()}
         self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
         self._said, self._answer, self.open = [], None, []
-        self._nodes, self._images = [(None, length)], []
+        self._nodes, self._images = [(None, length)], list(images)
         self._counted = length
         self.here = self._end()
 
     def restart(self, answer: StepRecord, acted: int, length: int) -> None:
-        """Close the open action; the next context is complete, with this number of tokens."""
+        """Close the open action; the answer is the next context, with this number of tokens."""
         self.go_on(answer, acted)
         self._ends.append(self._end())
-        self.rewritten(length, {})
+        images = images_in(answer.outcome.observation or "")
+        self.rewritten(length, {}, [(0, length, images)] if images else [])
 
     def copy(self, handle: int, place: Position, name: str, begin: Position | None = None) -> TokenPath:
         """Return the path of a fork at a place; `begin` is the start of the action that it may split."""
@@ -449,9 +471,10 @@ class TokenPath:
             f"branch {self.name} has no tokens after token {token}; give a place before its end, in its current context"
         )
 
-    def told(self, prompt: int, other: TokenPath, begin: Position, group: int) -> None:
-        """Record another prompt, and the end of another path after it."""
+    def told(self, prompt: int, images: tuple[Image, ...], other: TokenPath, begin: Position, group: int) -> None:
+        """Record another prompt with its images, and the end of another path after it."""
         self._nodes = [(None, prompt)]
+        self._images = [(0, prompt, images)] if images else []
         self.carry_on(other, begin, group)
         first = self._forest.tree(group).path(cast("int", self._nodes[-1][0]))[0]
         self._nodes[0] = (int(first), prompt)

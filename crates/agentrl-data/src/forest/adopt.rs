@@ -1,6 +1,7 @@
 //! Stored trajectories taken into a live tree, so that they can be forked, continued and spliced.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Int32Type, Int64Type, TimestampMicrosecondType, UInt8Type, UInt32Type};
@@ -45,7 +46,8 @@ impl Forest {
         let adopted = entry.adopt(batch, trajectory, source)?;
         let paths = entry.trajectories[adopted].tips().flat_map(|tip| entry.path(Some(tip)));
         let needed = paths.map(|(node, _)| &entry.nodes[node]).flat_map(|node| &node.content.blobs);
-        let held: Vec<_> = needed.filter_map(|hash| Some((*hash, batch.blobs().get(hash)?.clone()))).collect();
+        let held: Vec<_> =
+            needed.filter_map(|hash| Some((*hash, Arc::from(batch.blob(hash).ok()?.as_ref())))).collect();
         let adopted = handle(entry.key, adopted);
         self.base = base;
         self.blobs.extend(held);

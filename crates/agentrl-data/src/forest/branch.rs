@@ -4,7 +4,7 @@ use agentrl_compute::hash::hash_bytes;
 
 use super::steps::{OpenStep, Step};
 use super::trajectory::{Lineage, Note, Ordinal, Trajectory};
-use super::{Forest, Group, GroupHandle, Handle, NewNode, Place, StepOutcome, handle, split};
+use super::{BlobHash, Forest, Group, GroupHandle, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Kind, Status};
 use crate::{Error, Result};
 
@@ -202,11 +202,27 @@ impl Forest {
     ///
     /// The context enters the tree where it first differs from the trajectory's own path; the rest is one node of kind
     /// injected, so generated text that it repeats is not trained again. The state acted on next is `state`, or else what
-    /// it was. Returns the number of tokens that are shared.
-    pub fn rewrite(&mut self, trajectory: Handle, tokens: &[i32], state: Option<&[u8]>) -> Result<u32> {
+    /// it was. `images` are the blobs that the context shows, each with the place of its first token: a node with images is
+    /// shared whole, with the same images, or not at all. Returns the number of tokens that are shared.
+    pub fn rewrite(
+        &mut self,
+        trajectory: Handle,
+        tokens: &[i32],
+        images: &[(u32, BlobHash)],
+        state: Option<&[u8]>,
+    ) -> Result<u32> {
         let (_, index) = split(trajectory);
         let group = self.live_group(trajectory)?;
-        NewNode::new(Kind::Injected, tokens.to_vec()).check()?;
+        let mut all = NewNode::new(Kind::Injected, tokens.to_vec());
+        all.blobs = images.iter().map(|&(_, hash)| hash).collect();
+        all.check()?;
+        self.check_blobs(&all)?;
+        if let Some(&(place, _)) = images.iter().find(|&&(place, _)| place as usize >= tokens.len()) {
+            return Err(Error::invalid(format!(
+                "an image begins at token {place}, but the context has {} tokens; give the place of its first token",
+                tokens.len()
+            )));
+        }
         if i32::try_from(tokens.len()).is_err() {
             return Err(Error::overflow(format!(
                 "tokens has {} values; a path has at most {}",
@@ -217,8 +233,15 @@ impl Forest {
         let tip = group.trajectories[index].tip;
         let (mut place, mut shared) = (None, 0);
         for (node, used) in group.path(tip) {
-            let own = &group.nodes[node].content.tokens[..used as usize];
-            let same = own.iter().zip(&tokens[shared..]).take_while(|(mine, other)| mine == other).count();
+            let content = &group.nodes[node].content;
+            let own = &content.tokens[..used as usize];
+            let mut same = own.iter().zip(&tokens[shared..]).take_while(|(mine, other)| mine == other).count();
+            let within = shared..shared + same;
+            let shown = images.iter().filter(|(place, _)| within.contains(&(*place as usize))).map(|(_, hash)| hash);
+            let is_whole = same == content.tokens.len();
+            if !(content.blobs.is_empty() || is_whole) || !shown.eq(&content.blobs) {
+                same = 0;
+            }
             shared += same;
             if same > 0 {
                 place = Some((node, same as u32));
@@ -237,7 +260,10 @@ impl Forest {
         }
         entry.state_key = Some(state_key);
         if shared < tokens.len() {
-            group.attach(index, NewNode::new(Kind::Injected, tokens[shared..].to_vec()));
+            let mut rest = NewNode::new(Kind::Injected, tokens[shared..].to_vec());
+            let later = images.iter().filter(|(place, _)| *place as usize >= shared);
+            rest.blobs = later.map(|&(_, hash)| hash).collect();
+            group.attach(index, rest);
         }
         Ok(shared as u32)
     }

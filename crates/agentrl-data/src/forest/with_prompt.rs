@@ -3,7 +3,7 @@
 use agentrl_compute::hash::hash_bytes;
 
 use super::branch::ForkPoint;
-use super::{Forest, Handle, NewNode, handle, split};
+use super::{BlobHash, Forest, Handle, NewNode, handle, split};
 use crate::schema::Kind;
 use crate::{Error, Result};
 
@@ -15,11 +15,19 @@ impl Forest {
     /// because they were not sampled after this prompt, and the steps with their rewards. The state that
     /// the first action acts on is `state`, or else what it was. The new trajectory goes on running, a child of the old one
     /// without a token in common.
-    pub fn with_prompt(&mut self, trajectory: Handle, tokens: Vec<i32>, state: Option<&[u8]>) -> Result<Handle> {
+    pub fn with_prompt(
+        &mut self,
+        trajectory: Handle,
+        tokens: Vec<i32>,
+        blobs: Vec<BlobHash>,
+        state: Option<&[u8]>,
+    ) -> Result<Handle> {
         let (key, index) = split(trajectory);
         let group = self.group(trajectory)?;
-        let prompt = NewNode::prompt(tokens);
+        let mut prompt = NewNode::prompt(tokens);
+        prompt.blobs = blobs;
         prompt.check()?;
+        self.check_blobs(&prompt)?;
         let entry = &group.trajectories[index];
         if entry.context() > 0 {
             return Err(Error::invalid(format!(

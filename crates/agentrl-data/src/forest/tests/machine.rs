@@ -113,7 +113,7 @@ fn rewrite(forest: &mut Forest, handle: Handle, model: &mut Model, kept: usize, 
     let mut tokens = model.path()[..kept].to_vec();
     tokens.extend(vec![6; usize::from(count)]);
     let shared = model.path().iter().zip(&tokens).take_while(|(a, b)| a == b).count();
-    assert_eq!(forest.rewrite(handle, &tokens, None).unwrap() as usize, shared);
+    assert_eq!(forest.rewrite(handle, &tokens, &[], None).unwrap() as usize, shared);
     model.close(None);
     let (nodes, path) = (model.nodes.last().unwrap().clone(), model.path().clone());
     if shared < path.len() {

@@ -42,13 +42,13 @@ fn a_rewritten_context_is_a_sequence_of_its_own() -> Result<()> {
     acted(&mut forest, trajectory, 10, 0.5);
     forest.append(trajectory, NewNode { state: Some(b"room".to_vec()), ..NewNode::observation(vec![3]) })?;
     // The new context repeats the prompt and the first generated token, then differs.
-    assert_eq!(forest.rewrite(trajectory, &[1, 2, 10, 7, 8], None)?, 3);
+    assert_eq!(forest.rewrite(trajectory, &[1, 2, 10, 7, 8], &[], None)?, 3);
     assert_eq!(forest.tokens(trajectory)?, [1, 2, 10, 7, 8]);
     acted(&mut forest, trajectory, 20, 0.0);
     forest.append(trajectory, NewNode::observation(vec![4]))?;
     acted(&mut forest, trajectory, 30, 1.0);
     // A window: only the beginning is left.
-    assert_eq!(forest.rewrite(trajectory, &[1, 2], Some(b"cut"))?, 2);
+    assert_eq!(forest.rewrite(trajectory, &[1, 2], &[], Some(b"cut"))?, 2);
     acted(&mut forest, trajectory, 40, 0.0);
     forest.finish(trajectory, Finish::default())?;
     let batch = forest.freeze()?;
@@ -80,7 +80,7 @@ fn a_fork_of_a_rewritten_trajectory_keeps_the_steps_before_it() -> Result<()> {
     let trunk = forest.start(0, 0)?;
     let prompt = forest.append(trunk, NewNode::prompt(vec![1, 2]))?;
     let first = acted(&mut forest, trunk, 10, 0.5);
-    forest.rewrite(trunk, &[1, 9], None)?;
+    forest.rewrite(trunk, &[1, 9], &[], None)?;
     let second = acted(&mut forest, trunk, 20, 0.5);
     let branches = [
         (forest.fork(trunk, None, None)?, vec![10, 11, 20, 21, 50, 51]),

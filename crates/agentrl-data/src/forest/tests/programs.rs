@@ -234,10 +234,10 @@ fn actions_are_told_behind_another_prompt() -> Result<()> {
     forest.append(shown, NewNode::action(vec![21], vec![-0.5]))?;
     forest.step(shown, &StepOutcome { reward: Some(1.0), terminated: true, ..StepOutcome::default() })?;
     forest.finish(shown, Finish { reward: Some(1.0), ..Finish::default() })?;
-    let told = forest.with_prompt(shown, vec![1, 2], None)?;
+    let told = forest.with_prompt(shown, vec![1, 2], vec![], None)?;
     assert_eq!(forest.tokens(told)?, [1, 2, 10, 11, 3, 20, 21]);
     forest.finish(told, Finish { reward: Some(1.0), ..Finish::default() })?;
-    let elsewhere = forest.with_prompt(shown, vec![1, 2], Some(b"hall"))?;
+    let elsewhere = forest.with_prompt(shown, vec![1, 2], vec![], Some(b"hall"))?;
     forest.finish(elsewhere, Finish { status: Status::Aborted, ..Finish::default() })?;
     let batch = forest.freeze()?;
     assert_eq!(tokens(&batch), [40, 41, 10, 11, 20, 21, 10, 11, 20, 21]);
@@ -270,15 +270,15 @@ fn what_has_no_action_or_no_single_prompt_is_not_told_behind_another() -> Result
     let (first, second) = grown(&mut forest, 0);
     let silent = forest.start(0, 9)?;
     forest.append(silent, NewNode::prompt(vec![1]))?;
-    assert!(message(forest.with_prompt(silent, vec![5], None)).contains("has no action"));
-    assert!(message(forest.with_prompt(first, vec![], None)).contains("tokens is empty"));
-    assert!(message(forest.with_prompt(first, vec![-4], None)).contains("tokens[0] is -4"));
-    forest.rewrite(second, &[1, 9], None)?;
-    assert!(message(forest.with_prompt(second, vec![5], None)).contains("was rewritten"));
+    assert!(message(forest.with_prompt(silent, vec![5], vec![], None)).contains("has no action"));
+    assert!(message(forest.with_prompt(first, vec![], vec![], None)).contains("tokens is empty"));
+    assert!(message(forest.with_prompt(first, vec![-4], vec![], None)).contains("tokens[0] is -4"));
+    forest.rewrite(second, &[1, 9], &[], None)?;
+    assert!(message(forest.with_prompt(second, vec![5], vec![], None)).contains("was rewritten"));
     assert_eq!(forest.frontier(None)?.trajectory.len(), 3, "nothing was begun");
     // An action that is not closed goes on.
     forest.append(first, NewNode::action(vec![22], vec![-0.5]))?;
-    let told = forest.with_prompt(first, vec![5], None)?;
+    let told = forest.with_prompt(first, vec![5], vec![], None)?;
     forest.append(told, NewNode::action(vec![23], vec![-0.5]))?;
     forest.finish(told, Finish::default())?;
     forest.abort();

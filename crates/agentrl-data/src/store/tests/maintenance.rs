@@ -202,7 +202,7 @@ fn rewritten(iteration: i64, stored: Option<(&Batch, i64)>) -> Batch {
         match member {
             0 => {
                 forest.step(trajectory, &paid).unwrap();
-                assert_eq!(forest.rewrite(trajectory, &[1, 9, 9, 9], None).unwrap(), 1);
+                assert_eq!(forest.rewrite(trajectory, &[1, 9, 9, 9], &[], None).unwrap(), 1);
                 act(&mut forest, trajectory, vec![7]);
                 running.push(trajectory);
             }

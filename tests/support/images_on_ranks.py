@@ -1,0 +1,70 @@
+"""Gradients and columns of rollouts with images on two ranks, compared with one process; prints JSON.
+
+A mode is a family and a wrapper, such as `gemma3 ddp`. Some packs of a rank show no image.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from shown_rollouts import rollouts, rows_of
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from vision_models import build
+from wrapped_ranks import gradients, run_ranks
+
+import agentrl_core as arl
+from agentrl_core import loss, recipes
+
+RECIPE = recipes.GRPO.replace(loss=loss.Policy(entropy=0.01))
+
+
+def differentiate(model: Any, processor: Any, batch: arl.Batch) -> set[bool]:
+    """Add the gradients of an update; return which of the packs show images: some, or none."""
+    (update,), shows = RECIPE.updates(batch), set()
+    most = max(len(row.tokens) for row in rows_of(batch))
+    for pack in update.pack(max_tokens=most, model=model, processor=processor):
+        shows.add(pack.images is not None and bool(pack.images.hashes))
+        update.loss(pack.run(model), pack).backward()
+    return shows
+
+
+def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
+    """The largest differences; also which packs of this rank show images."""
+    family, wrapper = mode.split()
+    alone, processor = build(family)
+    batch = rollouts(processor)
+    differentiate(alone, processor, batch)
+    wanted = gradients(alone)
+    column = arl.annotate(batch, "reference_logprob", alone, processor=processor)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    model: Any = build(family)[0]
+    if wrapper == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    else:
+        for layer in (*model.get_decoder().layers, model):
+            fully_shard(layer)
+    shows = differentiate(model, processor, batch)
+    every: list[Any] = [None, None]
+    dist.all_gather_object(every, shows)
+    found, size = gradients(model), max(float(each.abs().max()) for each in wanted.values())
+    assert found.keys() == wanted.keys()
+    other = arl.annotate(batch, "reference_logprob", model, processor=processor)
+    both = [torch.from_numpy(each.column("reference_logprob", "token").copy()) for each in (column, other)]
+    return {
+        "gradient": max(_distance(found[name], wanted[name]) for name in wanted) / size,
+        "column": _distance(*both),
+        "without images": float(False in every[0] | every[1]),
+    }
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max())
+
+
+if __name__ == "__main__":
+    json.dump({mode: run_ranks(mode, compare) for mode in sys.argv[1:]}, sys.stdout)
