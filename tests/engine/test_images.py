@@ -2,13 +2,12 @@
 
 import asyncio
 import functools
-import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image as Picture
+from looking import SAMPLING, agrees, looking, outcomes, pictures
 from vision_models import build, screenshot
 
 from agentrl_core import engine
@@ -18,52 +17,6 @@ from agentrl_core.env import Image
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 FAMILIES = ["qwen2_5_vl", "smolvlm", "idefics3", "gemma3", "qwen3_vl"]
-SIZES = [(56, 56), (84, 56), (56, 112), (64, 64)]
-SAMPLING = Sampling(max_tokens=8)
-
-
-def pictures(*seeds):
-    """Screenshots whose sizes, and with them their numbers of tokens, differ."""
-    return [screenshot(seed, *SIZES[seed % len(SIZES)]) for seed in seeds]
-
-
-def looking(generate, texts, images, seed, sampling=SAMPLING):
-    """A request of one turn: texts with images between them."""
-    content = [part for pair in zip(texts, images, strict=False) for part in pair] + list(texts[len(images) :])
-    tokens = generate.chat.prompt([{"role": "user", "content": content}])
-    return Request(tokens, seed, sampling, images=tuple(images))
-
-
-def plain(model, processor, request, segment, sampling=SAMPLING):
-    """Log-probs of a segment by the model's own forward with pixels, by nothing of the package."""
-    ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
-    config = model.config
-    token = config.image_token_id
-    given = {}
-    if request.images:
-        shown = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in request.images]
-        nested = [shown] if "Idefics3" in type(processor).__name__ or "SmolVLM" in type(processor).__name__ else shown
-        given = dict(processor.image_processor(images=nested, return_tensors="pt"))
-        given = {name: value for name, value in given.items() if torch.is_tensor(value) and name != "num_crops"}
-    if "qwen" in config.model_type:
-        given["mm_token_type_ids"] = (ids == token).long()
-    if config.model_type == "gemma3":
-        given["token_type_ids"] = (ids == token).long()
-    with torch.no_grad():
-        logits = model(ids, **given).logits[0, len(request.tokens) - 1 : -1].double() / sampling.temperature
-    for name in ("image_token_id", "video_token_id"):
-        if isinstance(getattr(config, name, None), int):
-            logits[:, getattr(config, name)] = -torch.inf
-    log_p = torch.log_softmax(logits, -1)
-    entropy = torch.special.entr(log_p.exp()).sum(-1)
-    return log_p.gather(-1, torch.from_numpy(segment.tokens.astype(np.int64))[:, None])[:, 0].numpy(), entropy.numpy()
-
-
-def agrees(model, processor, requests, segments):
-    for request, segment in zip(requests, segments, strict=True):
-        logprobs, entropies = plain(model, processor, request, segment, request.sampling)
-        np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
-        np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -202,15 +155,6 @@ def test_images_without_a_token_between_them():
     agrees(model, processor, requests[::-1], generate_all(generate, requests[::-1]))
     [again] = generate_all(generate, [request(4, two, one)])
     assert again.cached_tokens == 70
-
-
-def outcomes(generate, requests):
-    """Segments, and errors of those that failed."""
-
-    async def each():
-        return await asyncio.gather(*map(generate.generate, requests), return_exceptions=True)
-
-    return asyncio.run(each())
 
 
 def test_wrong_images_cost_their_own_request_alone():
