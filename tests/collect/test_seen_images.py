@@ -35,7 +35,7 @@ class Counted(engine.Transformers):
 def agrees(batch: Any, model: Any, processor: Any) -> None:
     """The log-probs of the engine are those of the model that is trained."""
     known = arl.annotate(batch, "recomputed_logprob", model, processor=processor)
-    sampled = np.asarray(batch.column("logprob", "token"))
+    sampled = np.asarray(batch.column("behaviour_logprob", "token"))
     assert np.isfinite(sampled).sum() > 20
     np.testing.assert_allclose(known.column("recomputed_logprob", "token"), sampled, atol=1e-4)
 
