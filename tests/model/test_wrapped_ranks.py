@@ -48,9 +48,7 @@ def test_what_would_be_wrong_is_refused(mode: str, message: str) -> None:
     assert message in report(mode)
 
 
-@pytest.mark.parametrize(
-    "mode", ["gemma3 ddp", pytest.param("qwen2_5_vl ddp", marks=pytest.mark.slow), "gemma3 fsdp2"]
-)
+@pytest.mark.parametrize("mode", ["gemma3 ddp", pytest.param("qwen2_5_vl ddp", marks=pytest.mark.slow), "gemma3 fsdp2"])
 def test_images_on_ranks_are_those_of_one_process(mode: str) -> None:
     found = report(mode, PROGRAM.with_name("images_on_ranks.py"))
     assert isinstance(found, dict), found

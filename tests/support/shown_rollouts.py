@@ -26,6 +26,9 @@ def rollouts(processor: Any, *, swapped: bool = False, store: Any = None) -> arl
     chat, forest = Chat(processor), arl.Forest()
     first, second, third = (SHOTS[each] for each in ((1, 0, 2) if swapped else (0, 1, 2)))
 
+    # This processor makes fewer tokens of an image beside another one in the same messages.
+    pair = [second] if type(processor).__name__ == "LlavaOnevisionProcessor" else [first, second]
+
     def show(trajectory: int, kind: str, content: Any, images: list[Any]) -> None:
         tokens = chat.prompt(content) if kind == "prompt" else chat.observation(content)
         blobs = [forest.add_blob(image.content) for image in images]
@@ -40,11 +43,11 @@ def rollouts(processor: Any, *, swapped: bool = False, store: Any = None) -> arl
     forest.add_group(0, "look")
     for member in range(2):
         trajectory = forest.start(0, member)
-        show(trajectory, "prompt", [{"role": "user", "content": ["Two:", first, second, "?"]}], [first, second])
+        show(trajectory, "prompt", [{"role": "user", "content": ["Two:", *pair, "?"]}], pair)
         node = act(trajectory, "ab"[: 1 + member], 0.8)
         if member:
             fork = forest.fork(trajectory, node=node)
-            show(fork, "observation", [{"role": "tool", "content": ["Or:", second, first]}], [second, first])
+            show(fork, "observation", [{"role": "tool", "content": ["Or:", *reversed(pair)]}], pair[::-1])
             act(fork, "e")
             forest.finish(fork, reward=0.5)
         show(trajectory, "observation", [{"role": "tool", "content": ["Now:", third]}], [third])
@@ -100,8 +103,9 @@ def plain_logits(model: Any, processor: Any, tokens: list[int], contents: list[b
     given: dict[str, Any] = {}
     if contents:
         pictures = [Picture.open(io.BytesIO(content)).convert("RGB") for content in contents]
-        text = getattr(processor, "boi_token", None) or processor.image_token
-        made = processor(text=[text * len(contents)], images=[pictures], return_tensors="pt", add_special_tokens=False)
+        text = [getattr(processor, "boi_token", None) or processor.image_token] * len(pictures)
+        each = [[picture] for picture in pictures]
+        made = processor(text=text, images=each, return_tensors="pt", padding=True, add_special_tokens=False)
         given = {name: value for name, value in made.items() if isinstance(value, Tensor) and name not in OF_TEXT}
         for name in set(made) & {"token_type_ids", "mm_token_type_ids"}:
             given[name] = (ids == token).to(torch.int64)

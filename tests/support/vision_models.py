@@ -168,7 +168,13 @@ def _llava_onevision() -> tuple[Any, Any]:
     tokenizer = _tokenizer("<image>", "<image>", ["<video>"])
     pinpoints = [[28, 56], [56, 28], [56, 56]]
     config = transformers.LlavaOnevisionConfig(
-        vision_config={**SIGLIP, "model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14, "vision_use_head": False},
+        vision_config={
+            **SIGLIP,
+            "model_type": "siglip_vision_model",
+            "image_size": 28,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
         text_config={**TEXT, "vocab_size": len(tokenizer), "model_type": "qwen2"},
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),

@@ -93,6 +93,11 @@ class Branch(Trajectory):
         self._check_one_lane("forked")
         self.path.flush()
         place = self.end if at is None else at
+        if place.node is None and place.tokens < self.path.length:
+            raise InvalidInputError(
+                f"branch {self.name}: token {place.tokens} is the end of a context that was rewritten to its own "
+                "beginning; fork it before the next turn, or at an end of a later turn"
+            )
         acted = self._acted_before(place)
         ordinal = self._ordinal_at(place.tokens)
         name = f"{self.name}.{place.tokens}.{ordinal}"
@@ -300,7 +305,8 @@ class Branch(Trajectory):
         shared = self._runtime.forest.rewrite(self.handle, tokens, images=images, state=self.state_key)
         self._runtime.grew(shared, shared=True)
         self._runtime.grew(len(tokens) - shared, shared=False)
-        self.path.rewritten(len(tokens), begins, shown)
+        tip = self.path.tip(self.group.number) if shared < len(tokens) else None
+        self.path.rewritten(len(tokens), begins, shown, tip)
         self.group.log_decision("replace", self, self.path.here)
 
     def _child(self, path: TokenPath, tokens: int, ordinal: int, episode: RunningEpisode) -> Branch:

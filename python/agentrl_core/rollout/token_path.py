@@ -416,14 +416,21 @@ class TokenPath:
         """Store images, and return their hashes."""
         return [self._forest.add_blob(image.content) for image in images]
 
-    def rewritten(self, length: int, begins: Mapping[int, int], images: Sequence[Shown] = ()) -> None:
-        """Switch to a new context, with the starts of turns in `begins` and its images."""
+    def rewritten(
+        self, length: int, begins: Mapping[int, int], images: Sequence[Shown] = (), tip: int | None = None
+    ) -> None:
+        """Switch to a new context, with the starts of turns in `begins`, its images and its own node, if any."""
         lengths = {turn: end - begin for turn, (begin, end) in self.spans.items()}
         self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
         self._said, self._answer, self.open = [], None, []
         self._nodes, self._images = [(None, length)], list(images)
         self._counted = length
-        self.here = self._end()
+        self.here = replace(self._end(), node=tip)
+
+    def tip(self, group: int) -> int:
+        """Return its last node in the forest."""
+        frontier = self._forest.running(group)
+        return int(frontier.node[frontier.trajectory == self.handle][0])
 
     def restart(self, answer: StepRecord, acted: int, length: int) -> None:
         """Close the open action; the answer is the next context, with this number of tokens."""
@@ -439,7 +446,9 @@ class TokenPath:
         path._plain_chat = self._plain_chat
         path._images = [shown for shown in self._images if shown[0] < place.tokens]
         path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
-        path._nodes.append((place.node, place.tokens))
+        # Places inside a rewritten context have no node here.
+        node = None if (None, place.tokens) in self._nodes else place.node
+        path._nodes.append((node, place.tokens))
         path._counted = place.tokens
         path._ends = self._ends[: place.turns]
         path._closings = self._closings[: place.turns]
@@ -483,8 +492,7 @@ class TokenPath:
 
     def carry_on(self, suffix: TokenPath, start: Position, group: int) -> None:
         """Record the end of another path after a place; turns before it have no episode here."""
-        frontier = self._forest.running(group)
-        tip = int(frontier.node[frontier.trajectory == self.handle][0])
+        tip = self.tip(group)
         ends = [end for _, end in suffix._nodes if end > start.tokens]
         copies = self._forest.tree(group).path(tip)[-len(ends) :].tolist()
         shift = self.length - start.tokens
