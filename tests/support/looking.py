@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image as Picture
 from vision_models import screenshot
 
-from agentrl_core.engine import Request, Sampling
+from agentrl_core.engine import Engine, Request, Sampling, Segment
+from agentrl_core.env import Image
 
 SIZES = [(56, 56), (84, 56), (56, 112), (64, 64)]
 SAMPLING = Sampling(max_tokens=8)
 
 
-def pictures(*seeds):
+def pictures(*seeds: int) -> list[Image]:
     """Screenshots whose sizes, and with them their numbers of tokens, differ."""
     return [screenshot(seed, *SIZES[seed % len(SIZES)]) for seed in seeds]
 
 
-def looking(generate, texts, images, seed, sampling=SAMPLING):
+def looking(
+    generate: Engine, texts: Sequence[str], images: Sequence[Image], seed: int, sampling: Sampling = SAMPLING
+) -> Request:
     """A request of one turn: texts with images between them."""
     content = [part for pair in zip(texts, images, strict=False) for part in pair] + list(texts[len(images) :])
     tokens = generate.chat.prompt([{"role": "user", "content": content}])
     return Request(tokens, seed, sampling, images=tuple(images))
 
 
-def plain(model, processor, request, segment, sampling=SAMPLING):
+def plain(
+    model: Any, processor: Any, request: Request, segment: Segment, sampling: Sampling = SAMPLING
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Log-probs of a segment by the model's own forward with pixels, by nothing of the package."""
     ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
     config = model.config
     token = config.image_token_id
-    given = {}
+    given: dict[str, Any] = {}
     if request.images:
         shown = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in request.images]
         nested = [shown] if "Idefics3" in type(processor).__name__ or "SmolVLM" in type(processor).__name__ else shown
@@ -53,17 +61,17 @@ def plain(model, processor, request, segment, sampling=SAMPLING):
     return log_p.gather(-1, torch.from_numpy(segment.tokens.astype(np.int64))[:, None])[:, 0].numpy(), entropy.numpy()
 
 
-def agrees(model, processor, requests, segments):
+def agrees(model: Any, processor: Any, requests: Sequence[Request], segments: Sequence[Segment]) -> None:
     for request, segment in zip(requests, segments, strict=True):
         logprobs, entropies = plain(model, processor, request, segment, request.sampling)
         np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
-        np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(segment.entropies), entropies, atol=1e-5)
 
 
-def outcomes(generate, requests):
+def outcomes(generate: Engine, requests: Sequence[Request]) -> list[Any]:
     """Segments, and errors of those that failed."""
 
-    async def each():
+    async def each() -> list[Any]:
         return await asyncio.gather(*map(generate.generate, requests), return_exceptions=True)
 
     return asyncio.run(each())
