@@ -22,6 +22,7 @@ ELSEWHERE = {
     "integrations/trajectories": "tests/integrations/test_pages.py",
     "integrations/trl": "tests/integrations/test_pages.py",
     "integrations/verl": "tests/integrations/test_pages.py",
+    "howto/vision": "tests/model/test_images.py",
     "rollouts": "tests/project/test_rollouts_page.py",
 }
 """Pages whose code runs in a test that knows what it has to come to, or has what it needs."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from pages import run
 from shown_rollouts import SHOTS, plain_logits, plain_logprobs, rollouts, rows_of
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -288,3 +289,31 @@ def test_pixels_are_made_once_and_bounded() -> None:
     assert inputs.of(SHOTS[0]) is not first
     with pytest.raises(InvalidInputError, match="cannot be read"):
         inputs.of(b"no picture")
+
+
+def test_the_loop_of_the_page_trains_a_saved_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model of the page is a tiny one in a folder of its name; `name_or_path` finds its processor again."""
+    monkeypatch.chdir(tmp_path)
+    name = Path("Qwen", "Qwen2.5-VL-3B-Instruct")
+    model, processor = build("qwen2_5_vl")
+    for each in (model, processor):
+        each.save_pretrained(name)
+    batch, before = rollouts(processor), {key: each.clone() for key, each in model.state_dict().items()}
+    names: dict[str, Any] = {"recipe": ALL_ROWS, "batch": batch, "optimizer": _NoStep()}
+    loaded = run("howto/vision", names)["model"]
+    assert all(torch.equal(each, before[key]) for key, each in loaded.state_dict().items())
+    found = gradients(loaded)
+    (update,) = ALL_ROWS.updates(batch)
+    for pack in update.pack(max_tokens=4096, model=loaded):
+        update.loss(pack.run(loaded), pack).backward()
+    assert_equal(gradients(loaded), found)
+
+
+class _NoStep:
+    """Leaves gradients as they are."""
+
+    def step(self) -> None:
+        """Do nothing."""
+
+    def zero_grad(self) -> None:
+        """Do nothing."""

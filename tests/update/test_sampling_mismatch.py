@@ -216,17 +216,19 @@ def with_images(*, later: bool = False) -> arl.Batch:
     return forest.freeze()
 
 
-@pytest.mark.parametrize("layout", ["sequence", "tree"])
 @pytest.mark.parametrize("later", [False, True])
-def test_packs_of_rollouts_with_images_are_not_run_without(layout: Any, later: bool) -> None:
+def test_packs_of_rollouts_with_images_are_not_run_without(later: bool) -> None:
     (update,) = updates(with_images(later=later))
-    packs = list(update.pack(max_tokens=6, layout=layout)) if layout == "sequence" else []
-    packs += list(update.pack(max_tokens=64, layout=layout))
-    assert any(pack.shows_images for pack in packs)
+    for layout in ("sequence", "tree"):
+        with pytest.raises(UnsupportedError, match=f"layout: '{layout}' runs no images"):
+            update.pack(max_tokens=64, layout=layout)  # type: ignore[call-overload]
+    packs = [*update.pack(max_tokens=6), *update.pack(max_tokens=64)]
+    shown = [pack.images is not None and bool(pack.images.hashes) for pack in packs]
+    assert sorted(shown) == [False, True, True]
     model = tiny()
-    for pack in packs:
-        if pack.shows_images:
-            with pytest.raises(UnsupportedError, match="show images, and a pack gives the model token ids alone"):
+    for pack, shows in zip(packs, shown, strict=True):
+        if shows:
+            with pytest.raises(UnsupportedError, match="show images, and LlamaForCausalLM takes none"):
                 pack.run(model)
         else:
             pack.run(model)

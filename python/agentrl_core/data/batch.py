@@ -102,14 +102,15 @@ class Batch:
     def blob(self, sha256: bytes) -> bytes:
         """Return the content of a blob, such as an image, by its hash in column `blobs` of `nodes`.
 
-        The batch has the contents from `Forest.freeze` to `Store.append`, also when pickled. A batch from a store has
-        none: read them one by one, with `Store.blob`.
+        The batch has the contents from `Forest.freeze` on, also when pickled. A batch from a store reads them from the
+        store's files, one by one; pickled, it has none.
 
         Args:
             sha256: the 32 bytes of the hash.
 
         Raises:
             NotFoundError: the batch does not contain it.
+            CorruptError: the content in the store differs from the stored one.
 
         Example:
             >>> import agentrl_core as arl

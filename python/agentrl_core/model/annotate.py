@@ -163,8 +163,8 @@ def annotate(
     table = _known(batch, names, top_k, chosen)
     among = _ranks_of(model, group)
     if prompts is None:
-        given = processor if shows else None
-        _answer(batch, table, cast("Any", answer_pack), column, max_tokens, (layout, planned), chosen, among, given)
+        of_images = processor if shows else None
+        _answer(batch, table, cast("Any", answer_pack), column, max_tokens, (layout, planned), chosen, among, of_images)
     else:
         runs_trees = isinstance(model, torch.nn.Module) and layout_of(model, layout) == "tree"
         _answer_prompted(

@@ -213,7 +213,7 @@ def arguments(
     if found.grids is not None:
         made["image_grid_thw"] = torch.cat([found.grids[each] for each in order])
     pooled = tuple(found.pooled[each] for each in order)
-    output = {"pooler_output": pooled if found.in_parts else torch.cat(pooled)}
+    output: dict[str, Any] = {"pooler_output": pooled if found.in_parts else torch.cat(pooled)}
     if found.deepstack:
         output["deepstack_features"] = [tuple(layer[each] for each in order) for layer in found.deepstack]
     return {**made, "mm_encoder_outputs": {"image": found.kind(**output)}}

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -110,7 +110,7 @@ def _saved_processor(inner: nn.Module) -> Any:
 
         name = str(getattr(inner, "name_or_path", ""))
         try:
-            _PROCESSORS[inner] = AutoProcessor.from_pretrained(name or "(no name)")
+            _PROCESSORS[inner] = cast("Any", AutoProcessor).from_pretrained(name or "(no name)")
         except (OSError, ValueError) as error:
             raise UnsupportedError(
                 f"processor: rollouts show images, and no processor of {type(inner).__name__} was given or found "
@@ -139,7 +139,8 @@ class ShownImages:
             # All ranks run all parts of the model: wrappers wait for gradients and parameters of each.
             processor = None if images is None else images.processor
             blank = features(inner, [inputs_of(processor, inner).of(_blank())])
-            self._unused = sum(each.sum() for layer in (blank.pooled, *blank.deepstack) for each in layer) * 0.0
+            every = [each.sum() for layer in (blank.pooled, *blank.deepstack) for each in layer]
+            self._unused = torch.stack(every).sum() * 0.0
 
     def arguments(self, ids: Tensor, real: Tensor, sequences: Tensor) -> dict[str, Any]:
         """Return what the model's forward needs for the images of some sequences; see `images.arguments`."""
