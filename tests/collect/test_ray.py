@@ -19,7 +19,9 @@ import polars as pl
 import pytest
 from failing_world import FailingWorld
 from in_actors import Holder, Slow, Waiting
+from looking import looking
 from small_world import SmallWorld
+from vision_models import build, screenshot
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes, warm_start
@@ -156,6 +158,20 @@ def test_weights_reach_an_engine_in_an_actor_and_outlive_it(world: Any) -> None:
     with pytest.raises(EngineError, match="the actor of the engine died"):
         generate_all(remote, requests)
     check()
+    remote.close()
+    local.close()
+
+
+def test_images_reach_an_engine_in_an_actor() -> None:
+    (model, processor), (other, _) = (build("smolvlm", seed) for seed in (0, 1))
+    local = engine.Transformers(model, processor, batch_invariant=True)
+    remote = engine.RayActor(lambda: engine.Transformers(other, processor, batch_invariant=True))
+    assert remote.takes_images
+    requests = [looking(remote, ["a", "b"], [screenshot(seed)], seed) for seed in range(2)]
+    wanted = [segment.tokens.tolist() for segment in generate_all(local, requests)]
+    assert [segment.tokens.tolist() for segment in generate_all(remote, requests)] != wanted
+    remote.update_weights(model, version=1)
+    assert [segment.tokens.tolist() for segment in generate_all(remote, requests)] == wanted
     remote.close()
     local.close()
 

@@ -20,17 +20,20 @@ from agentrl_core.engine.checkpoint_folder import checkpoint_names, write_checkp
 from agentrl_core.engine.continuous_batching import ContinuousBatching
 from agentrl_core.engine.policy_weights import Part, PolicyWeights
 from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
+from agentrl_core.engine.vllm_images import VllmImages
 from agentrl_core.engine.vllm_output import PROCESSED
 from agentrl_core.engine.vllm_temperature import ARGUMENT, PROCESSOR
 from agentrl_core.engine.vllm_worker import replace_weights
 from agentrl_core.engine.weights import EngineLayout, check_weights, layout_of, model_of_config, weights_to_load
 from agentrl_core.exceptions import (
+    AgentRLError,
     AgentRLWarning,
     EngineError,
     InvalidInputError,
     MissingDependencyError,
     UnsupportedError,
 )
+from agentrl_core.model.images import placeholder_ids
 from agentrl_core.model.ranks import is_sharded
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 _BITS: dict[str, int] = {"fp8": 8, "modelopt": 8, "awq": 4, "modelopt_fp4": 4, "mxfp4": 4}
 """Bits of a weight by vLLM's method of quantisation."""
+_LEAST_BIAS = -100.0  # the least that vLLM adds to a logit
 
 
 class Vllm(ContinuousBatching):
@@ -65,7 +69,8 @@ class Vllm(ContinuousBatching):
     Args:
         model: a directory of a saved model; or a model, whose weights are saved to a temporary directory that this
             engine owns, with its adapters merged.
-        tokenizer: its tokenizer with a chat template. None: the one in the directory, or at `model.name_or_path`.
+        tokenizer: its tokenizer with a chat template, or the processor of a model that takes images. None: the
+            tokenizer in the directory, or at `model.name_or_path`.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
         options: options of `vllm.LLM`, over the defaults float32 and eager execution on a CPU, and prefix caching;
             `max_logprobs` (20) bounds `Sampling.top`.
@@ -109,6 +114,8 @@ class Vllm(ContinuousBatching):
             except (OSError, ValueError) as error:
                 raise InvalidInputError(f"Vllm: no tokenizer is found at {str(path)!r}; pass tokenizer=") from error
         self.chat = Chat(tokenizer, chat_template_kwargs)
+        self.takes_images = hasattr(tokenizer, "image_processor")
+        """True if the processor of a model that takes images was given."""
         _set_environment(cpu=not torch.cuda.is_available())
         try:
             import vllm
@@ -122,7 +129,7 @@ class Vllm(ContinuousBatching):
             path = Path(self._directory.name)
             write_checkpoint(path, policy.model, weights_to_load(policy, None), tokenizer)
         defaults: dict[str, Any] = {
-            "skip_tokenizer_init": True,
+            "skip_tokenizer_init": not self.takes_images,  # its processors of images need the tokenizer
             "enable_prefix_caching": True,
             "logprobs_mode": PROCESSED,
             "use_tqdm_on_load": False,
@@ -151,6 +158,9 @@ class Vllm(ContinuousBatching):
         self._most_logprobs = int(config.max_logprobs)
         self.precision = _BITS.get(config.quantization) if config.quantization else 8 * config.dtype.itemsize
         """Bits of a weight; None if vLLM's method of quantisation leaves it to the checkpoint."""
+        self._never = placeholder_ids(self._checkpoint_model) if config.is_multimodal_model else ()
+        """Placeholders of images and the like, which training gives probability 0 as well."""
+        self._images = VllmImages(tokenizer, self._checkpoint_model) if self.takes_images else None
         self._requests: dict[int, tuple[str, Request]] = {}
         """The running requests, each with vLLM's own name of it."""
 
@@ -168,13 +178,39 @@ class Vllm(ContinuousBatching):
                 f"pass max_logprobs={top} to Vllm"
             )
 
-    def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment]:
+    def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment | AgentRLError]:
         engine = self._llm.llm_engine
+        refused: dict[int, Segment | AgentRLError] = {}
         for number, request in newcomers.items():
-            prompt = {"prompt_token_ids": request.tokens.tolist()}
-            name = engine.add_request(str(number), prompt, self._params(request), lora_request=self._adapter)
+            if self._images is None:
+                prompt = {"prompt_token_ids": request.tokens.tolist()}
+                name = engine.add_request(str(number), prompt, self._params(request), lora_request=self._adapter)
+            else:
+                try:
+                    name = self._add_with_images(number, request, self._images)
+                except InvalidInputError as error:
+                    refused[number] = error
+                    continue
             self._requests[number] = (name, request)
-        return {}
+        return refused
+
+    def _add_with_images(self, number: int, request: Request, images: VllmImages) -> str:
+        """Add a request whose placeholders vLLM expands, and check that it has the request's tokens then."""
+        engine = self._llm.llm_engine
+        prompt, params = images.prompt(request), self._params(request)
+        try:
+            name: str = engine.add_request(str(number), prompt, params, lora_request=self._adapter)
+        except ValueError as error:
+            raise InvalidInputError(f"generate: vLLM refuses the request's images: {error}") from error
+        expanded = engine.output_processor.request_states[name].prompt_token_ids
+        if expanded != request.tokens.tolist():
+            engine.abort_request([name], internal=True)
+            raise InvalidInputError(
+                f"generate: vLLM expands the request's images to {len(expanded)} tokens in all, and the request has "
+                f"{len(request.tokens)}; make its tokens with this engine's chat, and the engine with "
+                "the processor of its checkpoint"
+            )
+        return name
 
     def _step(self) -> dict[int, Segment]:
         outputs = self._llm.llm_engine.step()
@@ -240,6 +276,8 @@ class Vllm(ContinuousBatching):
             self._base = stamp
             self._load_adapter(weights)
         # Keys and values under the old weights must not serve the new ones.
+        if self._images is not None:
+            self._llm.llm_engine.reset_encoder_cache()
         if not self._llm.reset_prefix_cache():
             raise EngineError("update_weights: vLLM did not forget its cached prefixes; make another engine")
 
@@ -282,6 +320,7 @@ class Vllm(ContinuousBatching):
         rule = request.sampling.by_entropy
         return SamplingParams(
             **vllm_output.params(request, vllm_output.columns(request)),
+            logit_bias=dict.fromkeys(self._never, _LEAST_BIAS) if self._never else None,
             extra_args=None if rule is None else {ARGUMENT: [rule.zero, rule.above, rule.below, rule.change]},
             flat_logprobs=True,
             output_kind=RequestOutputKind.FINAL_ONLY,

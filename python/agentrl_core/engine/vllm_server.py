@@ -81,6 +81,8 @@ class VllmServer:
     times, then the group is aborted). A server whose weights are not of `policy_version`, since it was started again,
     is not sampled from until it gets new ones.
 
+    Requests with images are refused: that door takes token ids alone; use `Vllm`, or `RayActor` of it.
+
     Segments end as aborted under the old version when weights are replaced; who asks meanwhile waits. Entropies are as
     of `Vllm`; for them each token takes about 700 bytes of JSON, since the ten likeliest are in it.
 

@@ -123,13 +123,14 @@ def model_of_config(path: str | Path, **options: Any) -> Any:
     Raises:
         UnsupportedError: there is no config, or transformers does not know the type.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    causal: Any = AutoModelForCausalLM
     try:
-        config = AutoConfig.from_pretrained(path, **options)
+        config: Any = AutoConfig.from_pretrained(path, **options)
+        is_text = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or hasattr(config, "auto_map")
+        kind: Any = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
         with torch.device("meta"):
-            return causal.from_config(config, **options)
+            return kind.from_config(config, **options)
     except (OSError, ValueError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise UnsupportedError(

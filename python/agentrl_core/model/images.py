@@ -49,7 +49,8 @@ class ImageInputs:
             raise InvalidInputError(f"most_bytes is {most_bytes}; give a number of bytes of at least 0")
         self.processor = given
         # Gemma 3 writes one token for an image, which its processor replaces by others.
-        self._text = str(getattr(given, "boi_token", None) or getattr(given, "image_token", "<image>"))
+        self.placeholder = str(getattr(given, "boi_token", None) or getattr(given, "image_token", "<image>"))
+        """The text that the processor replaces by the tokens of an image."""
         self._most, self._bytes = most_bytes, 0
         self._known: OrderedDict[bytes, dict[str, Tensor]] = OrderedDict()
         self._lock = threading.Lock()
@@ -87,7 +88,9 @@ class ImageInputs:
             raise InvalidInputError(
                 f"image {image.sha256.hex()[:16]} cannot be read ({error}); give a PNG or JPEG"
             ) from error
-        made = self.processor(text=[self._text], images=[[picture]], return_tensors="pt", add_special_tokens=False)
+        made = self.processor(
+            text=[self.placeholder], images=[[picture]], return_tensors="pt", add_special_tokens=False
+        )
         return {name: value for name, value in made.items() if isinstance(value, Tensor) and name not in _OF_TEXT}
 
 

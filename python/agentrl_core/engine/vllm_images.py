@@ -1,0 +1,98 @@
+"""Prompts with images as vLLM takes them: with one placeholder for each image, which it expands itself."""
+
+from __future__ import annotations
+
+import io
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.engine.base import Request
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.model.images import ImageInputs, image_token
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+
+class VllmImages:
+    """Converts requests, whose placeholders are expanded, to prompts of vLLM with one placeholder for each image.
+
+    vLLM would expand expanded ones again, silently. How many tokens an image has follows from its size.
+
+    Args:
+        processor: of the model.
+        model: of the checkpoint, with or without weights.
+    """
+
+    def __init__(self, processor: Any, model: Any) -> None:
+        self._processor = processor
+        self._text = ImageInputs(processor).placeholder
+        self._token = image_token(model)
+        once = processor.tokenizer(self._text, add_special_tokens=False)["input_ids"]
+        self._once = np.asarray(once, np.int32)
+        self._expanded = lru_cache(maxsize=256)(self._tokens_of)
+
+    def prompt(self, request: Request) -> dict[str, Any]:
+        """Return the prompt of a request.
+
+        Raises:
+            InvalidInputError: an image cannot be read, or the tokens are not those of the images.
+        """
+        if not request.images and self._token not in request.tokens:
+            return {"prompt_token_ids": request.tokens.tolist()}
+        pictures = [_picture(image) for image in request.images]
+        return {
+            "prompt_token_ids": self._unexpanded(request, pictures).tolist(),
+            "multi_modal_data": {"image": pictures},
+            # By these it knows what it has computed.
+            "multi_modal_uuids": {"image": [image.sha256.hex() for image in request.images]},
+        }
+
+    def _unexpanded(self, request: Request, pictures: list[Picture]) -> NDArray[np.int32]:
+        tokens = request.tokens
+        places = np.flatnonzero(tokens == self._token)
+        parts: list[NDArray[np.int32]] = []
+        end, first = 0, 0
+        for number, picture in enumerate(pictures):
+            expanded, before, count = self._expanded(picture.size)
+            begin = int(places[first]) - before if first < len(places) else len(tokens)
+            if begin < end or not np.array_equal(tokens[begin : begin + len(expanded)], expanded):
+                raise InvalidInputError(
+                    f"generate: the request does not have the {len(expanded)} tokens of image {number}, of "
+                    f"{picture.size[0]} x {picture.size[1]} pixels, in its place; give the images of its tokens, "
+                    "expanded by this engine's chat"
+                )
+            parts += [tokens[end:begin], self._once]
+            end, first = begin + len(expanded), first + count
+        if first != len(places):
+            raise InvalidInputError(
+                f"generate: the request holds {len(places)} image tokens (id {self._token}), and its {len(pictures)} "
+                f"images have {first}; give the images of its tokens, expanded by this engine's chat"
+            )
+        return np.concatenate([*parts, tokens[end:]])
+
+    def _tokens_of(self, size: tuple[int, int]) -> tuple[NDArray[np.int32], int, int]:
+        """Return the tokens of an image of a size, the number of those before its placeholders, and of placeholders."""
+        from PIL import Image as Pictures
+
+        try:
+            made = self._processor(text=[self._text], images=[[Pictures.new("RGB", size)]], add_special_tokens=False)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"generate: the processor refuses an image of {size[0]} x {size[1]} pixels ({error})"
+            ) from error
+        tokens = np.asarray(made["input_ids"][0], np.int32)
+        places = np.flatnonzero(tokens == self._token)
+        return tokens, int(places[0]), len(places)
+
+
+def _picture(image: Any) -> Picture:
+    from PIL import Image as Pictures
+
+    try:
+        return Pictures.open(io.BytesIO(image.content)).convert("RGB")
+    except OSError as error:
+        raise InvalidInputError(f"generate: {image!r} cannot be read ({error}); give a PNG or JPEG") from error
