@@ -14,6 +14,7 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Context, StepResult
 from agentrl_core.env.episode import StepRecord
+from agentrl_core.env.image import images_in
 from agentrl_core.exceptions import DataError
 from agentrl_core.rollout.token_path import TokenPath
 
@@ -187,9 +188,13 @@ class BranchConversations:
         forest.step(path.handle, **step)
         if context.replaces_history:
             path.use_options(context.chat_template_kwargs)
-            tokens = self._whole(context, observation)
-            path.restart(answer, acted, len(tokens))
-            forest.rewrite(path.handle, tokens, state=answer.state_key)
+            tokens, images = self._whole(context, observation), images_in(observation)
+            # A node has the images; the rewrite before it is the first token alone.
+            begin = tokens[:1] if images else tokens
+            path.restart(answer, acted, len(begin))
+            forest.rewrite(path.handle, begin, state=answer.state_key)
+            if images:
+                path.show(tokens[1:], images, answer.state_key)
         else:
             path.go_on(answer, acted)
 
