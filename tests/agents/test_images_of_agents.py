@@ -64,7 +64,8 @@ class Seen:
 SEEING, SPECIAL, END = TEMPLATES["seeing"]
 CALLING = SEEING.replace(
     "<|im_end|>\n{% endfor %}",
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}",
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}",
 )
 
 
