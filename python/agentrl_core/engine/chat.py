@@ -341,7 +341,7 @@ class Chat:
     def _check_images(self, plain: Sequence[Message], tools: Tools | None) -> None:
         """Refuse a chat with images of which the template shows none, by the first message of each role."""
         roles = {message["role"]: place for place, message in reversed(list(enumerate(plain))) if not _is_text(message)}
-        for place in roles.values():
+        for place in sorted(roles.values()):
             self._check_parts(_marked(plain[: place + 1]), place, tools)
 
     def _check_parts(self, marked: list[Message], number: int, tools: Tools | None) -> None:
