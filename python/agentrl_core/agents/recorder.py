@@ -435,7 +435,7 @@ def _ingested(forest: Forest, group: int, member: int, recorded: SessionRecord) 
                 recorded.context(turn.number),
                 [bytes.fromhex(image) for image in recorded.images(turn.number)],
                 turn.output,
-                logprobs=np.where(mask, turn.logprobs, 0.0),
+                logprobs=np.where(mask, turn.logprobs, 0.0).astype(np.float32),
                 trainable=mask.astype(np.uint8),
                 policy_version=turn.version,
                 seed=turn.number,

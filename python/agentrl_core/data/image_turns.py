@@ -32,6 +32,21 @@ class ImageTurns:
 
     Args:
         forest: takes the turns; its blobs have the images.
+
+    Example:
+        >>> import numpy as np
+        >>> import agentrl_core as arl
+        >>> from agentrl_core.data.image_turns import ImageTurns
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> agent, seen = forest.start(0, 0), ImageTurns(forest)
+        >>> cat, dog = forest.add_blob(b"a cat"), forest.add_blob(b"a dog")
+        >>> prompt, answer = np.array([1, 7, 7], np.int32), np.array([2], np.int32)
+        >>> _ = seen.ingest(agent, prompt, [cat], answer)
+        >>> _ = seen.ingest(agent, prompt, [dog], answer)        # equal tokens, and another context
+        >>> forest.finish(agent, reward=1.0)
+        >>> len(forest.freeze().contexts().draws)
+        2
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -118,15 +133,16 @@ class ImageTurns:
         if shared < len(path):
             # A context begins with a token of an earlier one: a trajectory has one root.
             kind, shared = "injected", max(shared, 1)
-            self._forest.rewrite(trajectory, context[:shared])
         rest, new = context[shared:], images[count:]
         if new and not len(rest):
             raise InvalidInputError(
                 f"the context has {len(images)} images, and tokens of {count}; give the tokens of their placeholders"
             )
+        if kind == "injected":
+            self._forest.rewrite(trajectory, context[:shared])
         if len(rest):
             # Placeholders of two images are equal, and the states that show them are not.
-            state = rest.tobytes() + b"".join(new)
+            state = rest.tobytes() + b"".join(new) if new or kind == "injected" else None
             self._forest.append(trajectory, rest, kind=kind, state=state, blobs=new or None)
         if new:
             kept.append(_ShownNode(shared, len(context), new))

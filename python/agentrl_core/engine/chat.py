@@ -238,7 +238,9 @@ class Chat:
             ids.pop()
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def _tokens(self, rendered: tuple[str, NDArray[np.int32]], content: Content) -> NDArray[np.int32]:
+    def _tokens(
+        self, rendered: tuple[str, NDArray[np.int32]], content: Content | Sequence[Mapping[str, Any]]
+    ) -> NDArray[np.int32]:
         """The tokens of a rendered text; a processor makes those of images."""
         images = () if self._processor is None else images_in(content)
         return self._cached_shown(rendered[0], images).copy() if images else rendered[1].copy()
@@ -248,8 +250,11 @@ class Chat:
             from PIL import Image as Picture
         except ImportError as error:
             raise MissingDependencyError("images for a processor need Pillow: pip install pillow") from error
-        pictures = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in images]
-        made = self._processor(text=[rendered], images=pictures, add_special_tokens=False)
+        try:
+            pictures = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in images]
+            made = self._processor(text=[rendered], images=pictures, add_special_tokens=False)
+        except Exception as error:  # Pillow and processors raise many types
+            raise UnsupportedError(f"Chat: the processor refuses the images ({error}); give others") from error
         return np.asarray(made["input_ids"][0], dtype=np.int32)
 
     def _prompt(self, messages: str, tools: str) -> tuple[str, NDArray[np.int32]]:
@@ -341,8 +346,11 @@ class Chat:
     def _check_images(self, plain: Sequence[Message], tools: Tools | None) -> None:
         """Refuse a chat with images of which the template shows none, by the first message of each role."""
         roles = {message["role"]: place for place, message in reversed(list(enumerate(plain))) if not _is_text(message)}
-        for place in sorted(roles.values()):
-            self._check_parts(_marked(plain[: place + 1]), place, tools)
+        for role, place in sorted(roles.items(), key=lambda item: item[1]):
+            kind = f"images of {role}" + bool(tools) * " with tools"
+            if kind not in self._checked:
+                self._check_parts(_marked(plain[: place + 1]), place, tools)
+                self._checked.add(kind)
 
     def _check_parts(self, marked: list[Message], number: int, tools: Tools | None) -> None:
         """Refuse a template that prints the parts of a message, or shows nothing for an image."""

@@ -78,6 +78,13 @@ def with_images(messages: Sequence[Mapping[str, Any]], name: str = "messages") -
     Raises:
         InvalidInputError: an image without a URL or with damaged bytes.
         UnsupportedError: an image of a file or the network, or of an assistant.
+
+    Example:
+        >>> from agentrl_core.env.image_parts import with_images
+        >>> pixel = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
+        >>> part = {"type": "image_url", "image_url": {"url": pixel}}
+        >>> with_images([{"role": "user", "content": ["what?", part]}])
+        [{'role': 'user', 'content': ['what?', Image(43 bytes, e4c8efe0cd4a34ef)]}]
     """
     return [_with_images(message, f"{name}[{place}]") for place, message in enumerate(messages)]
 

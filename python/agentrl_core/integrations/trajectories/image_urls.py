@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 _BASE64, _HASH = ";base64,", ";sha256,"
+_HASHED = re.compile(rf"(data:[^,]*){_HASH}([0-9a-f]{{64}})", re.IGNORECASE)
 
 
 def with_hashes(record: Any, known: Collection[bytes]) -> Any:
@@ -46,8 +48,10 @@ def with_bytes(record: Any, blob: Callable[[bytes], bytes]) -> Any:
     """
 
     def whole(url: str) -> str:
-        head, mark, digest = url.partition(_HASH)
-        return f"{head}{_BASE64}{base64.b64encode(blob(bytes.fromhex(digest))).decode()}" if mark else url
+        found = _HASHED.fullmatch(url)
+        return (
+            url if found is None else f"{found[1]}{_BASE64}{base64.b64encode(blob(bytes.fromhex(found[2]))).decode()}"
+        )
 
     return _mapped(record, whole)
 

@@ -88,7 +88,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
         before = [] if parent is None else read[parent]
         read.append(before + tokens)
         own = [node["message"]]
-        shown = () if parent is None else images[parent]
+        shown: tuple[Image, ...] = () if parent is None else images[parent]
         if has_images(own):
             shown += images_in(with_images(own, f"trace {place}: nodes[{number}]"))
         images.append(shown)
