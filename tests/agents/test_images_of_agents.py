@@ -342,7 +342,7 @@ def looped(run: Any, tokenizer: Any, *, takes_images: bool = True) -> tuple[Any,
     seen = Seen()
     model = engine.Scripted(bytes_tokenizer(CALLING, SPECIAL, END), seen)
     model.takes_images = takes_images
-    world = env.Agents(run, [env.Task("t", "?", "f")], tokenizer=tokenizer)
+    world = env.Agents(run, [env.Task("t", "?", "f", None)], tokenizer=tokenizer)
     collect = arl.Collector(model, world, recipes.GRPO, task_pool=1, sampling=engine.Sampling(max_tokens=20))
     try:
         return collect(tasks=1, group_size=1), seen

@@ -295,14 +295,14 @@ def files() -> dict[str, bytes]:
 @pytest.mark.parametrize("pillow", [True, False])
 @pytest.mark.parametrize("name", files())
 def test_pictures_are_known_by_their_headers(name: str, pillow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = files()[name]
     if not pillow:
         monkeypatch.setitem(sys.modules, "PIL", None)
-    content = files()[name]
     assert picture_header(content) == (name.partition(" ")[0].lower(), 30, 20)
     assert Image(content).content == content
-    for length in (1, 8, 12, 20):
+    for length in (1, 8):
         with pytest.raises(InvalidInputError, match=r"no PNG, JPEG, WebP or GIF|is a damaged"):
-            Image(content[:length] if length < len(content) else b"x")
+            Image(content[:length])
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_images_stand_in_the_text_and_in_the_tree_and_open_whole(browser, tmp_pa
     page.until("document.querySelector('dialog.full[open] img').getBoundingClientRect().width === 640")
     assert f"PNG 640 {TIMES} 360" in page.texts("dialog.full p")[0]
     page.click("dialog.full img")
-    page.until("document.querySelector('dialog') === null")
+    page.until("document.querySelector('dialog.full') === null")
     assert page.errors == []
 
 
