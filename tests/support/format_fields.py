@@ -38,6 +38,8 @@ TEMPLATE = (
 )
 TOKENIZER = byte_tokenizer(TEMPLATE)
 Record = dict[str, Any]
+NAMES = ("text", "image", "image_url", "function", "assistant")
+"""Values that name the type of something."""
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
 
 
@@ -91,7 +93,7 @@ CHATS = FormatFields(
             {"type": "text", "text": "flies"},
         ],
         "messages.0.content with an image": [{"type": "image_url", "image_url": {"url": PIXEL}}],
-        "messages.2.content with an image": [{"type": "image_url", "image_url": {"url": PIXEL}}],
+        "messages.2.content of a tool with an image": [{"type": "image_url", "image_url": {"url": PIXEL}}],
         "messages.0.content with an image of a file or the network": [
             {"type": "image_url", "image_url": {"url": "https://example.org/heron.png"}}
         ],
@@ -258,7 +260,7 @@ def outcome(given: FormatFields, place: str, value: Any, out: FormatFields) -> s
         return "kept" if made == record or _without_tokens(made, record) else "changed"
     found, wanted = (
         list(_leaves(made)),
-        [leaf for leaf in _leaves(value) if leaf not in (0, True, "text", "function", "assistant", None, {})],
+        [leaf for leaf in _leaves(value) if leaf not in (0, True, *NAMES, None, {})],
     )
     if not wanted:
         return "kept" if made != next(iter(out.write(given.read([given.record])))) else "left out"

@@ -190,9 +190,9 @@ class BranchConversations:
             path.use_options(context.chat_template_kwargs)
             tokens, images = self._whole(context, observation), images_in(observation)
             # A node has the images; the rewrite before it is the first token alone.
-            begin = tokens[:1] if images else tokens
-            path.restart(answer, acted, len(begin))
-            forest.rewrite(path.handle, begin, state=answer.state_key)
+            shared = tokens[:1] if images else tokens
+            path.restart(answer, acted, len(shared))
+            forest.rewrite(path.handle, shared, state=answer.state_key)
             if images:
                 path.show(tokens[1:], images, answer.state_key)
         else:

@@ -196,7 +196,7 @@ def _result(content: Any) -> str | list[Json]:
 
 
 def _image(block: Json) -> Json:
-    source = block.get("source")
+    source: Any = block.get("source")
     kind = source.get("type") if isinstance(source, dict) else None
     if kind not in ("base64", "url"):
         raise InvalidInputError(f"the source of an image has type {kind!r:.40}; give its bytes as base64")

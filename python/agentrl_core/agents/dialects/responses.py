@@ -195,8 +195,8 @@ def _add(chat: list[Json], item: Json) -> None:
     elif kind == "function_call_output":
         output = item.get("output")
         text = text_of(output)
-        told = [_part(part) for part in output] if text is None and isinstance(output, list) else text
-        chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": told})
+        result: Any = [_part(part) for part in output] if text is None and isinstance(output, list) else text
+        chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": result})
     elif kind != "reasoning":
         raise InvalidInputError(
             f"an item of input has type {kind!r}; message, reasoning, function_call and function_call_output are known"
