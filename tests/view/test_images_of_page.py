@@ -58,13 +58,13 @@ def make(folder: Path, *shown: bytes, iterations: int = 1) -> Path:
 def opened(browser: Any, folder: Path, **options: Any) -> Any:
     with arl.Store.open(folder, read_only=True) as store:
         file = Page.of(store, **options).save(folder.parent / f"{folder.name}.html")
-        group = pl.DataFrame(store.trajectories)["group_id"].max()
-    browser.open(file, f"#g{group}")
+        groups = pl.DataFrame(store.trajectories)["group_id"].to_list()
+    browser.open(file, f"#g{max(groups)}")
     browser.until("document.querySelectorAll('.tokens section').length === 4")
     return browser
 
 
-def test_images_stand_in_the_text_and_in_the_tree_and_open_whole(browser, tmp_path: Path) -> None:
+def test_images_stand_in_the_text_and_in_the_tree_and_open_whole(browser: Any, tmp_path: Path) -> None:
     page = opened(browser, make(tmp_path / "run", WIDE, TALL, WEBP, GIF))
     page.until("[...document.querySelectorAll('.images img')].every((each) => each.complete && each.naturalWidth > 0)")
     sizes = page.do(
@@ -89,7 +89,7 @@ def test_images_stand_in_the_text_and_in_the_tree_and_open_whole(browser, tmp_pa
     assert page.errors == []
 
 
-def test_what_is_no_picture_is_a_note_and_runs_nothing(browser, tmp_path: Path) -> None:
+def test_what_is_no_picture_is_a_note_and_runs_nothing(browser: Any, tmp_path: Path) -> None:
     page = opened(browser, make(tmp_path / "run", SVG, JUNK, DAMAGED, WIDE))
     page.until("document.querySelectorAll('.left-out').length === 3")
     notes = page.texts(".left-out figcaption")
@@ -107,7 +107,7 @@ def test_what_is_no_picture_is_a_note_and_runs_nothing(browser, tmp_path: Path) 
     assert page.errors == []
 
 
-def test_images_beyond_the_bytes_of_the_page_are_counted_and_named(browser, tmp_path: Path) -> None:
+def test_images_beyond_the_bytes_of_the_page_are_counted_and_named(browser: Any, tmp_path: Path) -> None:
     noisy = [picture(60, 60 + number, noise=True) for number in range(4)]
     folder = make(tmp_path / "run", *noisy, iterations=2)
     budget = len(noisy[0]) // 10 + 20
