@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import itertools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,13 @@ import numpy as np
 import polars as pl
 import pytest
 from gallery import TURNS, Gallery, Viewing, picture, scripted
+from PIL import Image as Picture
 from small_world import SmallWorld
 from templates import TEMPLATES, bytes_tokenizer
 
 import agentrl_core as arl
 from agentrl_core import env, recipes, rollout
+from agentrl_core._util.picture_header import picture_header
 from agentrl_core.collect.journal_codec import read_answer, read_begin, write_answer, write_begin
 from agentrl_core.engine import Chat, Request
 from agentrl_core.env import Image, StepResult
@@ -348,12 +353,64 @@ def test_an_image_is_bytes_or_a_file(tmp_path: Path) -> None:
     path.write_bytes(picture(3).content)
     assert Image(path) == Image(str(path)) == picture(3)
     assert len({Image(path), picture(3), picture(4)}) == 2
-    assert repr(Image(b"abc")).startswith("Image(3 bytes, ba7816bf8f01cfea")
+    made = picture(3)
+    assert repr(made) == f"Image({len(made.content)} bytes, {hashlib.sha256(made.content).hexdigest()[:16]})"
     with pytest.raises(InvalidInputError, match="cannot be read"):
         Image(tmp_path / "missing.png")
     for wrong in (b"", 7, None):
         with pytest.raises(InvalidInputError, match="give the bytes of a picture, or a path"):
             Image(wrong)  # type: ignore[arg-type]
+
+
+def files() -> dict[str, bytes]:
+    """A picture of 30 by 20 pixels in each format."""
+    found = {}
+    for kind, options in (
+        ("PNG", {}),
+        ("JPEG", {}),
+        ("JPEG", {"progressive": True, "exif": b"Exif\0\0"}),
+        ("WEBP", {}),
+        ("WEBP", {"lossless": True}),
+        ("WEBP", {"exif": b"Exif\0\0"}),
+        ("GIF", {}),
+    ):
+        file = io.BytesIO()
+        Picture.new("RGB", (30, 20), (9, 8, 7)).save(file, kind, **options)
+        found[f"{kind} {options}"] = file.getvalue()
+    return found
+
+
+@pytest.mark.parametrize("pillow", [True, False])
+@pytest.mark.parametrize("name", files())
+def test_pictures_are_known_by_their_headers(name: str, pillow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = files()[name]
+    if not pillow:
+        monkeypatch.setitem(sys.modules, "PIL", None)
+    assert picture_header(content) == (name.partition(" ")[0].lower(), 30, 20)
+    assert Image(content).content == content
+    for length in (1, 8):
+        with pytest.raises(InvalidInputError, match=r"no PNG, JPEG, WebP or GIF|is a damaged"):
+            Image(content[:length])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"abc", "Image: source, 3 bytes, is no PNG, JPEG, WebP or GIF; save the picture as one of these"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no PNG"),
+        (files()["PNG {}"][:60], "is a damaged PNG"),
+        (files()["PNG {}"].replace(b"IDAT", b"IDAX"), "is a damaged PNG"),
+        (files()["PNG {}"][:16] + (40_000).to_bytes(4, "big") * 2, "has 40000 x 40000 pixels; give at most 89478485"),
+        (files()["PNG {}"][:16] + bytes(8), "is no PNG"),
+    ],
+)
+def test_bytes_that_are_no_picture_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        Image(content)
+    path = tmp_path / "page.png"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match=f"Image: '.*page.png' {message.rpartition('bytes, ')[2]}"):
+        Image(path)
 
 
 def test_help_stands_around_the_images_of_a_question() -> None:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from gallery import picture
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from agentrl_core.collect.journal_codec import (
 )
 from agentrl_core.engine import Request, Sampling, Segment
 from agentrl_core.engine.base import TopLogprobs
-from agentrl_core.env import Context, Image, StepResult
+from agentrl_core.env import Context, StepResult
 from agentrl_core.env.episode import StepRecord
 from agentrl_core.exceptions import InvalidInputError
 
@@ -134,7 +135,7 @@ def test_digests_are_those_of_parts_behind_their_lengths() -> None:
         return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
     assert digest("täsk", b"\0", "7") == xxhash.xxh3_128_digest(framed("täsk".encode(), b"\0", b"7"))
-    tokens, image, sampling = np.arange(-2, 1000, dtype=np.int32), Image(b"an image"), Sampling(max_tokens=4)
+    tokens, image, sampling = np.arange(-2, 1000, dtype=np.int32), picture(1), Sampling(max_tokens=4)
     parts = tokens.tobytes(), repr(sampling).encode(), b"policy", image.sha256
     asked = question(Request(tokens, 0, sampling, "a group", (image,)), "policy")
     assert asked == xxhash.xxh3_128_digest(framed(*parts))

@@ -108,6 +108,23 @@ def test_the_tree_of_the_concepts(capsys: pytest.CaptureFixture[str]) -> None:
     np.testing.assert_allclose(batch.column("advantage", "draw"), [-0.7071, 0.7071], atol=1e-4)
 
 
+def test_images_are_read_by_their_hashes() -> None:
+    import polars as pl
+    from gallery import Gallery, picture, scripted
+
+    import agentrl_core as arl
+    from agentrl_core import recipes, scan
+
+    with arl.Store.open("runs/demo") as store:
+        collect = arl.Collector(scripted(), Gallery(), recipes.GRPO, store=store, task_pool=4)
+        collect.end_iteration(recipes.GRPO.credit(collect(tasks=1, group_size=2)), {})
+        names = run("store", {"pl": pl, "scan": scan, "store": store}, only=1)
+    known = {picture(number).content for number in range(4)}
+    assert known & set(names["images"].values())
+    assert all(len(names["images"][row["blobs"]]) == row["size"] for row in names["sizes"].to_dicts())
+    assert len(names["sizes"]) >= len(names["images"]) > 2
+
+
 def test_files_are_merged_beside_the_run() -> None:
     from stores import trained
 

@@ -235,7 +235,7 @@ def test_what_is_left_out_is_named(name, messages, missing):
     [
         ("Cold.", InvalidInputError, "chat 0 has no list 'messages'"),
         ({"role": "assistant", "content": 4}, InvalidInputError, "message 1: content is 4"),
-        ({"role": "assistant", "content": [{"type": "image_url", "image_url": {}}]}, UnsupportedError, "'image_url'"),
+        ({"role": "assistant", "content": [{"type": "image_url", "image_url": {}}]}, UnsupportedError, "has an image"),
         ({"role": "assistant", "content": [7]}, UnsupportedError, "a part of type None"),
         ({"role": "assistant", "content": [{"type": "text", "text": 7}]}, InvalidInputError, "holds 7"),
         ({**COLD, "reasoning": 4}, InvalidInputError, "its reasoning is 4"),

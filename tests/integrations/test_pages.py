@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from gallery import picture
 from hand_made import tiny_model
 from riddles import TOKENIZER
 from small_world import SmallWorld
+from templates import TEMPLATES, bytes_tokenizer
 
 import agentrl_core as arl
 from agentrl_core import recipes
+from agentrl_core.env.image_parts import data_url
 from agentrl_core.exceptions import InvalidInputError
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "integrations"
@@ -40,7 +43,7 @@ def test_trajectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
     shared = {"conversations": [{"from": "human", "value": "1 + 2"}, {"from": "gpt", "value": "3"}]}
     Path("conversations.jsonl").write_text(json.dumps(shared), encoding="utf-8")
-    code, reading = blocks("trajectories", "python")
+    code, reading, seeing = blocks("trajectories", "python")
     with arl.Store.open(tmp_path / "run") as store:
         names: dict[str, Any] = {"tokenizer": TOKENIZER, "store": store}
         exec(code, names)
@@ -54,6 +57,11 @@ def test_trajectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(re.findall(r"`((?:from|to)_\w+)\(", table)) == set(trajectories.__all__) - {"read"}
     exec(reading, names)
     assert (names["batch"].num_draws, names["right"]) == (1, chats[:1])
+    part = {"type": "image_url", "image_url": {"url": data_url(picture(1).content)}}
+    names["chats_with_images"] = [{"messages": [{"role": "user", "content": [part]}, chats[0]["messages"][1]]}]
+    names["processor"] = bytes_tokenizer(*TEMPLATES["seeing"])
+    exec(seeing, names)
+    assert names["seen"].blob(picture(1).sha256) == picture(1).content
     formats = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
     with pytest.raises(InvalidInputError, match="give one of " + ", ".join(sorted(formats - {"format"}))):
         list(trajectories.read([], "none"))

@@ -30,12 +30,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 # Renders all that a message holds; tools and options are shown in front.
 TEMPLATE = (
     "{{ tools | tojson if tools else '' }}{{ style if style is defined else '' }}{% for m in messages %}<|im_start|>"
-    "{{ m.role }}\n{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+    "{{ m.role }}\n{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}"
     "{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 TOKENIZER = byte_tokenizer(TEMPLATE)
 Record = dict[str, Any]
+NAMES = ("text", "image", "image_url", "function", "assistant")
+"""Values that name the type of something."""
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,11 @@ CHATS = FormatFields(
             {"type": "text", "text": "a heron"},
             {"type": "text", "text": "flies"},
         ],
-        "messages.0.content with an image": [{"type": "image_url", "image_url": {"url": "data:,heron"}}],
+        "messages.0.content with an image": [{"type": "image_url", "image_url": {"url": PIXEL}}],
+        "messages.2.content of a tool with an image": [{"type": "image_url", "image_url": {"url": PIXEL}}],
+        "messages.0.content with an image of a file or the network": [
+            {"type": "image_url", "image_url": {"url": "https://example.org/heron.png"}}
+        ],
         "messages.0.role": "developer",
         "messages.0.name": "heron-name",
         "messages.1.reasoning_content": "a heron's reasoning",
@@ -147,7 +156,10 @@ ATIF = FormatFields(
         "steps.0.timestamp": "2025-01-02T03:04:05Z",
         "steps.0.message": "what is a heron?",
         "steps.0.message as texts in parts": [{"type": "text", "text": "a heron"}, {"type": "text", "text": "flies"}],
-        "steps.0.message with an image": [{"type": "image", "source": {"path": "heron.png"}}],
+        "steps.0.message with an image": [{"type": "image", "source": {"media_type": "image/gif", "path": PIXEL}}],
+        "steps.0.message with an image of a file or the network": [
+            {"type": "image", "source": {"media_type": "image/png", "path": "heron.png"}}
+        ],
         "steps.1.model_name": "heron-step-model",
         "steps.1.reasoning_effort": "heron-effort",
         "steps.1.reasoning_content": "a heron's reasoning",
@@ -156,6 +168,9 @@ ATIF = FormatFields(
         "steps.1.tool_calls.0.arguments": {"bird": "heron-argument"},
         "steps.1.tool_calls.0.extra": {"nest": "heron-call-extra"},
         "steps.1.observation.results.0.content": "a heron's result",
+        "steps.1.observation.results.0.content with an image": [
+            {"type": "image", "source": {"media_type": "image/gif", "path": PIXEL}}
+        ],
         "steps.1.observation.results.0.subagent_trajectory_ref": [{"trajectory_id": "heron-ref"}],
         "steps.1.observation.results.0.extra": {"nest": "heron-result-extra"},
         "steps.1.metrics.prompt_token_ids": [81, 82, 83],
@@ -212,6 +227,7 @@ VERIFIERS = FormatFields(
         "agent": {"name": "heron-agent"},
         "tools": [{**TOOL, "function": {**TOOL["function"], "description": "heron-description"}}],
         "nodes.0.message.content": "what is a heron?",
+        "nodes.0.message.content with an image": [{"type": "image_url", "image_url": {"url": PIXEL}}],
         "nodes.0.token_ids": [81, 82],
         "nodes.1.message.reasoning_content": "a heron's reasoning",
         "nodes.1.logprobs": [-0.30000000000000004],
@@ -244,7 +260,7 @@ def outcome(given: FormatFields, place: str, value: Any, out: FormatFields) -> s
         return "kept" if made == record or _without_tokens(made, record) else "changed"
     found, wanted = (
         list(_leaves(made)),
-        [leaf for leaf in _leaves(value) if leaf not in (0, True, "text", "function", "assistant", None, {})],
+        [leaf for leaf in _leaves(value) if leaf not in (0, True, *NAMES, None, {})],
     )
     if not wanted:
         return "kept" if made != next(iter(out.write(given.read([given.record])))) else "left out"

@@ -8,6 +8,7 @@ from functools import partial
 
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.upstream import Upstream
+from agentrl_core.env.image import images_in
 from agentrl_core.exceptions import EngineError
 
 _QUESTION: Json = {"role": "user", "content": "agentrl question"}
@@ -73,7 +74,8 @@ class TemplateSuffix:
         if found is None:
             return None
         written, end, closings = found
-        kind = f"{[message.get('role') for message in following]} {is_answered} {bool(tools)} {options}"
+        shown = [(message.get("role"), bool(images_in(message))) for message in following]
+        kind = f"{shown} {is_answered} {bool(tools)} {options}"
         if kind not in self._agrees:
             whole = await self._tokenize([*answered, *following], tools, options, open_turn=True)
             self._agrees[kind] = whole is not None and whole[end - len(written) :] == written[end:]

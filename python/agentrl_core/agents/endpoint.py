@@ -263,6 +263,15 @@ class Endpoint(Routes):
         if self._api_key is not None and not _same(key_of(request), self._api_key):
             raise PermissionError
 
+    @property
+    def image_refusal(self) -> str | None:
+        """See `Routes.image_refusal`: an upstream takes images if it has `takes_images = True`."""
+        if getattr(self.upstream, "takes_images", False):
+            return None
+        return (
+            f"{type(self.upstream).__name__} takes none here: send texts, or serve an engine with takes_images = True"
+        )
+
     async def models(self) -> Json:
         """See `Routes.models`."""
         return await self.upstream.models()

@@ -14,6 +14,7 @@ from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.messages import parse_message
 from agentrl_core.agents.upstream import ChatResponse, RefusedError, ResponseChoice
 from agentrl_core.engine.base import Engine, Request, Sampling
+from agentrl_core.env.image import images_in
 from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 _OPENING = 64
@@ -29,6 +30,8 @@ class EngineUpstream:
 
     Messages of which the template leaves out a content or a call are refused with status 400. `chat_template_kwargs` of
     a request are options of the template.
+
+    Images (base64 `data:` URLs) become the template's placeholders, and go to an engine that has `takes_images = True`.
 
     Args:
         engine: who generates.
@@ -48,6 +51,8 @@ class EngineUpstream:
         self._seed = seed
         self._max_tokens = max_tokens
         self._numbers = itertools.count()
+        self.takes_images: bool = getattr(engine, "takes_images", False)
+        """Whether requests may have images; see `engine.Request`."""
 
     async def check(self) -> None:
         """Engines report processed log-probs or refuse to begin."""
@@ -90,6 +95,7 @@ class EngineUpstream:
         number = next(self._numbers)
         seed = request.get("seed")
         stops = self._engine.chat.stop_token_ids
+        images = images_in(request["messages"]) if is_chat else ()
         try:
             sampling = Sampling(
                 temperature=float(request.get("temperature", 1.0)),
@@ -103,6 +109,7 @@ class EngineUpstream:
                     np.asarray(tokens, np.int32),
                     _core.rng.structural_seed(self._seed, *((number, place) if seed is None else (int(seed), place))),
                     sampling,
+                    images=images,
                 )
                 for place in range(int(request.get("n", 1)))
             ]

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from agentrl_core.env.image import Image
+
 Json = dict[str, Any]
 
 
@@ -78,7 +80,7 @@ def _told(message: Mapping[str, Any], calls: Mapping[str, int]) -> object:
     """Keep the parts of a message that count in its digest."""
     role, content = message.get("role"), message.get("content")
     text = text_of(content)
-    said: object = content if text is None else text
+    said: object = _said_in_parts(content) if text is None else text
     if role == "assistant":
         asked = [_call(call) for call in message.get("tool_calls") or []]
         return [role, said.strip() if isinstance(said, str) else said, asked]
@@ -95,6 +97,17 @@ def _call(call: Mapping[str, Any]) -> object:
         with suppress(ValueError):  # what a model wrote need not be JSON
             arguments = json.loads(arguments)
     return [function.get("name"), arguments]
+
+
+def _said_in_parts(content: object) -> object:
+    """Return the texts of a content with images, and the hash of each image: bytes count, and not how they are sent."""
+    if not isinstance(content, Sequence) or not any(isinstance(part, Image) for part in content):
+        return content
+    texts = [part if isinstance(part, str) else _text_of_part(part) for part in content]
+    return [
+        ["image", part.sha256.hex()] if isinstance(part, Image) else part if text is None else text
+        for part, text in zip(content, texts, strict=True)
+    ]
 
 
 def _text_of_part(part: object) -> str | None:

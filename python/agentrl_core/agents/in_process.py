@@ -21,7 +21,8 @@ from agentrl_core.agents.routes import Routes, key_of, serving
 from agentrl_core.agents.upstream import ChatResponse, ResponseChoice
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.chat_renderer import checked_options
-from agentrl_core.exceptions import InvalidInputError, NotFoundError
+from agentrl_core.env.image import images_in, is_content
+from agentrl_core.exceptions import InvalidInputError, NotFoundError, UnsupportedError
 
 try:
     from starlette.applications import Starlette
@@ -114,6 +115,12 @@ class InProcessSession:
             raise InvalidInputError(
                 "tokens: no tokenizer is known that could count them; make env.Agents(tokenizer=...)"
             )
+        if self._template is not None and images_in(request["messages"]):
+            chat = self._template.with_options(request.get("chat_template_kwargs"))
+            try:
+                return len(chat.conversation(request["messages"], request.get("tools")))
+            except UnsupportedError as error:
+                raise InvalidInputError(f"messages: {error}") from error
         try:
             tokens = self._tokenizer.apply_chat_template(
                 [_said(message) for message in request["messages"]],
@@ -139,8 +146,8 @@ class InProcessSession:
         messages, tools = request["messages"], request.get("tools") or None
         options = {**self._options, **checked_options(request.get("chat_template_kwargs"))} or None
         for message in messages:
-            if text_of(message.get("content")) is None:
-                raise InvalidInputError("env.Agents supports text messages only, not other content; send texts")
+            if text_of(message.get("content")) is None and not is_content(for_template(message).get("content")):
+                raise InvalidInputError("env.Agents supports messages of texts and images, not other content")
             if message.get("role") == "prompt":
                 raise InvalidInputError(
                     "a message has the role 'prompt'; send what no template renders to /v1/completions"
@@ -236,10 +243,11 @@ class InProcessEndpoint(Routes):
 
     def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None, max_bytes: int = 32 << 20) -> None:
         super().__init__(max_bytes)
-        self._tokenizer = tokenizer
         self._options = checked_options(options)
         has_template = getattr(tokenizer, "chat_template", None) is not None
         self._template = Chat(tokenizer, self._options) if has_template else None
+        # A processor has its tokenizer inside.
+        self._tokenizer = tokenizer if self._template is None else self._template.tokenizer
         self._talks: dict[str, tuple[str, InProcessSession]] = {}
         self._lock = threading.Lock()
         self._serving = ExitStack()
@@ -263,6 +271,15 @@ class InProcessEndpoint(Routes):
     def check_key(self, request: Request) -> None:
         """See `Routes.check_key`."""
         self.session_of(request)
+
+    @property
+    def image_refusal(self) -> str | None:
+        """See `Routes.image_refusal`: whether the chat template shows them. The engine is the collector's to check."""
+        if self._template is None:
+            return "env.Agents takes them with tokenizer=, of a model that sees; give it, or send texts"
+        if not self._template.shows_images():
+            return "the chat template of env.Agents(tokenizer=...) shows none; send texts, or give one that shows them"
+        return None
 
     async def models(self) -> Json:
         """See `Routes.models`."""

@@ -10,6 +10,7 @@ from typing import Any
 from agentrl_core import _core
 from agentrl_core.agents.history_digest import Json, text_of
 from agentrl_core.env.answer_form import AnswerForm
+from agentrl_core.env.image import Image
 
 
 def parse_message(
@@ -57,10 +58,12 @@ def _by_form(form: AnswerForm, text: str, tools: Sequence[Mapping[str, Any]]) ->
 
 
 def for_template(message: Mapping[str, Any]) -> Json:
-    """Return a message for a collector: its content is a text, or texts; vLLM's templates treat both alike."""
+    """Return a message for a collector: its content is a text, or texts and images in a list."""
     content = message.get("content")
-    texts = [] if content is None or isinstance(content, str) else [text_of([part]) for part in content]
-    return {**message, "content": texts[0] if len(texts) == 1 else texts} if texts else dict(message)
+    parts = [] if content is None or isinstance(content, str) else content
+    texts = [part if isinstance(part, Image) else text_of([part]) for part in parts]
+    is_one = len(texts) == 1 and not isinstance(texts[0], Image)
+    return {**message, "content": texts[0] if is_one else texts} if texts else dict(message)
 
 
 def _call(call: Json, place: int, text: str) -> Json:

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -21,14 +22,16 @@ from agentrl_core.agents.records import (
     Tokens,
     check_name,
     checked_end,
-    packed,
     records_of,
-    unpacked,
+    turns_packed,
+    turns_unpacked,
 )
 from agentrl_core.agents.upstream import ChatResponse
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
+from agentrl_core.data.image_turns import ImageTurns
 from agentrl_core.data.store import RolloutLog, Store
+from agentrl_core.env.image import Image
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 
 _BEGIN = " begin"
@@ -141,6 +144,7 @@ class SessionRecorder:
         request: Json,
         version: int,
         *,
+        images: Sequence[Image] = (),
         near: int,
         said: Sequence[tuple[int, str, str]],
         asked: str,
@@ -152,6 +156,7 @@ class SessionRecorder:
             answer: of the upstream.
             request: what it was asked.
             version: of the weights.
+            images: that the prompt shows, in their order.
             near: the turn that the prompt goes on from; -1: none that is known.
             said: for each choice the lane, the digest of the chat after it, and the beginning of the lane.
             asked: digest of the request.
@@ -166,6 +171,10 @@ class SessionRecorder:
             try:
                 prompt = np.asarray(answer.prompt, np.int32)
                 origin, shared = _origin(recorded, prompt, near)
+                shown = {image.sha256.hex(): image.content for image in images}
+                hashes = [image.sha256.hex() for image in images]
+                before = recorded.images(origin) if origin >= 0 and images else []
+                same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, hashes, strict=False)))
                 turns = [
                     SessionTurn(
                         len(recorded.turns) + place,
@@ -184,17 +193,20 @@ class SessionRecorder:
                         lane,
                         opening,
                         choice.details,
+                        shared_images=same,
+                        images=hashes[same:],
                     )
                     for place, (choice, (lane, chat, opening)) in enumerate(zip(answer.choices, said, strict=True))
                 ]
                 alone = [_alone(turn, prompt, place) for place, turn in enumerate(turns)]
-                self._check(replace(recorded, turns=alone))
+                self._check(replace(recorded, turns=alone, pictures=shown))
             except (AgentRLError, TypeError, ValueError, OverflowError, RecursionError) as error:
                 raise EngineError(
                     f"the answer: it cannot become a row, and is not recorded ({error}); send the request again"
                 ) from error
-            self._write(recorded.session, "turn", {"turns": [packed(turn) for turn in turns]})
+            self._write(recorded.session, "turn", turns_packed(turns, shown, set(recorded.pictures)))
             recorded.turns += turns
+            recorded.pictures.update(shown)
         return turns
 
     def reward(self, recorded: SessionRecord, reward: float, turn: int | None) -> None:
@@ -355,7 +367,9 @@ class SessionRecorder:
         if recorded is None:
             return
         if what == "turn":
-            recorded.turns += map(unpacked, payload["turns"])
+            turns, pictures = turns_unpacked(payload)
+            recorded.turns += turns
+            recorded.pictures.update(pictures)
         elif what == "reward":
             recorded.turns[payload["turn"]].reward = payload["reward"]
         elif what == "close":
@@ -375,7 +389,8 @@ def _check_task(tasks: dict[str, str], recorded: SessionRecord) -> None:
 def _alone(turn: SessionTurn, prompt: Tokens, place: int) -> SessionTurn:
     """Return a turn as the first of its session, with the last tokens of its prompt, which no earlier turn has."""
     json.dumps([turn.message, turn.details], allow_nan=False, ensure_ascii=False).encode()
-    return replace(turn, number=place, origin=-1, shared=0, added=turn.added if len(turn.added) else prompt[-1:])
+    added = turn.added if len(turn.added) else prompt[-1:]
+    return replace(turn, number=place, origin=-1, shared=0, shared_images=0, added=added)
 
 
 def _origin(recorded: SessionRecord, prompt: Tokens, near: int) -> tuple[int, int]:
@@ -403,12 +418,34 @@ def _ingested(forest: Forest, group: int, member: int, recorded: SessionRecord) 
     outcome = None if is_paid or recorded.closed is None else recorded.closed.get("reward")
     if not recorded.turns:
         lanes[0] = forest.start(group, member)
+    images: ImageTurns | None = None
+    if recorded.pictures:
+        images = ImageTurns(forest)
+        for content in recorded.pictures.values():
+            forest.add_blob(content)
     for turn in recorded.turns:
         if turn.lane not in lanes:
             first = next(iter(lanes.values()), None)
-            lanes[turn.lane] = _begun(forest, recorded, turn, lanes, nodes, (group, member + len(lanes), first))
+            lanes[turn.lane] = _begun(forest, recorded, turn, lanes, nodes, (group, member + len(lanes), first), images)
         reward = outcome if outcome is not None and turn.number == last[turn.lane] else turn.reward
         mask = np.isfinite(turn.logprobs)
+        if images is not None:
+            node = images.ingest(
+                lanes[turn.lane],
+                recorded.context(turn.number),
+                [bytes.fromhex(image) for image in recorded.images(turn.number)],
+                turn.output,
+                logprobs=np.where(mask, turn.logprobs, 0.0).astype(np.float32),
+                trainable=mask.astype(np.uint8),
+                policy_version=turn.version,
+                seed=turn.number,
+                temperature=turn.temperature,
+                top_p=turn.top_p,
+                finish_reason="length" if turn.finish_reason == "length" else "stop",
+                reward=math.nan if reward is None else reward,
+            )
+            nodes.append(node)
+            continue
         stored = forest.ingest(
             [lanes[turn.lane]],
             prompts=[recorded.context(turn.number)],
@@ -433,6 +470,7 @@ def _begun(
     lanes: dict[int, int],
     nodes: list[int],
     start: tuple[int, int, int | None],
+    images: ImageTurns | None,
 ) -> int:
     """The trajectory of a lane that begins with a turn. One that continues from an answer is a fork after it.
 
@@ -442,8 +480,16 @@ def _begun(
     before = recorded.turns[turn.number - 1] if turn.number else None
     if before is not None and before.asked == turn.asked and before.origin == turn.origin:
         # Another answer to the same request.
-        return forest.fork(lanes[before.lane], node=nodes[before.number], end=0, train_prefix=False, episode=first)
+        fork = forest.fork(lanes[before.lane], node=nodes[before.number], end=0, train_prefix=False, episode=first)
+        if images is not None:
+            images.fork(fork, nodes[before.number])
+        return fork
     if turn.origin >= 0 and turn.shared == len(recorded.path(turn.origin)):
         origin = recorded.turns[turn.origin]
-        return forest.fork(lanes[origin.lane], node=nodes[origin.number], train_prefix=False, episode=first)
+        if images is not None and recorded.images(origin.number) != recorded.images(turn.number)[: turn.shared_images]:
+            return forest.start(group, member, episode=first)
+        fork = forest.fork(lanes[origin.lane], node=nodes[origin.number], train_prefix=False, episode=first)
+        if images is not None:
+            images.fork(fork, nodes[origin.number])
+        return fork
     return forest.start(group, member, episode=first)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,6 +62,8 @@ class SessionTurn:
         opening: digest of the first message, where the lane begins with it; else empty.
         details: the client's own `logprobs`, where it asked for them.
         reward: of this turn, if it got one.
+        shared_images: how many images of the turn of `origin` the prompt begins with.
+        images: the images after them, as the hex text of their SHA-256.
     """
 
     number: int
@@ -78,6 +83,8 @@ class SessionTurn:
     opening: str = ""
     details: Json | None = None
     reward: float | None = None
+    shared_images: int = 0
+    images: Sequence[str] = ()
 
 
 @dataclass
@@ -91,6 +98,8 @@ class SessionRecord:
     turns: list[SessionTurn] = field(default_factory=list)
     closed: Json | None = None
     """Its end: reward, success, status; None while it is open."""
+    pictures: dict[str, bytes] = field(default_factory=dict)
+    """The bytes of its images, by their SHA-256 as hex text."""
 
     def check_open(self) -> None:
         """Refuse what comes after the end."""
@@ -123,6 +132,16 @@ class SessionRecord:
                     length = start
             length = min(length, turn.shared)
         return np.concatenate(parts[::-1])
+
+    def images(self, number: int) -> list[str]:
+        """Return the images that a turn's prompt shows, in their order, by their SHA-256 as hex text."""
+        turn = self.turns[number]
+        parts, count = [turn.images], turn.shared_images
+        while count:
+            turn = self.turns[turn.origin]
+            parts.append(turn.images[: max(count - turn.shared_images, 0)])
+            count = min(count, turn.shared_images)
+        return [image for part in parts[::-1] for image in part]
 
 
 def check_name(value: object, name: str) -> None:
@@ -166,8 +185,9 @@ def records_of(recorded: SessionRecord) -> list[tuple[str, Json]]:
     """Return a session as the records of a journal."""
     opened = {"task": recorded.task, "group": recorded.group, "member": recorded.member}
     records: list[tuple[str, Json]] = [(f"{recorded.session} open", opened)]
+    known: set[str] = set()
     for turn in recorded.turns:
-        records.append((f"{recorded.session} turn", {"turns": [packed(turn)]}))
+        records.append((f"{recorded.session} turn", turns_packed([turn], recorded.pictures, known)))
         if turn.reward is not None:
             records.append((f"{recorded.session} reward", {"turn": turn.number, "reward": turn.reward}))
     if recorded.closed is not None:
@@ -175,15 +195,30 @@ def records_of(recorded: SessionRecord) -> list[tuple[str, Json]]:
     return records
 
 
-def packed(turn: SessionTurn) -> Json:
-    """Return a turn as JSON."""
+def turns_packed(turns: Sequence[SessionTurn], pictures: Mapping[str, bytes], known: set[str]) -> Json:
+    """Return turns as the payload of a record, with the bytes of their images that are not known yet; adds these."""
+    new = dict.fromkeys(image for turn in turns for image in turn.images if image not in known)
+    known.update(new)
+    images = {"images": [base64.b64encode(pictures[image]).decode() for image in new]} if new else {}
+    return {"turns": [_packed(turn) for turn in turns]} | images
+
+
+def turns_unpacked(payload: Json) -> tuple[list[SessionTurn], dict[str, bytes]]:
+    """Return the turns of a record, and the new images by their SHA-256 as hex text."""
+    images = [base64.b64decode(image) for image in payload.get("images", ())]
+    return [_unpacked(turn) for turn in payload["turns"]], {hashlib.sha256(each).hexdigest(): each for each in images}
+
+
+def _packed(turn: SessionTurn) -> Json:
     logprobs = [None if math.isnan(value) else value for value in turn.logprobs.tolist()]
     lists = {"added": turn.added.tolist(), "output": turn.output.tolist(), "logprobs": logprobs}
-    return dict(vars(turn)) | lists
+    found = dict(vars(turn)) | lists | {"images": list(turn.images)}
+    if not (turn.images or turn.shared_images):
+        del found["images"], found["shared_images"]
+    return found
 
 
-def unpacked(packed: Json) -> SessionTurn:
-    """Return a turn from the result of `packed`."""
+def _unpacked(packed: Json) -> SessionTurn:
     logprobs = [math.nan if value is None else value for value in packed["logprobs"]]
     arrays = {"added": np.asarray(packed["added"], np.int32), "output": np.asarray(packed["output"], np.int32)}
     return SessionTurn(**(packed | arrays | {"logprobs": np.asarray(logprobs, np.float32)}))

@@ -17,6 +17,7 @@ from agentrl_core.agents.connections import BODY_SECONDS, HEAD_BYTES, HEADERS, O
 from agentrl_core.agents.dialects import chat, completions, messages, responses
 from agentrl_core.agents.fields import parsed
 from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.request_images import decoded_images
 from agentrl_core.agents.upstream import ChatResponse, RefusedError
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, MissingDependencyError, NotFoundError
 
@@ -127,6 +128,11 @@ class Routes(ABC):
     async def models(self) -> Json:
         """Return the reply of `/v1/models`."""
 
+    @property
+    @abstractmethod
+    def image_refusal(self) -> str | None:
+        """Why images are refused here, and what to do; None: they are taken."""
+
     async def ready(self) -> None:  # noqa: B027 - nothing, unless somebody has to look
         """Look whether answers can be given, before the first."""
 
@@ -199,7 +205,7 @@ class Routes(ABC):
             dialect.FIELDS(body)
             if name == "responses" and body.get("previous_response_id"):
                 body = _continued(self.conversation(named, begins=False), body)
-            asked = dialect.asked(body)
+            asked = decoded_images(dialect.asked(body), self.image_refusal)
             # A session begins when all that can be wrong about its first request was looked at.
             session = self.conversation(named, begins=True)
             await self.ready()
@@ -223,7 +229,8 @@ class Routes(ABC):
             body = await self.body(request)
             messages.FIELDS(body)
             session = self.conversation(named, begins=False)
-            return JSONResponse({"input_tokens": await session.count(messages.asked(body))})
+            asked = decoded_images(messages.asked(body), self.image_refusal)
+            return JSONResponse({"input_tokens": await session.count(asked)})
 
         return self._told(count, "messages")
 

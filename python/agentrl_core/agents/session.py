@@ -11,6 +11,7 @@ from agentrl_core.agents.history_digest import HistoryDigests, Json, digests
 from agentrl_core.agents.recorder import SessionRecorder
 from agentrl_core.agents.records import SessionRecord
 from agentrl_core.agents.upstream import ChatResponse, ResponseChoice, Upstream
+from agentrl_core.env.image import images_in
 
 
 class Session:
@@ -137,7 +138,10 @@ class Session:
             lanes = [place.conversation, *(self._lanes.another(chain[0]) for _ in chats[1:])]
             openings = [chain[0] if place.is_new else "", *(chain[0] for _ in chats[1:])]
             said = list(zip(lanes, chats, openings, strict=True))
-            turns = self._recorder.turn(self.recorded, answer, request, version, near=near, said=said, asked=asked)
+            images = images_in(request.get("messages") or ())
+            turns = self._recorder.turn(
+                self.recorded, answer, request, version, images=images, near=near, said=said, asked=asked
+            )
         except BaseException:
             self._lanes.give_up(place.conversation)
             raise

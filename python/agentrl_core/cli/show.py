@@ -7,17 +7,19 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core import env
+from agentrl_core._util.picture_header import picture_header
 from agentrl_core.cli._detokenize import Detokenizer
 from agentrl_core.cli._terminal import console, escaped, nearest, number, opened
 from agentrl_core.cli._tree import group_tree
 from agentrl_core.data.codes import UNTRAINED
-from agentrl_core.exceptions import NotFoundError
+from agentrl_core.exceptions import AgentRLError, NotFoundError
 
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import Console
     from rich.text import Text
 
+    from agentrl_core.data.store import Store
     from agentrl_core.integrations.polars.tables import Tables
 
 _FLAGS = {
@@ -32,8 +34,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command: `RUN TRAJECTORY --tokenizer PATH`."""
     command.description = (
         "Show the tree of a trajectory's group, and the trajectory: each prompt, action and observation, with its "
-        "rewards and computed columns. Action tokens are green if their advantage is positive, red if it is negative, "
-        "and bold if it is large."
+        "images, rewards and computed columns. Action tokens are green if their advantage is positive, red if it is "
+        "negative, and bold if it is large."
     )
     command.epilog = (
         "examples:\n  agentrl show runs/demo 12\n  agentrl show runs/demo 12 --tokenizer path/to/model\n"
@@ -54,11 +56,11 @@ def run(path: str, trajectory: int, tokenizer: str | None) -> int:
     from agentrl_core.integrations.polars import scan
 
     with opened(path) as store:
-        _show(out, scan(store), trajectory, Detokenizer.find(path, tokenizer))
+        _show(out, store, scan(store), trajectory, Detokenizer.find(path, tokenizer))
     return 0
 
 
-def _show(out: Console, tables: Tables, trajectory: int, words: Detokenizer) -> None:
+def _show(out: Console, store: Store, tables: Tables, trajectory: int, words: Detokenizer) -> None:
     import polars as pl
     from rich.text import Text
 
@@ -90,6 +92,8 @@ def _show(out: Console, tables: Tables, trajectory: int, words: Detokenizer) -> 
         else:
             title = f"{item['kind']}: {len(item['tokens'])} tokens"
             out.print(Text(title, style="bold"))
+            for image in item["blobs"] or () if item["is_whole"] else ():
+                out.print(Text(_image(store, image), style="magenta"))
             out.print(Text("".join(words.pieces(item["tokens"]))))
 
 
@@ -108,6 +112,17 @@ def _facts(facts: dict[str, Any]) -> Iterator[str]:
         yield f"info {escaped(facts['info'])}"
 
 
+def _image(store: Store, digest: bytes) -> str:
+    """Name an image in one line: its type, its size and its hash."""
+    try:
+        content = store.blob(digest)
+    except AgentRLError as error:
+        return f"[image sha256 {digest.hex()}: {escaped(str(error))}]"
+    header = picture_header(content)
+    kind = "unknown type" if header is None else f"{header.type.upper()} {header.width} x {header.height}"
+    return f"[image {kind}, {len(content)} bytes, sha256 {digest.hex()}]"
+
+
 def _draws(draws: Any, tables: Tables) -> Iterator[str]:
     for draw in draws.agentrl.computed(tables).rows(named=True):
         made = [f"{name} {number(value)}" for name, value in draw.items() if name not in draws.columns]
@@ -120,7 +135,12 @@ def _items(path: pl.DataFrame, steps: pl.DataFrame) -> list[dict[str, Any]]:
     turns = [step | {"off": step["node_id"] not in on_path} for step in steps.rows(named=True)]
     inside = [(step["start"], step["start"] + len(step["tokens"])) for step in turns if not step["off"]]
     others = [
-        node | {"off": False, "tokens": node["tokens"][: node["end"]]}
+        node
+        | {
+            "off": False,
+            "is_whole": node["end"] in (None, len(node["tokens"])),
+            "tokens": node["tokens"][: node["end"]],
+        }
         for node in path.rows(named=True)
         if not any(begin <= node["start"] < end for begin, end in inside)
     ]

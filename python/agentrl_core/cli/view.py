@@ -37,7 +37,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=int,
         default=1_000_000,
         metavar="N",
-        help="largest number of tokens in the page; a million make about 10 MB (default: 1000000)",
+        help="largest number of tokens in the page; a million make about 10 MB, and images at most as much (default: "
+        "1000000)",
     )
 
 

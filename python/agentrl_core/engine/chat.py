@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.engine.chat_messages import IMAGE, Message, is_text, plain_message, texts_of
 from agentrl_core.engine.chat_renderer import ANSWER, QUESTION, VALUE
-from agentrl_core.engine.chat_template import RESULT, THOUGHT, ChatTemplate
+from agentrl_core.engine.chat_template import RESULT, THOUGHT, Answered, ChatTemplate
 from agentrl_core.engine.infer_answer_form import infer_answer_form
 from agentrl_core.env.answer_form import AnswerForm
 from agentrl_core.env.base import Content
@@ -148,21 +148,49 @@ class Chat:
         """Return the tokens of a whole conversation as the template renders it at once. int32 [n].
 
         Args:
-            messages: as OpenAI's, texts alone.
+            messages: as OpenAI's; images are `env.Image`.
             tools: JSON schemas of the tools.
             open_turn: with the opening of the assistant's next turn.
 
         Raises:
             InvalidInputError: a message of another shape.
-            UnsupportedError: the template refuses a message, or leaves out a content or a call; or an image.
+            UnsupportedError: the template refuses a message, or leaves out a content or a call, or an image.
         """
         plain = [plain_message(message, f"message {place}") for place, message in enumerate(messages)]
-        for place, message in enumerate(plain):
-            if not is_text(message["content"]):
-                raise UnsupportedError(f"message {place} has an image; describe it in words")
+        self._check_images(plain, tools)
         rendered = self._render(plain, tools, open_turn=open_turn)
         self._template.check(plain, rendered, chat="the conversation")
-        return self._encode(rendered)
+        return self._tokens((rendered, self._encode(rendered)), messages)
+
+    def answers(
+        self, messages: Sequence[Mapping[str, Any]], tools: Tools = (), *, chat: str = "chat"
+    ) -> list[Answered]:
+        """Return the tokens that the model reads and generates at each answer of a chat; see `ChatTemplate.answers`.
+
+        Args:
+            messages: as OpenAI's; images are `env.Image`.
+            tools: JSON schemas of the tools.
+            chat: how errors name the chat.
+
+        Raises:
+            InvalidInputError: a message of another shape.
+            UnsupportedError: the template refuses or leaves out something.
+        """
+        plain = [plain_message(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
+        self._check_images(plain, tools)
+
+        def encode(text: str, after: str, shown: slice) -> NDArray[np.int32]:
+            return self._tokens((text, self._encode(text, after)), messages[shown])
+
+        return self._template.answers(plain, tools, chat=chat, encode=encode)
+
+    def shows_images(self) -> bool:
+        """Return whether the template has a place for images in a message of a user."""
+        try:
+            self._check_prompt([{"role": "user", "content": [{"type": "text", "text": "agentrl part"}, IMAGE]}], None)
+        except UnsupportedError:
+            return False
+        return True
 
     def prompt(self, content: Content, tools: Tools | None = None) -> NDArray[np.int32]:
         """Return the tokens up to the first action: the messages and the opening of the assistant's turn. int32 [n].
@@ -210,7 +238,9 @@ class Chat:
             ids.pop()
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def _tokens(self, rendered: tuple[str, NDArray[np.int32]], content: Content) -> NDArray[np.int32]:
+    def _tokens(
+        self, rendered: tuple[str, NDArray[np.int32]], content: Content | Sequence[Mapping[str, Any]]
+    ) -> NDArray[np.int32]:
         """The tokens of a rendered text; a processor makes those of images."""
         images = () if self._processor is None else images_in(content)
         return self._cached_shown(rendered[0], images).copy() if images else rendered[1].copy()
@@ -220,8 +250,11 @@ class Chat:
             from PIL import Image as Picture
         except ImportError as error:
             raise MissingDependencyError("images for a processor need Pillow: pip install pillow") from error
-        pictures = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in images]
-        made = self._processor(text=[rendered], images=pictures, add_special_tokens=False)
+        try:
+            pictures = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in images]
+            made = self._processor(text=[rendered], images=pictures, add_special_tokens=False)
+        except Exception as error:  # Pillow and processors raise many types
+            raise UnsupportedError(f"Chat: the processor refuses the images ({error}); give others") from error
         return np.asarray(made["input_ids"][0], dtype=np.int32)
 
     def _prompt(self, messages: str, tools: str) -> tuple[str, NDArray[np.int32]]:
@@ -309,6 +342,15 @@ class Chat:
             if isinstance(message["content"], list) and IMAGE in message["content"]:
                 self._check_parts(marked, number, tools)
         return rendered
+
+    def _check_images(self, plain: Sequence[Message], tools: Tools | None) -> None:
+        """Refuse a chat with images of which the template shows none, by the first message of each role."""
+        roles = {message["role"]: place for place, message in reversed(list(enumerate(plain))) if not _is_text(message)}
+        for role, place in sorted(roles.items(), key=lambda item: item[1]):
+            kind = f"images of {role}" + bool(tools) * " with tools"
+            if kind not in self._checked:
+                self._check_parts(_marked(plain[: place + 1]), place, tools)
+                self._checked.add(kind)
 
     def _check_parts(self, marked: list[Message], number: int, tools: Tools | None) -> None:
         """Refuse a template that prints the parts of a message, or shows nothing for an image."""
@@ -418,6 +460,10 @@ def _marked(messages: Sequence[Message]) -> list[Message]:
             ]
         marked.append({**message, "content": said} if message["content"] else message)
     return marked
+
+
+def _is_text(message: Message) -> bool:
+    return is_text(message["content"])
 
 
 def _kind(place: str, messages: Sequence[Message]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -107,7 +107,14 @@ class ChatTemplate:
         ends_in_history = self._next_ends.values() if self.ends_with_next else (*self.ends, self.end_in_history)
         self._closes_in_history = re.compile("|".join(map(re.escape, ends_in_history)))
 
-    def answers(self, messages: Sequence[Message], tools: Tools = (), *, chat: str = "chat") -> list[Answered]:
+    def answers(
+        self,
+        messages: Sequence[Message],
+        tools: Tools = (),
+        *,
+        chat: str = "chat",
+        encode: Callable[[str, str, slice], Tokens] | None = None,
+    ) -> list[Answered]:
         """Return the tokens that the model reads and generates at each answer of a chat.
 
         An answer is rendered as the last message, as the model is to write it: reasoning, content, calls, and the token
@@ -126,15 +133,17 @@ class ChatTemplate:
             messages: the chat.
             tools: JSON schemas of its tools.
             chat: how errors name the chat, such as `chat 3`.
+            encode: tokenises a part of a context that follows a text, and holds some of the messages (images need a
+                processor); None: `self.encode`.
 
         Raises:
             UnsupportedError: the template refuses the messages; leaves out a content, a reasoning, the name or an
                 argument of a call; or renders an answer somewhere else than after its opening.
         """
         try:
-            return self._answers(messages, tools, chat, self._history(messages, tools))
+            return self._answers(messages, tools, chat, self._history(messages, tools), encode)
         except _DiffersFromHistoryError:
-            return self._answers(messages, tools, chat, RenderedHistory("", self._closes_in_history))
+            return self._answers(messages, tools, chat, RenderedHistory("", self._closes_in_history), encode)
 
     def written(self, message: Message, tools: Tools = ()) -> str:
         """Return an answer as the model writes it, without its end; empty: the template cannot render it."""
@@ -211,7 +220,12 @@ class ChatTemplate:
         return RenderedHistory(text, self._closes_in_history)
 
     def _answers(
-        self, messages: Sequence[Message], tools: Tools, chat: str, history: RenderedHistory
+        self,
+        messages: Sequence[Message],
+        tools: Tools,
+        chat: str,
+        history: RenderedHistory,
+        encode: Callable[[str, str, slice], Tokens] | None,
     ) -> list[Answered]:
         """Return the answers of a chat; most are cut out of its history, so that the time is linear in its length.
 
@@ -234,10 +248,11 @@ class ChatTemplate:
                 elif turn != rendered:
                     raise _DiffersFromHistoryError
                 turn = rendered
-            if text and turn.context.startswith(text):
-                read = np.concatenate([tokens, self.encode(turn.context[len(text) :], after=text)])
-            else:
-                read = self.encode(turn.context)
+            follows = bool(text) and turn.context.startswith(text)
+            added, before = (turn.context[len(text) :], text) if follows else (turn.context, "")
+            shown = slice(seen if follows else 0, place)
+            read = self.encode(added, before) if encode is None else encode(added, before, shown)
+            read = np.concatenate([tokens, read]) if follows else read
             action = self.encode(turn.action, after=turn.context)
             found.append(Answered(place, read, action))
             text, tokens, seen = turn.context + turn.action, np.concatenate([read, action]), place + 1

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from agentrl_core._util.picture_header import picture_header
 from agentrl_core.exceptions import InvalidInputError
+
+MOST_PIXELS = 89_478_485
+"""The most pixels of an image, as Pillow's own limit: more are a decompression bomb."""
 
 
 class Image:
-    """A picture in a message: its bytes as a file has them (PNG, JPEG).
+    """A picture in a message: the bytes of a PNG, JPEG, WebP or GIF file.
 
     It is a part of a message's content, beside texts. The model's template shows it by its own placeholder; the bytes
     are kept once in the store by their SHA-256, which column `blobs` of `nodes` names.
+
+    The header is read on arrival; Pillow, if it is installed, verifies the rest of the file. Pixels are not decoded.
 
     Args:
         source: the bytes; or the path of a file, which is read at once.
 
     Raises:
-        InvalidInputError: no bytes, or a file that cannot be read.
+        InvalidInputError: no bytes, a file that cannot be read, bytes that are no such picture, or more than 89 million
+            pixels.
 
     Example:
+        >>> import base64
         >>> from agentrl_core.env import Image, StepResult
-        >>> screenshot = Image(bytes.fromhex("89504e470d0a1a0a"))
+        >>> screenshot = Image(base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="))
         >>> StepResult([{"role": "tool", "content": ["The page now:", screenshot]}]).observation
-        [{'role': 'tool', 'content': ['The page now:', Image(8 bytes, 4c4b6a3be1314ab8)]}]
+        [{'role': 'tool', 'content': ['The page now:', Image(43 bytes, e4c8efe0cd4a34ef)]}]
     """
 
     def __init__(self, source: bytes | str | os.PathLike[str]) -> None:
@@ -42,6 +51,8 @@ class Image:
                 ) from error
         if not isinstance(content, bytes) or not content:
             raise InvalidInputError(f"Image: source is {source!r:.60}; give the bytes of a picture, or a path")
+        is_file = isinstance(source, (str, os.PathLike))
+        _check(content, repr(os.fspath(source)) if is_file else f"source, {len(content)} bytes,")
         self.content = content
 
     @cached_property
@@ -60,6 +71,26 @@ class Image:
     def __repr__(self) -> str:
         """Its size and the start of its hash."""
         return f"Image({len(self.content)} bytes, {self.sha256.hex()[:16]})"
+
+
+def _check(content: bytes, name: str) -> None:
+    """Refuse bytes that are no picture, and pictures of too many pixels."""
+    header = picture_header(content)
+    if header is None:
+        raise InvalidInputError(f"Image: {name} is no PNG, JPEG, WebP or GIF; save the picture as one of these")
+    if header.width * header.height > MOST_PIXELS:
+        raise InvalidInputError(
+            f"Image: {name} has {header.width} x {header.height} pixels; give at most {MOST_PIXELS} in all"
+        )
+    try:
+        from PIL import Image as Picture
+    except ImportError:
+        return
+    try:
+        Picture.open(io.BytesIO(content), formats=[header.type.upper()]).verify()
+    except Exception as error:  # Pillow's plugins raise many types for a damaged file
+        kind = header.type.upper()
+        raise InvalidInputError(f"Image: {name} is a damaged {kind} ({type(error).__name__}); save it again") from error
 
 
 def images_in(content: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[Image, ...]:

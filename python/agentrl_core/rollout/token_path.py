@@ -439,6 +439,12 @@ class TokenPath:
         images = images_in(answer.outcome.observation or "")
         self.rewritten(length, {}, [(0, length, images)] if images else [])
 
+    def show(self, tokens: NDArray[np.int32], images: tuple[Image, ...], state: bytes | str | None) -> None:
+        """Continue a new context with its images."""
+        self.append(tokens, "injected", state=state, images=images)
+        self._counted = self.length
+        self.here = self._end()
+
     def copy(self, handle: int, place: Position, name: str, begin: Position | None = None) -> TokenPath:
         """Return the path of a fork at a place; `begin` is the start of the action that it may split."""
         path = TokenPath(name, self._forest, self._chat, handle)

@@ -86,7 +86,10 @@ def blocks(tables: Tables, chosen: Chosen) -> Iterator[bytes]:
     of = trajectories.select("trajectory_id", "block")
     draws = tables.draws.join(tables.draw_columns, on="draw_id", how="left").join(of, on="trajectory_id")
     nodes = tables.nodes.join(tables.node_columns, on="node_id", how="left").join(kept, on="group_id")
-    sampling = [pl.col("sampling").struct.field("temperature").alias("temperature")]
+    sampling = [
+        pl.col("sampling").struct.field("temperature").alias("temperature"),
+        pl.col("blobs").list.eval(pl.element().bin.encode("hex")).list.join(" ").alias("images"),
+    ]
     shared = _inherited(trajectories, tables.steps)
     own = _own_steps(tables.steps, shared).join(of, on="trajectory_id")
     steps = tables.step_columns.join(draws.select("draw_id", "block"), on="draw_id")

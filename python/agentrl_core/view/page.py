@@ -28,10 +28,13 @@ from agentrl_core.view.blocks import Chosen, blocks, packed, plain
 from agentrl_core.view.credit import recipes_of
 from agentrl_core.view.groups import of_groups
 from agentrl_core.view.health import signs
+from agentrl_core.view.images import PageImages
 from agentrl_core.view.modules import joined
 from agentrl_core.view.statistics import statistics
 
 _ALL = (0, 2**62)
+BYTES_OF_A_TOKEN = 10
+"""Bytes that a token of the page takes, about; images get as many bytes as tokens."""
 _HIDDEN = re.compile(  # assets/dom.js has the same list
     r"[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
@@ -43,7 +46,8 @@ class Page:
     """The page of a run, one HTML file that needs neither a server nor a network.
 
     It has curves over iterations, groups of an iteration, token trees with advantages, the text of a path with the
-    columns of each token, the computation of an advantage, members side by side, and drift. A notebook displays it.
+    columns of each token and its images, the computation of an advantage, members side by side, and drift. A notebook
+    displays it.
 
     Args:
         html: text of the file.
@@ -78,7 +82,8 @@ class Page:
             tokenizer: decodes tokens: a `tokenizer.json`, its directory, or a fast tokenizer. None: the tokenizer of
                 the run; without one, tokens are shown as ids.
             tokens: largest number of stored tokens in the page (a million make about 10 MB). The groups of the latest
-                iterations come first, and the page lists omitted ones.
+                iterations come first, and the page lists omitted ones. Images of these groups are in the page up to 10
+                bytes for each of this number; of others it has size and hash.
             title: title of the page; None: the name of the run's directory.
 
         Raises:
@@ -100,6 +105,7 @@ class Page:
             "vocabulary": words,
         }
         made, of = recipes_of(store)
+        images = PageImages.of(store, tables, chosen, BYTES_OF_A_TOKEN * tokens)
         name = title or Path(store.path).resolve().name
         about = {
             "title": name,
@@ -113,10 +119,12 @@ class Page:
             "untrained": UNTRAINED,
             "recipes": made,
             "recipe_of": of,
+            "images": images.facts,
             "signs": [sign._asdict() for sign in signs(tables, numbers, groups)],
             "draw_columns": [name for name in tables.draw_columns.collect_schema().names() if name != "draw_id"],
         }
         parts = [_data(f"block-{number}", block) for number, block in enumerate(blocks(tables, chosen))]
+        parts += [_data(f"image-{digest}", content) for digest, content in images.contents.items()]
         return cls(_page(name, about, packed(contents), parts))
 
     def save(self, path: str | PathLike[str]) -> Path:

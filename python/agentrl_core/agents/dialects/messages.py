@@ -156,10 +156,8 @@ def _from_client(message: Json) -> list[Json]:
     for block in content:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "tool_result":
-            text = text_of(block.get("content"))
-            if text is None:
-                raise InvalidInputError("a tool_result holds more than text; give its text")
-            found.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text})
+            told = _result(block.get("content"))
+            found.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": told})
         elif kind == "tool_use":
             arguments = json.dumps(block.get("input") or {})
             function = {"name": block.get("name"), "arguments": arguments}
@@ -167,26 +165,43 @@ def _from_client(message: Json) -> list[Json]:
         elif kind == "text":
             parts.append({"type": "text", "text": block.get("text", "")})
         elif kind == "image":
-            parts.append({"type": "image_url", "image_url": {"url": _url(block.get("source") or {})}})
+            parts.append(_image(block))
         elif kind not in ("thinking", "redacted_thinking"):
             raise InvalidInputError(
                 f"a content block has type {kind!r}; text, image, tool_use and tool_result are known"
             )
     if parts or calls or not found:
-        told: Json = {
+        said: Json = {
             "role": role,
             "content": text_of(parts) if len(parts) < 2 and text_of(parts) is not None else parts,
         }
         if calls:
-            told["tool_calls"] = calls
-        found.append(told)
+            said["tool_calls"] = calls
+        found.append(said)
     return found
 
 
-def _url(source: Json) -> str:
-    if source.get("type") == "url":
-        return str(source.get("url"))
-    return f"data:{source.get('media_type')};base64,{source.get('data')}"
+def _result(content: Any) -> str | list[Json]:
+    """Return the content of a tool's result: a text, or texts and images."""
+    text = text_of(content)
+    if text is not None:
+        return text
+    told: list[Json] = []
+    for part in content:
+        text = text_of([part])
+        if text is None and part.get("type") != "image":
+            raise InvalidInputError(f"a part of a tool_result has type {part.get('type')!r:.40}; give texts and images")
+        told.append(_image(part) if text is None else {"type": "text", "text": text})
+    return told
+
+
+def _image(block: Json) -> Json:
+    source: Any = block.get("source")
+    kind = source.get("type") if isinstance(source, dict) else None
+    if kind not in ("base64", "url"):
+        raise InvalidInputError(f"the source of an image has type {kind!r:.40}; give its bytes as base64")
+    url = source.get("url") if kind == "url" else f"data:{source.get('media_type')};base64,{source.get('data')}"
+    return {"type": "image_url", "image_url": {"url": str(url)}}
 
 
 def _tool(tool: Json) -> Json:

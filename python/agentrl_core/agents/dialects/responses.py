@@ -195,9 +195,8 @@ def _add(chat: list[Json], item: Json) -> None:
     elif kind == "function_call_output":
         output = item.get("output")
         text = text_of(output)
-        if text is None:
-            raise InvalidInputError("a function_call_output holds more than text; give its text")
-        chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+        result: Any = [_part(part) for part in output] if text is None and isinstance(output, list) else text
+        chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": result})
     elif kind != "reasoning":
         raise InvalidInputError(
             f"an item of input has type {kind!r}; message, reasoning, function_call and function_call_output are known"
@@ -209,7 +208,10 @@ def _part(part: str | Json) -> Json:
         return {"type": "text", "text": part}
     if part.get("type") == "input_image":
         return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
-    return {"type": "text", "text": part.get("text", "")}
+    text = part.get("text", part.get("refusal"))
+    if text is None:
+        raise InvalidInputError(f"a part of input has type {part.get('type')!r:.40}; send input_text and input_image")
+    return {"type": "text", "text": text}
 
 
 def _tool(tool: Json) -> Json:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from agentrl_core.data.batch import Batch
+from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.chat_messages import is_trained
 from agentrl_core.engine.chat_template import ChatTemplate
+from agentrl_core.env.image import images_in
+from agentrl_core.env.image_parts import with_images
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.atif_steps import is_sampled, messages_of, steps_in, steps_of
 from agentrl_core.integrations.trajectories.episodes import (
@@ -16,8 +20,10 @@ from agentrl_core.integrations.trajectories.episodes import (
     TrajectoryTurn,
     batch_of,
     episodes_of,
+    has_images,
     linear,
     named,
+    template_of,
     turns_of,
 )
 from agentrl_core.integrations.trajectories.imported import (
@@ -60,8 +66,8 @@ def from_atif(
     Raises:
         InvalidInputError: not ATIF, an unknown source, some steps with token ids and others without, another number of
             log-probs than tokens, or neither ids nor a tokenizer.
-        UnsupportedError: contents that are no text, or that the chat template refuses or leaves out; sub-agents; or
-            the token ids of several model calls in one step.
+        UnsupportedError: contents that are neither text nor images (base64 `data:` URLs in `source.path`), or that the
+            chat template refuses or leaves out; sub-agents; or the token ids of several model calls in one step.
 
     Example:
         >>> from agentrl_core.integrations.trajectories import from_atif
@@ -75,15 +81,18 @@ def from_atif(
         ... }])
         Batch(1 draws in 1 groups, 1 trajectories, 2 nodes)
     """
-    template = None if tokenizer is None else ChatTemplate(tokenizer, chat_template_kwargs=chat_template_kwargs)
+    template = None if tokenizer is None else template_of(tokenizer, chat_template_kwargs, images=False)
+    seeing = cache(lambda: None if tokenizer is None else template_of(tokenizer, chat_template_kwargs, images=True))
     episodes = []
     for number, trajectory in enumerate(trajectories):
         with named(f"trajectory {number}"):
-            episodes.append(_episode(number, trajectory, template))
+            episodes.append(_episode(number, trajectory, lambda images: seeing() if images else template))
     return batch_of(episodes)
 
 
-def _episode(number: int, trajectory: Mapping[str, Any], template: ChatTemplate | None) -> TrajectoryRecord:
+def _episode(
+    number: int, trajectory: Mapping[str, Any], template: Callable[[bool], ChatTemplate | Chat | None]
+) -> TrajectoryRecord:
     where, given = f"trajectory {number}", cast("object", trajectory)
     if not isinstance(given, Mapping):
         raise InvalidInputError(f"{where} is {given!r:.60}; give an object in ATIF")
@@ -100,13 +109,20 @@ def _episode(number: int, trajectory: Mapping[str, Any], template: ChatTemplate 
     if any(exact) and not all(exact):
         raise InvalidInputError(f"{where}: some steps of the agent have token ids and others have none")
     tools = object_of(trajectory, "agent").get("tool_definitions") or ()
+    images = has_images(messages)
     if all(exact):
+        shown = with_images(messages, f"{where}: messages") if images else []
         turns = [
-            _turn(metrics, step, f"{where}, step {step.get('step_id')}", trained=is_trained(messages[place], where))
+            replace(
+                _turn(
+                    metrics, step, f"{where}, step {step.get('step_id')}", trained=is_trained(messages[place], where)
+                ),
+                images=images_in(shown[:place]),
+            )
             for step, metrics, place in zip(steps, told, sampled, strict=True)
         ]
     else:
-        turns = turns_of(messages, template, tools, chat=where, sampled=sampled)
+        turns = turns_of(messages, template(images), tools, chat=where, sampled=sampled)
     extra = object_of(trajectory, "extra")
     task, group = names_of(ATIF, trajectory)
     task = str(number) if task is None else task

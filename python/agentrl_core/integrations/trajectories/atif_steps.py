@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentrl_core.engine.chat_messages import REASONING, joined, plain_message
+from agentrl_core.engine.chat_messages import IMAGE, REASONING, joined, plain_message
+from agentrl_core.env.image_parts import is_image_part
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 Step = Mapping[str, Any]
@@ -40,7 +41,7 @@ def messages_of(trajectory: Mapping[str, Any], where: str) -> tuple[list[Message
         source = step.get("source")
         if source not in _ROLES:
             raise InvalidInputError(f"{place}: source is {source!r:.40}; give 'system', 'user' or 'agent'")
-        message: Message = {"role": _ROLES[source], "content": _text(step.get("message"), place)}
+        message: Message = {"role": _ROLES[source], "content": _content(step.get("message"), place)}
         if step.get("reasoning_content"):
             message["reasoning_content"] = step["reasoning_content"]
         if step.get("tool_calls"):
@@ -56,7 +57,7 @@ def messages_of(trajectory: Mapping[str, Any], where: str) -> tuple[list[Message
         for result in _objects(observation.get("results") or (), "results", place):
             source = {"tool_call_id": result["source_call_id"]} if result.get("source_call_id") else {}
             messages.append(
-                {"role": "tool", "content": _text(result.get("content"), place), **source, **_carried(result)}
+                {"role": "tool", "content": _content(result.get("content"), place), **source, **_carried(result)}
             )
     return messages, sampled
 
@@ -93,8 +94,12 @@ def steps_of(messages: Sequence[Mapping[str, Any]], where: str) -> tuple[list[di
     answers: list[int] = []
     for number, message in enumerate(messages):
         place = f"{where}, message {number}"
-        plain = plain_message(message, place)
-        text = _text(plain["content"], place)
+        content = message.get("content")
+        parts = list(content) if isinstance(content, (list, tuple)) else []
+        urls = [_url(part) for part in parts if is_image_part(part)]
+        own = {"content": [IMAGE if is_image_part(part) else part for part in parts]} if urls else {}
+        plain = plain_message({**message, **own}, place)
+        text = _parts(plain["content"], urls) if urls else _text(plain["content"], place)
         more = {name: value for name, value in message.items() if name not in _HELD and value is not None}
         role = plain["role"]
         if role == "tool" and steps:
@@ -161,6 +166,39 @@ def _objects(given: Any, name: str, place: str) -> Sequence[Step]:
     if not isinstance(given, (list, tuple)) or not all(isinstance(each, Mapping) for each in given):
         raise InvalidInputError(f"{place}: {name} is {given!r:.60}; give a list of objects")
     return given
+
+
+def _content(content: Any, place: str) -> str | list[Message]:
+    """Return the content of a step or a result as a message has it: a text, or texts and images."""
+    if not isinstance(content, list) or not any(map(_is_image, content)):
+        return _text(content, place)
+    return [
+        {"type": "image_url", "image_url": {"url": part["source"]["path"]}}
+        if _is_image(part)
+        else {"type": "text", "text": _text([part], place)}
+        for part in content
+    ]
+
+
+def _is_image(part: object) -> bool:
+    """Return whether a part of a content of ATIF is an image with a path, which may be a `data:` URL."""
+    source = part.get("source") if isinstance(part, Mapping) and part.get("type") == "image" else None
+    return isinstance(source, Mapping) and isinstance(source.get("path"), str)
+
+
+def _parts(content: Any, urls: Sequence[str]) -> list[Message]:
+    """Return a plain content as parts of ATIF, its images by their URLs."""
+    rest = iter(urls)
+    return [_image(next(rest)) if part == IMAGE else {"type": "text", "text": part["text"]} for part in content]
+
+
+def _image(url: str) -> Message:
+    return {"type": "image", "source": {"media_type": url.partition(";")[0].removeprefix("data:"), "path": url}}
+
+
+def _url(part: Mapping[str, Any]) -> str:
+    given = part.get("image_url")
+    return str(given.get("url") if isinstance(given, Mapping) else given)
 
 
 def _text(content: Any, place: str) -> str:

@@ -8,32 +8,36 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.data.batch import Batch
+from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.chat_messages import is_trained, plain_tools
 from agentrl_core.engine.chat_renderer import checked_options
 from agentrl_core.engine.chat_template import ChatTemplate
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.decoded_texts import decoded_turn, is_decoded
 from agentrl_core.integrations.trajectories.episodes import (
     TrajectoryRecord,
     TrajectoryTurn,
     batch_of,
     episodes_of,
+    has_images,
     linear,
     named,
+    template_of,
+    tokenizer_of,
     turns_of,
 )
 from agentrl_core.integrations.trajectories.imported import ATIF, CHATS, as_given, carried, changed, names_of
 from agentrl_core.integrations.trajectories.recorded_tokens import AFTER, TOKEN_KEYS, recorded_turns
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 _FACTS = frozenset(("messages", "tools", "task", "group", "reward", "success", "step_rewards"))
 
 
 def from_chats(
     chats: Iterable[Mapping[str, Any]],
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: PreTrainedTokenizerBase | ProcessorMixin | None = None,
     *,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Batch:
@@ -43,6 +47,9 @@ def from_chats(
     is the text that the model has to generate: reasoning, content, calls and the token that ends the turn. The rendered
     text must contain all of it, and all messages before it; otherwise the chat is refused. If a template changes
     earlier turns, a new context begins, as in use. Most templates strip reasoning from history, which is not a loss.
+
+    Image parts (`image_url` with a base64 `data:` URL, in messages of users and tools) become blobs of the nodes, and
+    the placeholders of the template; a processor expands these. Column `info` has their hashes in place of the bytes.
 
     Texts in parts are joined as vLLM joins them. Reasoning may be named `reasoning_content`, `reasoning` or `thinking`.
     An answer with `weight` 0 (or `loss_weight`, `train`, `training`, `trainable`, or `is_demo` true) is context: its
@@ -56,13 +63,13 @@ def from_chats(
         chats: `messages`, and optionally `tools`, `task`, `group` (default: the task), `reward`, `success` and
             `step_rewards`, one number for each message of the assistant. The whole chat is kept in column `info`; of a
             record with token ids, the fields that are not tokens.
-        tokenizer: with a chat template; None: all records have token ids.
+        tokenizer: with a chat template, or the processor of a model that sees; None: all records have token ids.
         chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`. A chat may have its own, in
             a key of this name.
 
     Raises:
         InvalidInputError: a chat without messages, or without one of the assistant; or a message of another shape.
-        UnsupportedError: contents that are not text, or that the template refuses or leaves out.
+        UnsupportedError: contents that are neither text nor such images, or that the template refuses or leaves out.
 
     Example:
         >>> from agentrl_core import env, warm_start
@@ -79,26 +86,33 @@ def from_chats(
         (Batch(1 draws in 1 groups, 1 trajectories, 2 nodes), True)
     """
     episodes = []
-    templates: dict[str, ChatTemplate] = {}
+    templates: dict[tuple[str, bool], ChatTemplate | Chat] = {}
     shared = checked_options(chat_template_kwargs)
     for place, chat in enumerate(chats):
         record: object = chat
         messages = record.get("messages") if isinstance(record, Mapping) else None
-        stored = recorded_turns(chat, tokenizer, f"chat {place}") if isinstance(record, Mapping) else None
+        plain_tokenizer = tokenizer_of(tokenizer)
+        stored = recorded_turns(chat, plain_tokenizer, f"chat {place}") if isinstance(record, Mapping) else None
         if messages is None and (stored is not None or (isinstance(record, Mapping) and is_decoded(chat))):
             messages = []
         if not isinstance(messages, list) or not all(isinstance(each, Mapping) and "role" in each for each in messages):
             raise InvalidInputError(f"chat {place} has no list 'messages' of objects with a role")
         with named(f"chat {place}"):
             options = {**shared, **checked_options(chat.get("chat_template_kwargs"))}
-        known = json.dumps(options, sort_keys=True, default=repr)
+        images = has_images(messages)
+        known = json.dumps(options, sort_keys=True, default=repr), images
         if stored is None and tokenizer is not None and known not in templates:
-            templates[known] = ChatTemplate(tokenizer, chat_template_kwargs=options)
+            templates[known] = template_of(tokenizer, options, images=images)
         template = templates.get(known)
+        if stored is not None and images:
+            raise UnsupportedError(
+                f"chat {place} has token ids and images, whose places among the ids are not known; leave one of them "
+                "out"
+            )
         if stored is not None:
             turns = stored[0]
-        elif is_decoded(chat) and tokenizer is not None and template is not None:
-            turns = [decoded_turn(chat, tokenizer, template, f"chat {place}")]
+        elif is_decoded(chat) and tokenizer is not None and isinstance(template, ChatTemplate):
+            turns = [decoded_turn(chat, plain_tokenizer, template, f"chat {place}")]
         else:
             turns = turns_of(messages, template, chat.get("tools") or (), chat=f"chat {place}")
         paid = chat.get("step_rewards")

@@ -14,9 +14,15 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
-from agentrl_core.engine.chat_messages import is_text, is_trained, plain_message, plain_tools
+from agentrl_core.data.image_turns import ImageTurns
+from agentrl_core.data.sampling_record import tokens_with_images
+from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.chat_messages import is_trained, plain_message, plain_tools
 from agentrl_core.engine.chat_template import ChatTemplate
+from agentrl_core.env.image import Image, images_in
+from agentrl_core.env.image_parts import is_image_part, with_images
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
+from agentrl_core.integrations.trajectories.image_urls import names_blobs, with_bytes, with_hashes
 from agentrl_core.integrations.trajectories.imported import kept, kept_in, messages_and_tools, names_of
 from agentrl_core.operators.columns import doubles
 
@@ -44,6 +50,8 @@ class TrajectoryTurn:
     """Reward of the turn; None: unknown."""
     trained: bool = True
     """Whether its tokens are trained; else they are context alone."""
+    images: Sequence[Image] = ()
+    """Images that its context shows, in their order."""
 
 
 @dataclass(frozen=True)
@@ -123,19 +131,40 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
         raise InvalidInputError(f"success is {episode.success!r:.40}; give true or false, or null if it is not known")
     turns = episode.turns
     paid = [as_number(turn.reward, f"reward of turn {place}") for place, turn in enumerate(turns)]
-    forest.ingest(
-        [trajectory] * len(turns),
-        [_tokens(turn.context, f"the context of turn {place}") for place, turn in enumerate(turns)],
-        [_tokens(turn.action, f"the action of turn {place}") for place, turn in enumerate(turns)],
-        logprobs=[_logprobs(turn, place) for place, turn in enumerate(turns)],
-        reward=np.asarray(paid, np.float32),
-        trainable=[np.full(len(turn.action), turn.trained) for turn in turns] if masked else None,
-    )
+    contexts = [_tokens(turn.context, f"the context of turn {place}") for place, turn in enumerate(turns)]
+    actions = [_tokens(turn.action, f"the action of turn {place}") for place, turn in enumerate(turns)]
+    logprobs = [_logprobs(turn, place) for place, turn in enumerate(turns)]
+    trainable = [np.full(len(turn.action), turn.trained) for turn in turns] if masked else None
+    blobs = {image.sha256: image.content for turn in turns for image in turn.images}
+    for content in blobs.values():
+        forest.add_blob(content)
+    if blobs:
+        shown = ImageTurns(forest)
+        for place, turn in enumerate(turns):
+            shown.ingest(
+                trajectory,
+                contexts[place],
+                [image.sha256 for image in turn.images],
+                actions[place],
+                logprobs=logprobs[place] if len(logprobs[place]) else None,
+                trainable=None if trainable is None else trainable[place].astype(np.uint8),
+                reward=paid[place],
+            )
+    else:
+        forest.ingest(
+            [trajectory] * len(turns),
+            contexts,
+            actions,
+            logprobs=logprobs,
+            reward=np.asarray(paid, np.float32),
+            trainable=trainable,
+        )
     if episode.format_name:
         info = kept(episode.format_name, episode.record)
     else:
         shared = {"messages": list(episode.messages), "tools": list(episode.tools)}
         info = {name: value for name, value in shared.items() if value} | dict(episode.extra)
+    info = with_hashes(info, blobs) if blobs else info
     forest.finish(
         trajectory,
         reward=as_number(episode.reward, "reward"),
@@ -215,6 +244,10 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
     parts = {name: batch.column(f"reward.{name}", "draw") for name in batch.reward_components or ()}
     found = []
     infos = [json.loads(row["info"] or "{}") for row in rows]
+    for place, row in enumerate(rows):
+        if names_blobs(row["info"] or ""):
+            infos[place] = with_bytes(infos[place], batch.blob)
+    shows = tokens_with_images(batch)
     named = _group_names(rows, infos, groups)
     for draw, (row, info) in enumerate(zip(rows, infos, strict=True)):
         own_turns = turns[int(of_steps[draw]) : int(of_steps[draw + 1])]
@@ -225,7 +258,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
                 task=row["task_id"],
                 group=named[draw],
                 turns=own_turns,
-                messages=messages or decoded(own_turns, tokenizer),
+                messages=messages or _read(draw, own_turns, tokenizer, shows, of_tokens[of_steps[draw : draw + 2]]),
                 tools=tools or info.pop("tools", ()),
                 reward=None if row["reward"] is None else _shortest(row["reward"]),
                 rewards={name: _shortest(values[draw]) for name, values in parts.items() if np.isfinite(values[draw])},
@@ -265,7 +298,7 @@ def _group_names(
 
 def turns_of(
     messages: Sequence[Message],
-    template: ChatTemplate | None,
+    template: ChatTemplate | Chat | None,
     tools: object = (),
     *,
     chat: str = "chat",
@@ -275,7 +308,7 @@ def turns_of(
 
     Args:
         messages: the chat.
-        template: of the tokenizer.
+        template: of the tokenizer; see `template_of`.
         tools: JSON schemas of the tools, as a list or as JSON text.
         chat: how errors name the chat.
         sampled: numbers of the answers that a model made; others are context alone. None: all.
@@ -289,16 +322,57 @@ def turns_of(
             "there are no token ids; give tokenizer=, whose chat template makes them (no log-probs)"
         )
     trained = [is_trained(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
-    plain = [plain_message(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
-    for place, message in enumerate(plain):
-        if not is_text(message["content"]):
-            raise UnsupportedError(f"{chat}, message {place}: it has an image, and trajectories here hold texts alone")
-    found = template.answers(plain, plain_tools(tools, chat), chat=chat)
+    schemas = plain_tools(tools, chat)
+    shown: list[dict[str, Any]] = []
+    if isinstance(template, Chat):
+        shown = with_images(messages, f"{chat}: messages")
+        found = template.answers(shown, schemas, chat=chat)
+    else:
+        plain = [plain_message(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
+        found = template.answers(plain, schemas, chat=chat)
     return [
-        TrajectoryTurn(each.context, each.action, trained=trained[each.message])
+        TrajectoryTurn(
+            each.context, each.action, trained=trained[each.message], images=images_in(shown[: each.message])
+        )
         for each in found
         if sampled is None or each.message in sampled
     ]
+
+
+def has_images(messages: Iterable[Message]) -> bool:
+    """Return whether a message has an image part."""
+    contents = (message.get("content") for message in messages)
+    return any(isinstance(content, (list, tuple)) and any(map(is_image_part, content)) for content in contents)
+
+
+def tokenizer_of(given: Any) -> Any:
+    """Return the tokenizer of a processor; a tokenizer is itself."""
+    return given.tokenizer if hasattr(given, "image_processor") else given
+
+
+def template_of(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None, *, images: bool) -> ChatTemplate | Chat:
+    """Return what renders chats, with images or without, from a tokenizer or the processor of a model that sees."""
+    if images:
+        return Chat(tokenizer, chat_template_kwargs)
+    inner = tokenizer_of(tokenizer)
+    template = None if inner is tokenizer else tokenizer.chat_template
+    return ChatTemplate(inner, template, chat_template_kwargs)
+
+
+def _read(
+    draw: int,
+    turns: Sequence[TrajectoryTurn],
+    tokenizer: PreTrainedTokenizerBase | None,
+    shows: NDArray[np.bool_] | None,
+    tokens: NDArray[np.int64],
+) -> list[Message]:
+    """Read a draw that was not imported with messages; `tokens` are begin and end of its tokens."""
+    if shows is not None and shows[int(tokens[0]) : int(tokens[-1])].any():
+        raise UnsupportedError(
+            f"draw {draw} shows images and was not imported with messages, and its tokens do not hold their places; "
+            "leave it out (batch.select_draws), or keep it as a store"
+        )
+    return decoded(turns, tokenizer)
 
 
 def decoded(turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:

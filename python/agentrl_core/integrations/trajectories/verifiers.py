@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from agentrl_core.data.batch import Batch
+from agentrl_core.env.image import Image, images_in
+from agentrl_core.env.image_parts import with_images
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.episodes import (
     TrajectoryRecord,
@@ -16,6 +18,7 @@ from agentrl_core.integrations.trajectories.episodes import (
     as_number,
     batch_of,
     episodes_of,
+    has_images,
     linear,
     named,
 )
@@ -74,6 +77,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
     read: list[list[int]] = []  # of each node all tokens up to its end
     paid = object_of(trace, "info").get("step_rewards")
     turns: list[TrajectoryTurn] = []
+    images: list[tuple[Image, ...]] = []  # of each node all images up to its end
     for number, node in enumerate(nodes):
         tokens, mask = list(node.get("token_ids") or ()), np.asarray(node.get("mask") or (), bool)
         parent = node.get("parent")
@@ -83,6 +87,11 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
             )
         before = [] if parent is None else read[parent]
         read.append(before + tokens)
+        own = [node["message"]]
+        shown: tuple[Image, ...] = () if parent is None else images[parent]
+        if has_images(own):
+            shown += images_in(with_images(own, f"trace {place}: nodes[{number}]"))
+        images.append(shown)
         if not node.get("sampled"):
             continue
         if not mask.any():
@@ -100,7 +109,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
         if paid is not None and len(turns) >= len(paid):
             raise InvalidInputError(f"trace {place} has {len(paid)} step_rewards, and more sampled nodes")
         reward = None if paid is None else paid[len(turns)]
-        turns.append(TrajectoryTurn(before + tokens[:first], action.tolist(), logprobs, reward))
+        turns.append(TrajectoryTurn(before + tokens[:first], action.tolist(), logprobs, reward, images=shown))
     name, group = names_of(VERIFIERS, trace)
     name = str(place) if name is None else name
     rewards = _rewards_in(trace)

@@ -2,6 +2,7 @@
 
 import { overlays } from "./colour.js";
 import { h, number, show, signed, visible } from "./dom.js";
+import { gallery } from "./image.js";
 
 const TITLES = { prompt: "Prompt", action: "Action", observation: "Observation", injected: "Injected" };
 
@@ -32,7 +33,7 @@ export function textPane(run, path, { token, point }) {
       text.append((spans[place] = h("span", { class: special ? "special" : null, data: { place } }, drawn(pieces[place], special))));
     }
     body.append(h("section", { class: `part ${part.kind}`, data: { begin: part.begin }, id: turn ? `turn-${turn.step.step}` : null },
-      h("header", {}, heading(run, path, part, turn).map((each) => (typeof each === "string" ? h("span", {}, each) : each))), text));
+      h("header", {}, heading(run, path, part, turn).map((each) => (typeof each === "string" ? h("span", {}, each) : each))), part.shows && gallery(run, part.node), text));
   }
   body.addEventListener("pointerover", (event) => event.target.dataset.place && point(Number(event.target.dataset.place), false));
   body.addEventListener("click", (event) => event.target.dataset.place && point(Number(event.target.dataset.place), true));
@@ -55,7 +56,7 @@ function sections(path) {
     const turn = turns.find((each) => begin >= each.begin && begin < each.end);
     const last = found.at(-1);
     if (turn && last && last.turn === turn) last.end = begin + count;
-    else found.push({ begin, end: begin + count, kind: TITLES_OF[node.kind] ?? "injected", turn, node });
+    else found.push({ begin, end: begin + count, kind: TITLES_OF[node.kind] ?? "injected", turn, node, shows: count === node.tokens.length });
   }
   return found;
 }

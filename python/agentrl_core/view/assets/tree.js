@@ -3,6 +3,7 @@
 
 import { solid } from "./colour.js";
 import { h, number, s, signed } from "./dom.js";
+import { icon, imagesOf } from "./image.js";
 
 const ROW = 22;
 const BAR = 14;
@@ -103,7 +104,8 @@ export function tree(group, { chosen, choose }) {
     const kind = group.run.word("kind", node.kind);
     const advantage = advantages.get(node.node_id);
     const colour = kind === "action" ? solid(advantage, most) : null;
-    const says = [`${kind}, ${number(node.tokens.length)} tokens`, advantage === undefined ? null : `advantage ${signed(advantage)}`, node.policy_version === null ? null : `version ${node.policy_version}`].filter(Boolean).join(" · ");
+    const images = imagesOf(group.run, node).length;
+    const says = [`${kind}, ${number(node.tokens.length)} tokens`, images ? `${number(images)} ${images > 1 ? "images" : "image"}` : null, advantage === undefined ? null : `advantage ${signed(advantage)}`, node.policy_version === null ? null : `version ${node.policy_version}`].filter(Boolean).join(" · ");
     return s("rect", {
       class: `node ${kind}${onPath.has(node.node_id) ? " on" : ""}${node.origin_node_id === null ? "" : " rewritten"}`,
       x: x(box.begin), y: box.row * ROW + 3, width: x(Math.max(box.end - box.begin, longest / 600)), height: BAR, rx: 2,
@@ -111,6 +113,7 @@ export function tree(group, { chosen, choose }) {
       onclick: () => choose(member(group, node), box.begin),
     }, s("title", {}, says));
   });
+  const icons = boxes.map((box) => icon(group.run, box.node, { x: x(box.begin), y: box.row * ROW + 4, width: 2 * BAR, height: BAR - 2, data: { born: born.get(box.node.node_id) } }));
   const marks = group.decisions.map((decision) => {
     const sign = MARKS[group.run.word("operation", decision.operation)];
     const box = boxes.find((each) => each.node === standsFor(decision.node_id));
@@ -118,7 +121,7 @@ export function tree(group, { chosen, choose }) {
     const place = box.begin + Math.min(decision.end ?? Infinity, box.node.tokens.length);
     return s("text", { class: "decision", x: x(place), y: box.row * ROW + 3 + BAR - 3, data: { born: born.get(box.node.node_id) } }, sign, s("title", {}, `${group.run.word("operation", decision.operation)}${decision.score === null ? "" : `, score ${number(decision.score)}`}${decision.reason ? `: ${decision.reason}` : ""}`));
   });
-  const picture = s("svg", { class: "tree", style: { height: `${height}px` } }, lines, bars, marks);
+  const picture = s("svg", { class: "tree", style: { height: `${height}px` } }, lines, bars, icons, marks);
   const labels = rows.map((row) => h("div", { class: "labels" }, leafOf(group, row.members, chosen, choose)));
   const names = agents.size > 1 && rows.map((row, place) => h("div", {}, place === 0 || rows[place - 1].agent !== row.agent ? `agent ${row.agent}` : ""));
   return h("section", { class: "forest" },

@@ -1,0 +1,101 @@
+"""Images in messages of OpenAI's API: parts with a `data:` URL, and `env.Image`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl_core._util.picture_header import picture_header
+from agentrl_core.env.image import Image
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+
+_KINDS = ("image_url", "input_image")
+_BASE64 = ";base64"
+
+
+def is_image_part(part: object) -> bool:
+    """Return whether a part of a content is an image of OpenAI's Chat Completions or Responses."""
+    return isinstance(part, Mapping) and part.get("type") in _KINDS
+
+
+def image_of(part: Mapping[str, Any], where: str) -> Image:
+    """Return the image of a part whose URL is `data:image/png;base64,...`.
+
+    Raises:
+        InvalidInputError: the part has no such URL, or its bytes are no picture.
+        UnsupportedError: the URL names a file or a place in the network; nothing is loaded from there.
+
+    Example:
+        >>> from agentrl_core.env.image_parts import image_of
+        >>> pixel = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
+        >>> image_of({"type": "image_url", "image_url": {"url": pixel}}, "message 0")
+        Image(43 bytes, e4c8efe0cd4a34ef)
+    """
+    given = part.get("image_url")
+    url = given.get("url") if isinstance(given, Mapping) else given
+    if not isinstance(url, str):
+        raise InvalidInputError(f"{where}: image_url is {url!r:.60}; give a URL data:image/png;base64,...")
+    head, comma, data = url.partition(",")
+    if not head[:5].lower() == "data:":
+        raise UnsupportedError(
+            f"{where}: the image is at {url!r:.60}, and nothing is loaded from files or the network; send its bytes as "
+            "data:image/png;base64,..."
+        )
+    if not comma or not head.lower().endswith(_BASE64):
+        raise InvalidInputError(f"{where}: the data URL {url!r:.40} is not base64; give data:image/png;base64,...")
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInputError(f"{where}: the base64 of its image is damaged ({error}); encode it again") from None
+    try:
+        return Image(content)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}") from None
+
+
+def data_url(content: bytes) -> str:
+    """Return the `data:` URL of a picture.
+
+    Example:
+        >>> from agentrl_core.env.image_parts import data_url
+        >>> data_url(b"GIF89a" + bytes([4, 0, 3, 0]))
+        'data:image/gif;base64,R0lGODlhBAADAA=='
+    """
+    header = picture_header(content)
+    kind = "application/octet-stream" if header is None else f"image/{header.type}"
+    return f"data:{kind}{_BASE64},{base64.b64encode(content).decode()}"
+
+
+def with_images(messages: Sequence[Mapping[str, Any]], name: str = "messages") -> list[dict[str, Any]]:
+    """Return messages whose image parts are `env.Image`; other parts and messages are unchanged.
+
+    Args:
+        messages: of a chat.
+        name: of the list, for errors.
+
+    Raises:
+        InvalidInputError: an image without a URL or with damaged bytes.
+        UnsupportedError: an image of a file or the network, or of an assistant.
+
+    Example:
+        >>> from agentrl_core.env.image_parts import with_images
+        >>> pixel = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
+        >>> part = {"type": "image_url", "image_url": {"url": pixel}}
+        >>> with_images([{"role": "user", "content": ["what?", part]}])
+        [{'role': 'user', 'content': ['what?', Image(43 bytes, e4c8efe0cd4a34ef)]}]
+    """
+    return [_with_images(message, f"{name}[{place}]") for place, message in enumerate(messages)]
+
+
+def _with_images(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, (list, tuple)) or not any(map(is_image_part, content)):
+        return dict(message)
+    if message.get("role") == "assistant":
+        raise UnsupportedError(f"{where}: an answer of the assistant has an image; models here generate text alone")
+    return {
+        **message,
+        "content": [image_of(part, where) if is_image_part(part) else part for part in content],
+    }

@@ -1,0 +1,71 @@
+"""Images of imported records: their bytes are blobs, and the record that is kept names them by hash."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+_BASE64, _HASH = ";base64,", ";sha256,"
+_HASHED = re.compile(rf"(data:[^,]*){_HASH}([0-9a-f]{{64}})", re.IGNORECASE)
+
+
+def with_hashes(record: Any, known: Collection[bytes]) -> Any:
+    """Return a record whose `data:` URLs of known images have the SHA-256 in place of the bytes.
+
+    A URL that its bytes would not give again, such as one with line ends, stays as it is.
+
+    Args:
+        record: of JSON's types.
+        known: SHA-256 of the images that are stored.
+    """
+
+    def hashed(url: str) -> str:
+        head, mark, data = url.partition(_BASE64)
+        try:
+            content = base64.b64decode(data, validate=True) if mark else b""
+        except (binascii.Error, ValueError):
+            return url
+        digest = hashlib.sha256(content).digest()
+        same = mark and digest in known and base64.b64encode(content).decode() == data
+        return f"{head}{_HASH}{digest.hex()}" if same else url
+
+    return _mapped(record, hashed)
+
+
+def with_bytes(record: Any, blob: Callable[[bytes], bytes]) -> Any:
+    """Return a record as it was before `with_hashes`.
+
+    Args:
+        record: of JSON's types.
+        blob: the content of a blob by its SHA-256.
+
+    Raises:
+        NotFoundError: a blob is missing.
+    """
+
+    def whole(url: str) -> str:
+        found = _HASHED.fullmatch(url)
+        return (
+            url if found is None else f"{found[1]}{_BASE64}{base64.b64encode(blob(bytes.fromhex(found[2]))).decode()}"
+        )
+
+    return _mapped(record, whole)
+
+
+def names_blobs(text: str) -> bool:
+    """Return whether the JSON text of a record has hashes in place of images."""
+    return _HASH in text
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value) if value[:5].lower() == "data:" else value
+    if isinstance(value, Mapping):
+        return {name: _mapped(inner, change) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_mapped(inner, change) for inner in value]
+    return value

@@ -1,0 +1,76 @@
+"""Images of the page: those that a browser shows, up to a number of bytes; of the others their facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from agentrl_core._util.picture_header import picture_header
+from agentrl_core.data.store import Store
+from agentrl_core.env.image import MOST_PIXELS
+from agentrl_core.exceptions import CorruptError, NotFoundError
+from agentrl_core.integrations.polars.tables import Tables
+from agentrl_core.view.blocks import Chosen
+
+
+@dataclass(frozen=True)
+class PageImages:
+    """The images of the groups in a page.
+
+    Args:
+        facts: by SHA-256 as hex text: `type`, `width`, `height` and `bytes`, if they were read, and `why` it is not in
+            the page, if it is not.
+        contents: the files that are in the page.
+    """
+
+    facts: dict[str, dict[str, Any]]
+    contents: dict[str, bytes]
+
+    @classmethod
+    def of(cls, store: Store, tables: Tables, chosen: Chosen, most: int) -> PageImages:
+        """Read the images of chosen groups, latest iteration first, up to a number of bytes in all.
+
+        Only PNG, JPEG, WebP and GIF enter a page, which run no script; their first bytes decide, not what a run says.
+        """
+        shown = tables.nodes.filter(pl.col("blobs").list.len() > 0).select("group_id", "node_id", "blobs")
+        groups = chosen.groups.filter(pl.col("block").is_not_null()).select("group_id", "iteration").lazy()
+        rows = shown.join(groups, on="group_id").sort("iteration", "node_id", descending=[True, False])
+        hashes = rows.select(pl.col("blobs").explode()).collect()["blobs"].unique(maintain_order=True).to_list()
+        facts: dict[str, dict[str, Any]] = {}
+        contents: dict[str, bytes] = {}
+        left = most
+        for digest in hashes:
+            name = digest.hex()
+            if left <= 0:  # reading all files of a long run takes long
+                facts[name] = {"why": "it exceeds the bytes of a page"}
+                continue
+            try:
+                content = store.blob(digest)
+            except (NotFoundError, CorruptError):
+                facts[name] = {"why": "its file is missing or damaged; run agentrl verify"}
+                continue
+            found = picture_facts(content)
+            if "why" not in found and len(content) > left:
+                found["why"] = "it exceeds the bytes of a page"
+            if "why" not in found:
+                contents[name] = content
+                left -= len(content)
+            facts[name] = found
+        return cls(facts, contents)
+
+
+def picture_facts(content: bytes) -> dict[str, Any]:
+    """Return `type`, `width`, `height` and `bytes` of a blob, and `why` no browser should show it, if so.
+
+    Example:
+        >>> from agentrl_core.view.images import picture_facts
+        >>> picture_facts(b"<svg/>")
+        {'bytes': 6, 'why': 'it is no PNG, JPEG, WebP or GIF'}
+    """
+    header = picture_header(content)
+    if header is None:
+        return {"bytes": len(content), "why": "it is no PNG, JPEG, WebP or GIF"}
+    facts: dict[str, Any] = {**header._asdict(), "bytes": len(content)}
+    return facts if header.width * header.height <= MOST_PIXELS else {**facts, "why": "it has too many pixels"}
