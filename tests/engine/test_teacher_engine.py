@@ -13,7 +13,7 @@ from riddles import TOKENIZER
 from transformers import PreTrainedModel
 
 from agentrl_core import Batch, Forest, annotate, engine
-from agentrl_core.engine import Request, Sampling
+from agentrl_core.engine import Request, Sampling, Segment
 from agentrl_core.engine.base import generate_all
 from agentrl_core.engine.teacher_engine import TeacherEngine
 from agentrl_core.exceptions import InvalidInputError
@@ -90,17 +90,15 @@ def test_it_follows_the_weights_and_scores_among_requests_that_generate(
     requests = [Request(np.array([1, 2, 3], np.int32), seed, Sampling(max_tokens=40)) for seed in range(4)]
     for follows in (other, model):
         generate.update_weights(follows, version=generate.policy_version + 1)
-        lengths: list[int] = []
-        beside = threading.Thread(
-            target=lambda: lengths.extend(len(each.tokens) for each in generate_all(generate, requests))
-        )
+        segments: list[Segment] = []
+        beside = threading.Thread(target=lambda made: made.extend(generate_all(generate, requests)), args=(segments,))
         beside.start()
         agrees(
             annotate(batch, "teacher_logprob", teacher, top_k=K),
             annotate(batch, "teacher_logprob", follows, top_k=K),
         )
         beside.join()
-        assert lengths == [40] * 4
+        assert [len(each.tokens) for each in segments] == [40] * 4
 
 
 def test_what_it_cannot_score_is_refused(served: tuple[engine.Vllm, PreTrainedModel]) -> None:
@@ -114,7 +112,7 @@ def test_what_it_cannot_score_is_refused(served: tuple[engine.Vllm, PreTrainedMo
     with pytest.raises(InvalidInputError, match="top_k is 0"):
         TeacherEngine(generate, top_k=0)
     with pytest.raises(InvalidInputError, match=r"give an engine\.Vllm"):
-        TeacherEngine(TOKENIZER)  # type: ignore[arg-type]  # what is refused
+        TeacherEngine(TOKENIZER)
 
 
 def test_another_tokenizer_is_refused(served: tuple[engine.Vllm, PreTrainedModel]) -> None:
