@@ -37,6 +37,8 @@ LEARNED = {
     "gkd": Task(recipes.GKD, 60),
     "gkd on the top 64 of 261 tokens": Task(TOP, 60),
     "beside grpo, all rewards equal": Task(BESIDE, 60),
+    "tcod": Task(recipes.TCOD, 60),
+    "turn opd": Task(recipes.TURN_OPD, 60),
     "minillm": Task(recipes.MINILLM, 28, sharpness=2.0, length=2),
     "on-policy distillation": Task(recipes.ON_POLICY_DISTILLATION, 250, sharpness=2.0, length=2),
 }
