@@ -16,7 +16,7 @@ from agentrl_core import Batch, Forest, annotate, engine
 from agentrl_core.engine import Request, Sampling, Segment
 from agentrl_core.engine.base import generate_all
 from agentrl_core.engine.teacher_engine import TeacherEngine
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import EngineError, InvalidInputError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 pytest.importorskip("vllm")
@@ -99,6 +99,28 @@ def test_it_follows_the_weights_and_scores_among_requests_that_generate(
         )
         beside.join()
         assert [len(each.tokens) for each in segments] == [40] * 4
+
+
+def test_scores_of_two_versions_are_refused(
+    served: tuple[engine.Vllm, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New weights end what is being scored: here between two steps, as soon as the requests are taken in."""
+    generate, model = served
+    begin = generate._begin
+
+    def interrupted(newcomers: Any) -> Any:
+        begun = begin(newcomers)
+        generate.abort([*newcomers.values()][-1])  # it does not fit into the first step
+        return begun
+
+    monkeypatch.setattr(generate, "_begin", interrupted)
+    with pytest.raises(EngineError, match="annotate the batch again"):
+        annotate(rollouts(length=50), "teacher_logprob", TeacherEngine(generate))
+    monkeypatch.undo()
+    agrees(
+        annotate(rollouts(), "teacher_logprob", TeacherEngine(generate, top_k=K), top_k=K),
+        annotate(rollouts(), "teacher_logprob", model, top_k=K),
+    )
 
 
 def test_what_it_cannot_score_is_refused(served: tuple[engine.Vllm, PreTrainedModel]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,10 +70,12 @@ class TeacherEngine:
     def _score(self, prompts: list[Tokens], places: list[Tokens]) -> Scores:
         sampling = Sampling(max_tokens=1, top=self.top_k or 0)
         requests = [PromptRequest(prompt.astype(np.int32), 0, sampling) for prompt in prompts]
-        scored = cast("list[ScoredPrompt]", generate_all(self.engine, requests))
-        if any(each.scores is None for each in scored) or len({each.policy_version for each in scored}) > 1:
+        segments = generate_all(self.engine, requests)
+        # One that was aborted before its first step has no scores at all.
+        tables = [each.scores for each in segments if isinstance(each, ScoredPrompt) and each.scores is not None]
+        if len(tables) < len(requests) or len({each.policy_version for each in segments}) > 1:
             raise EngineError(
                 "annotate: the teacher's weights were replaced, or the engine was closed, before all sequences were "
                 "scored; annotate the batch again"
             )
-        return [each.scores[place - 1] for each, place in zip(scored, places, strict=True) if each.scores is not None]
+        return [table[place - 1] for table, place in zip(tables, places, strict=True)]
