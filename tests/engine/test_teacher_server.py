@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +34,10 @@ class Answers(BaseHTTPRequestHandler):
     asked: list[list[int]]
     failures = 0
     shift = 0
+    held: int | None = None
+    """The number of the sequence that is not answered before `let_go`."""
+    arrived: threading.Event
+    let_go: threading.Event
 
     def do_GET(self) -> None:
         self._reply({"data": [{"id": "teacher"}]})
@@ -46,6 +54,10 @@ class Answers(BaseHTTPRequestHandler):
             return
         tokens, count = body["prompt"], body["prompt_logprobs"]
         self.asked.append(tokens)
+        if len(self.asked) == self.held:
+            self.arrived.set()
+            self.let_go.wait(60.0)
+            return
         with torch.no_grad():
             logprobs = self.model(input_ids=torch.tensor([tokens])).logits[0].double().log_softmax(-1)
         said: list[dict[str, Any] | None] = [None]
@@ -71,7 +83,8 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[tuple[str, type[Answers]]]:
     model = tiny_model("qwen3", vocab_size=len(TOKENIZER)).eval()
-    handler = type("Handler", (Answers,), {"model": model, "asked": [], "failures": 0, "shift": 0})
+    own = {"model": model, "asked": [], "arrived": threading.Event(), "let_go": threading.Event()}
+    handler = type("Handler", (Answers,), own)
     http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
@@ -133,6 +146,37 @@ def test_a_stopped_run_requests_only_the_rest(server: tuple[str, type[Answers]],
     assert not list(folder.glob("*.part"))
     for name in ("teacher_logprob", "teacher_top_ids", "teacher_top_logprobs"):
         np.testing.assert_array_equal(found.column(name, "token"), again.column(name, "token"))
+
+
+def test_a_killed_run_requests_again_only_what_had_no_answer(server: tuple[str, type[Answers]], tmp_path: Path) -> None:
+    url, handler = server
+    handler.held = 2
+    program = (
+        "from agentrl_core import annotate\n"
+        "from agentrl_core.engine.teacher_server import TeacherServer\n"
+        "from test_teacher_server import K, rollouts\n"
+        f"teacher = TeacherServer({url!r}, top_k=K, folder={str(tmp_path)!r}, concurrency=1)\n"
+        "annotate(rollouts(), 'teacher_logprob', teacher, top_k=K)\n"
+    )
+    path = [str(Path(__file__).parent), *sys.path]
+    run = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(path)})
+    try:
+        assert handler.arrived.wait(300.0)
+    finally:
+        run.kill()
+        run.wait()
+        handler.let_go.set()
+    answered, unanswered = (tuple(tokens) for tokens in handler.asked)
+    teacher = TeacherServer(url, top_k=K, folder=tmp_path, concurrency=1)
+    found = annotate(rollouts(), "teacher_logprob", teacher, top_k=K)
+    times = Counter(map(tuple, handler.asked))
+    assert len(times) > 2
+    assert times == {**dict.fromkeys(times, 1), unanswered: 2}
+    assert times[answered] == 1
+    expected = annotate(rollouts(), "teacher_logprob", handler.model, top_k=K)
+    np.testing.assert_allclose(
+        found.column("teacher_logprob", "token"), expected.column("teacher_logprob", "token"), atol=1e-5
+    )
 
 
 def test_a_busy_server_is_asked_again(server: tuple[str, type[Answers]]) -> None:

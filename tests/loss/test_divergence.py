@@ -100,6 +100,9 @@ def test_the_top_token_and_the_tail(beta: float, ids: list[list[int]], bins: lis
     value, metrics = loss.Divergence(beta=beta, support="top").evaluate(given)
     agree(value, logits, rows(beta, bins))
     assert metrics["coverage"].item() == pytest.approx(TEACHER[0][1] + TEACHER[2][2])
+    assert metrics["policy_coverage"].item() == pytest.approx(softmax(LOGITS[0])[1] + softmax(LOGITS[2])[2])
+    reverse = [enumerated(LOGITS[row], TEACHER[row], 1.0, bins[row])[0] for row in (0, 2)]
+    assert metrics["teacher_kl"].item() == pytest.approx(sum(reverse))
 
 
 @pytest.mark.parametrize("beta", BETAS)

@@ -27,7 +27,7 @@ EACH = pytest.mark.parametrize("name", LOSSES)
 DETACHED = re.compile(
     "Reinforce|Flipped|BoundedDrift|soft='(upper|both)'"
     "|Ratio.level='(step|sequence|item)'(, (reduce|log_at_most)=['\\w.]+)?\\)"
-    "|PrefixMinimum|StratifiedRatio|straight_through=True|EntropyChange|CovarianceEntropy"
+    "|PrefixMinimum|StratifiedRatio|straight_through=True|EntropyChange|CovarianceEntropy|GatedDistillation"
     "|PairwiseProximal|chi_squared|hellinger|LengthDecoupled|MixtureExpert..|SecondMoment|EntropyScaled|covariance"
     "|next_value=1|support='sampled'|EntropyAdvantage|interpolated|OffPolicyMaxAtK"
 )

@@ -37,6 +37,8 @@ LEARNED = {
     "gkd": Task(recipes.GKD, 60),
     "gkd on the top 64 of 261 tokens": Task(TOP, 60),
     "beside grpo, all rewards equal": Task(BESIDE, 60),
+    "tcod": Task(recipes.TCOD, 60),
+    "turn opd": Task(recipes.TURN_OPD, 60),
     "minillm": Task(recipes.MINILLM, 28, sharpness=2.0, length=2),
     "on-policy distillation": Task(recipes.ON_POLICY_DISTILLATION, 250, sharpness=2.0, length=2),
 }
@@ -134,7 +136,38 @@ def test_a_policy_is_its_own_teacher_under_another_prompt() -> None:
     assert moved > 0.0
 
 
+def test_a_skill_in_the_prompt_trains_groups_with_equal_rewards() -> None:
+    """SDAR: nothing is compared, the reference is the policy, and the gated term raises every sampled token."""
+    student = tiny(2, 4.0)
+    teacher = copy.deepcopy(student)
+    batch = rollouts(engine.Transformers(student, TOKENIZER), 0)
+    prompts = [[9, 8, *PROMPTS[group]] for group in batch.keys("group_id", "draw")]
+    batch = annotate(annotate(batch, "reference_logprob", student), "teacher_logprob", teacher, prompts=prompts)
+    batch = recipes.SDAR.credit(batch)
+    assert not batch.column("advantage", "draw").any()
+    updates = recipes.SDAR.updates(batch, models={"policy": student, "teacher": teacher})
+    optimizer, slopes = torch.optim.SGD(student.parameters(), lr=0.1), []
+    for update in updates:
+        for pack in update.pack(max_tokens=4096, model=student):
+            output = pack.run(student)
+            output.logprob.retain_grad()
+            update.loss(output, pack).backward()
+            assert output.logprob.grad is not None
+            slopes += output.logprob.grad.tolist()
+        update.step(optimizer)
+    assert max(slopes) < 0.0
+    away = batch.column("teacher_logprob", "token") - batch.column("behaviour_logprob", "token")
+    gates = 1.0 / (1.0 + np.exp(-5.0 * away))  # draws have equally many tokens
+    assert sum(slopes) == pytest.approx(-0.01 * gates.mean(), rel=1e-4)
+    assert 0.1 < gates.mean() < 0.9
+    assert gates.min() < updates.metrics["gate"] < gates.max()  # a mean over the rows that are run
+    recipes.SDAR.run_hooks(updates)
+    for mine, theirs in zip(student.parameters(), teacher.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
 def test_recipes_are_whole() -> None:
-    for recipe in (recipes.GKD, TOP.replace(frozen=("teacher",)), recipes.ON_POLICY_DISTILLATION, recipes.SDPO):
+    whole = (recipes.GKD, recipes.ON_POLICY_DISTILLATION, recipes.SDPO, recipes.SDAR, recipes.TCOD, recipes.TURN_OPD)
+    for recipe in (*whole, TOP.replace(frozen=("teacher",))):
         assert Recipe.from_toml(recipe.to_toml()) == recipe
         recipe.check()

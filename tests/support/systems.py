@@ -29,8 +29,9 @@ def of_recipe(name: str) -> dict[str, loss.Loss]:
 SYSTEMS = {key: one for name in recipes.names() for key, one in of_recipe(name).items()}
 # After the iteration that measures its anchor: before, the term is 0.
 SYSTEMS["siren"] = replace(SYSTEMS["siren"], entropy=EntropyAnchor(0.005, anchor=1.0))  # type: ignore[type-var]
-# Its own reads a column of a teacher's likeliest tokens, which these batches have not.
-SYSTEMS["sdpo"] = replace(SYSTEMS["sdpo"], support="sampled")  # type: ignore[type-var]
+# Their own read columns of a teacher's likeliest tokens, which these batches have not.
+for distilling in ("sdpo", "turn_opd"):
+    SYSTEMS[distilling] = replace(SYSTEMS[distilling], support="sampled")  # type: ignore[type-var]
 VARIANTS = {
     "plain": loss.Policy(clip=None),
     "covariance": loss.Policy(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core._util.files import new_file
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core.engine.teacher_requests import Scores, Tokens, teacher_answers
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -85,28 +85,17 @@ class TeacherServer:
             EngineError: the server does not answer, or not as vLLM does.
             InvalidInputError: a token was sampled at another temperature than 1, or the tokenizers differ.
         """
+        return teacher_answers(pack, self.top_k, self._score)
+
+    def _score(self, prompts: list[Tokens], places: list[Tokens]) -> Scores:
+        """Request the sequences, several at once."""
         import httpx
 
-        scale = pack.streams.inverse_temperature
-        other = torch.nonzero((scale - 1.0).abs() > 1e-6)
-        if len(other):
-            raise InvalidInputError(
-                f"batch: a token was sampled at temperature {1.0 / float(scale[other[0, 0]]):.4g}, and a server scores "
-                "at temperature 1; sample at 1, or give the teacher as a local model"
-            )
-        prompts, rows, places = _requests(pack)
         with httpx.Client(base_url=self.url, timeout=self._seconds) as client:
             if not self._model:
                 self._open(client)
             with ThreadPoolExecutor(self._concurrency) as threads:
-                answers = list(threads.map(lambda pair: self._answer(client, *pair), zip(prompts, places, strict=True)))
-        order = np.argsort(np.concatenate([np.zeros(0, np.int64), *rows]))
-        width = self.top_k or 0
-        table = np.concatenate([np.zeros((0, 1 + 2 * width)), *answers])[order]
-        logprob, ids, top = table[:, 0], table[:, 1 : 1 + width], table[:, 1 + width :]
-        if self.top_k is None:
-            return torch.from_numpy(logprob)
-        return torch.from_numpy(logprob), torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(top)
+                return list(threads.map(lambda pair: self._answer(client, *pair), zip(prompts, places, strict=True)))
 
     def _open(self, client: httpx.Client) -> None:
         """Read the model's name, and compare the tokenizers."""
@@ -123,9 +112,7 @@ class TeacherServer:
                 )
         self._model = model
 
-    def _answer(
-        self, client: httpx.Client, tokens: NDArray[np.int64], places: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
+    def _answer(self, client: httpx.Client, tokens: Tokens, places: Tokens) -> NDArray[np.float64]:
         """Return a row for each place of a sequence: log-prob, ids and log-probs of the likeliest tokens."""
         kept = None
         if self._folder is not None:
@@ -176,39 +163,7 @@ class TeacherServer:
         raise EngineError(f"the server at {self.url} did not answer {method} {path} ({reason}); check its log")
 
 
-def _requests(pack: Pack) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-    """Return the sequences to score, the pairs that each of them answers, and the places of their tokens in it.
-
-    A pair whose token follows its row in a sequence is answered by that sequence. The last token of a sequence is no
-    input, so it is appended. Another token on the same row, sampled by a branch, gets a sequence of its own.
-    """
-    tokens, bounds = pack.input_ids.cpu().numpy(), pack.cu_seqlens.cpu().numpy().astype(np.int64)
-    source, target = pack.source_row.cpu().numpy(), pack.target.cpu().numpy()
-    sequence = np.searchsorted(bounds, source, side="right") - 1
-    ends = bounds[sequence + 1]
-    follows = (source + 1 < ends) & (tokens[np.minimum(source + 1, len(tokens) - 1)] == target)
-    last = source + 1 == ends
-    appended = np.full(len(bounds) - 1, -1)
-    appended[sequence[last][::-1]] = target[last][::-1]
-    follows |= last & (target == appended[sequence])
-    prompts, rows, places = [], [], []
-    for one in np.unique(sequence[follows]).tolist():
-        own = np.flatnonzero(follows & (sequence == one))
-        more = appended[one : one + 1][appended[one : one + 1] >= 0]
-        prompts.append(np.concatenate([tokens[bounds[one] : bounds[one + 1]], more]))
-        rows.append(own)
-        places.append(source[own] + 1 - bounds[one])
-    for pair in np.flatnonzero(~follows).tolist():
-        begin, end = bounds[sequence[pair]], source[pair] + 1
-        prompts.append(np.append(tokens[begin:end], target[pair]))
-        rows.append(np.array([pair]))
-        places.append(np.array([end - begin]))
-    return prompts, rows, places
-
-
-def _table(
-    entries: Sequence[dict[str, dict[str, float]]], tokens: NDArray[np.int64], count: int
-) -> NDArray[np.float64]:
+def _table(entries: Sequence[dict[str, dict[str, float]]], tokens: Tokens, count: int) -> NDArray[np.float64]:
     """Return rows of log-prob, ids and log-probs. vLLM gives for each token a `logprob` and `rank` by token id."""
     lengths = np.fromiter(map(len, entries), np.int64, len(entries))
     row = np.repeat(np.arange(len(entries)), lengths)

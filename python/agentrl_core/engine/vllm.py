@@ -7,6 +7,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,7 @@ from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.checkpoint_folder import checkpoint_names, write_checkpoint
 from agentrl_core.engine.continuous_batching import ContinuousBatching
 from agentrl_core.engine.policy_weights import Part, PolicyWeights
+from agentrl_core.engine.prompt_scores import PromptRequest, ScoredPrompt, table_of_prompt
 from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
 from agentrl_core.engine.vllm_images import VllmImages
 from agentrl_core.engine.vllm_output import PROCESSED
@@ -323,6 +325,7 @@ class Vllm(ContinuousBatching):
             logit_bias=dict.fromkeys(self._never, _LEAST_BIAS) if self._never else None,
             extra_args=None if rule is None else {ARGUMENT: [rule.zero, rule.above, rule.below, rule.change]},
             flat_logprobs=True,
+            prompt_logprobs=request.sampling.top if isinstance(request, PromptRequest) else None,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
@@ -335,7 +338,7 @@ class Vllm(ContinuousBatching):
         shape = (len(tokens), 1 + vllm_output.columns(request))
         ids = np.array(output.logprobs.token_ids, dtype=np.int32).reshape(shape)
         logprobs = np.array(output.logprobs.logprobs, dtype=np.float32).reshape(shape)
-        return vllm_output.segment(
+        segment = vllm_output.segment(
             request,
             (tokens, logprobs[:, 0]),
             (ids[:, 1:], logprobs[:, 1:]),
@@ -343,6 +346,11 @@ class Vllm(ContinuousBatching):
             version=self.policy_version,
             cached_tokens=ended.num_cached_tokens,
         )
+        if not isinstance(request, PromptRequest):
+            return segment
+        whole = segment.finish_reason != "abort"
+        scores = table_of_prompt(ended.prompt_logprobs, len(request.tokens), request.sampling.top) if whole else None
+        return ScoredPrompt(**{each.name: getattr(segment, each.name) for each in fields(segment)}, scores=scores)
 
 
 def _set_environment(*, cpu: bool) -> None:

@@ -33,8 +33,9 @@ class Divergence(WeightedLoss):
     - `sampled`: the sampled token alone, an estimate of the reverse KL: log p - log q, with the gradient of KL(p || q)
       in expectation over tokens that p sampled: (log p - log q) times that of log p. The column is `teacher_logprob`.
 
-    The teacher has no gradient. Both distributions have the temperature of the sampling. No advantage and no score is
-    read, so a batch with equal rewards is trained too, or one without rewards. Add it to a policy loss with `loss.Sum`.
+    w has the denominators, and the column `kl_weight` if there is one; `weight` scales advantages alone. The teacher
+    has no gradient. Both distributions have the temperature of the sampling. No advantage and no score is read, so a
+    batch with equal rewards is trained too, or one without rewards. Add it to a policy loss with `loss.Sum`.
 
     Args:
         aggregate: as of every loss; here `token_mean` unless another is given.
@@ -44,8 +45,10 @@ class Divergence(WeightedLoss):
         ratio_at_most: upper bound of p / p_old, by which the term of a token is then multiplied, without gradient; for
             batches with several optimizer steps (SDPO, arXiv:2601.20802: 2). None: no factor.
 
-    Metrics: `divergence` (D), for `top` `coverage`, the teacher's probability of its k tokens, for `sampled`
-    `teacher_kl` in place of `divergence`, and `entropy`.
+    Metrics: `divergence` (D), `entropy`, and `teacher_kl`, the reverse KL: for `top` over its bins, for `sampled` the
+    estimate, in place of `divergence`; for `vocabulary` it is `divergence` with beta 1. For `top` also `coverage`, the
+    teacher's probability of its k tokens, and `policy_coverage`, the policy's: how many of the tokens that it samples
+    are among them, in expectation.
 
     Raises:
         RecipeError: an option is out of range, or beta is not 1 for `sampled`.
@@ -104,7 +107,11 @@ class Divergence(WeightedLoss):
             tail = torch.where(torch.isneginf(own.detach()[:, -1:]), -torch.inf, log_tail(top))  # -inf: k is V
             term = bin_divergence(own, torch.cat([top, tail], dim=1), self.beta)
             term = torch.where(tokens.trained, term, 0.0)
-            metrics |= {"divergence": term, "coverage": 1.0 - tail[:, 0].exp()}
+            with torch.no_grad():
+                away = torch.where(tokens.trained, bin_divergence(own, torch.cat([top, tail], dim=1), 1.0), 0.0)
+                inside = torch.where(tokens.trained, 1.0 - own[:, -1].exp(), 0.0)
+            metrics |= {"divergence": term, "teacher_kl": away}
+            metrics |= {"coverage": 1.0 - tail[:, 0].exp(), "policy_coverage": inside}
         else:
             term = tokens.output("divergence")
             metrics["divergence"] = term

@@ -1,0 +1,45 @@
+"""Score given tokens with an engine, without sampling any that count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.engine.base import Request, Segment
+
+
+@dataclass(frozen=True, eq=False)
+class PromptRequest(Request):
+    """A request whose own tokens are scored, at temperature 1, with the `Sampling.top` likeliest tokens at each place.
+
+    Only `engine.Vllm` takes it. It generates `Sampling.max_tokens`; give 1.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredPrompt(Segment):
+    """The segment of a `PromptRequest` of n tokens.
+
+    Args:
+        scores: float64 [n - 1, 1 + 2 top], of the tokens from the second on: log-prob, ids and log-probs of the
+            likeliest tokens. None: the request was aborted.
+    """
+
+    scores: NDArray[np.float64] | None = None
+
+
+def table_of_prompt(flat: Any, count: int, top: int) -> NDArray[np.float64]:
+    """Return `ScoredPrompt.scores` from vLLM's `FlatLogprobs`: of each token itself and then of the likeliest ones.
+
+    Args:
+        flat: nothing for the first token, `1 + top` entries for each other one.
+        count: number of tokens.
+        top: number of likeliest tokens.
+    """
+    shape = (count - 1, 1 + top)
+    ids = np.array(flat.token_ids, dtype=np.float64).reshape(shape)
+    logprobs = np.array(flat.logprobs, dtype=np.float64).reshape(shape)
+    return np.concatenate([logprobs[:, :1], ids[:, 1:], logprobs[:, 1:]], axis=1)

@@ -1,0 +1,82 @@
+"""Sequences of a pack that a served teacher scores, and how their answers return to the pack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core._util.lazy_torch import torch
+from agentrl_core.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agentrl_core.model.pack import Pack
+
+Tokens = NDArray[np.int64]
+Scores = Sequence[NDArray[np.float64]]
+"""Of each sequence a row for each place asked: log-prob, ids, and log-probs of the likeliest tokens."""
+
+
+def teacher_answers(
+    pack: Pack, top_k: int | None, score: Callable[[list[Tokens], list[Tokens]], Scores]
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+    """Return log-probs of the targets of a pack of sequences `[N]`; with `top_k` also ids and log-probs `[N, k]`.
+
+    Args:
+        pack: of sequences, sampled at temperature 1.
+        top_k: number of likeliest tokens, or None.
+        score: a function of sequences and of the places asked in each, which returns a table `[places, 1 + 2 top_k]`
+            for each sequence.
+
+    Raises:
+        InvalidInputError: a token was sampled at another temperature.
+    """
+    scale = pack.streams.inverse_temperature
+    other = torch.nonzero((scale - 1.0).abs() > 1e-6)
+    if len(other):
+        raise InvalidInputError(
+            f"batch: a token was sampled at temperature {1.0 / float(scale[other[0, 0]]):.4g}, and vLLM scores given "
+            "tokens at temperature 1; sample at 1, or give the teacher as a local model"
+        )
+    prompts, rows, places = _requests(pack)
+    width = top_k or 0
+    order = np.argsort(np.concatenate([np.zeros(0, np.int64), *rows]))
+    table = np.concatenate([np.zeros((0, 1 + 2 * width)), *score(prompts, places)])[order]
+    logprob, ids, top = table[:, 0], table[:, 1 : 1 + width], table[:, 1 + width :]
+    if top_k is None:
+        return torch.from_numpy(logprob)
+    return torch.from_numpy(logprob), torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(top)
+
+
+def _requests(pack: Pack) -> tuple[list[Tokens], list[Tokens], list[Tokens]]:
+    """Return the sequences to score, the pairs that each of them answers, and the places of their tokens in it.
+
+    A pair whose token follows its row in a sequence is answered by that sequence. The last token of a sequence is no
+    input, so it is appended. Another token on the same row, sampled by a branch, gets a sequence of its own.
+    """
+    tokens, bounds = pack.input_ids.cpu().numpy(), pack.cu_seqlens.cpu().numpy().astype(np.int64)
+    source, target = pack.source_row.cpu().numpy(), pack.target.cpu().numpy()
+    sequence = np.searchsorted(bounds, source, side="right") - 1
+    ends = bounds[sequence + 1]
+    follows = (source + 1 < ends) & (tokens[np.minimum(source + 1, len(tokens) - 1)] == target)
+    last = source + 1 == ends
+    appended = np.full(len(bounds) - 1, -1)
+    appended[sequence[last][::-1]] = target[last][::-1]
+    follows |= last & (target == appended[sequence])
+    prompts, rows, places = [], [], []
+    for one in np.unique(sequence[follows]).tolist():
+        own = np.flatnonzero(follows & (sequence == one))
+        more = appended[one : one + 1][appended[one : one + 1] >= 0]
+        prompts.append(np.concatenate([tokens[bounds[one] : bounds[one + 1]], more]))
+        rows.append(own)
+        places.append(source[own] + 1 - bounds[one])
+    for pair in np.flatnonzero(~follows).tolist():
+        begin, end = bounds[sequence[pair]], source[pair] + 1
+        prompts.append(np.append(tokens[begin:end], target[pair]))
+        rows.append(np.array([pair]))
+        places.append(np.array([end - begin]))
+    return prompts, rows, places

@@ -1,0 +1,99 @@
+"""SDAR: GRPO, and beside it a gated term of the policy under a prompt with a skill (arXiv:2605.15155).
+
+The teacher is the policy itself under a prompt that also has a retrieved skill. A sampled token that it finds likelier
+than the policy does counts much; one that it rejects counts little, since the skill may be wrong:
+
+    d_t = log q(y_t) - log p(y_t),   g_t = sigmoid(5 d_t) without gradient
+    L = L_GRPO + 0.01 * mean over trajectories of the mean over tokens of g_t d_t
+
+Its gradient by log p(y_t) is -0.01 g_t / (tokens): no token is pushed down, and groups with equal rewards are trained
+too. The GRPO part has the KL to the reference (k3) with 0.01. `prompts` has the token ids of a prompt with a skill for
+each draw:
+
+    batch = arl.annotate(batch, "teacher_logprob", teacher, prompts=prompts)
+
+Needs: a reference, and a model `teacher`, a copy of the policy, given to `recipe.run_hooks`, or the policy itself.
+
+Equations:
+    Read: the authors' code, and notes with the paper's formulas; the paper's text was not read.
+
+    - N1, GRPO: `Policy("sequence_mean", clip=Clip(0.2, 0.2), kl=KL(0.01))` and `GroupRelative`.
+    - N2, gap: `GatedDistillation`, of `teacher_logprob` and the policy that is trained.
+    - C1, gate: `GatedDistillation(sharpness=5.0)`.
+    - C2, loss: `GatedDistillation("sequence_mean")`; the code's mean over all tokens is `"token_mean"` of both terms.
+    - N3, sum: `Sum`, 1 and 0.01.
+    - C3, teacher: `SyncModel`: the weights that the iteration begins with.
+
+Differs:
+    - Gate: the paper also compares gates by the entropy and by either of both; here the gap, its method.
+    - Rows: a turn in the code, of which each is a row of the mean; here a trajectory.
+    - Invalid actions: their penalty of 0.1 is the environment's reward.
+    - Optimizer steps: mini-batches of 256 turns in the code, 64 for WebShop; one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentrl_core import Recipe
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Column, option, token
+from agentrl_core.loss import KL, Clip, Policy, Sum, Tokens, WeightedLoss, metric_sums, torch
+from agentrl_core.schedule import SyncModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class GatedDistillation(WeightedLoss):
+    """Train sampled tokens as far as a teacher finds them likelier than the policy does.
+
+        L = sum of w g d,   d = log q - log p,   g = sigmoid(sharpness d), without gradient
+
+    Args:
+        aggregate: as of every loss.
+        constant: as of every loss.
+        sharpness: of the gate; 0: it is one half everywhere.
+
+    Metrics: `teacher_kl` (-d), `gate` and `entropy`.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.sdar import GatedDistillation
+        >>> GatedDistillation().needs
+        (token('teacher_logprob'),)
+    """
+
+    sharpness: float = option(5.0, at_least=0)
+
+    @property
+    def needs_score(self) -> bool:
+        """Not: a teacher needs no reward."""
+        return False
+
+    def own_reads(self) -> Iterable[str | Column]:
+        """Weights and the teacher's log-probs."""
+        yield "weight_kl"
+        yield token("teacher_logprob", model="teacher")
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gated log-ratio of all rows, and metrics."""
+        away = tokens.log_ratio_to("teacher_logprob")
+        gate = torch.sigmoid(-self.sharpness * away.detach())
+        value = -(tokens.stream("weight_kl") * gate * away).sum()
+        gates = torch.where(tokens.trained, gate, 0.0)
+        return value, metric_sums(tokens, entropy=tokens.entropy, teacher_kl=away, gate=gates)
+
+
+SDAR = Recipe(
+    name="sdar",
+    source="arXiv:2605.15155",
+    advantage=GroupRelative(),
+    loss=Sum(Policy("sequence_mean", clip=Clip(0.2, 0.2), kl=KL(0.01)), GatedDistillation("sequence_mean"), 1.0, 0.01),
+    hooks=SyncModel("policy", "teacher"),
+)

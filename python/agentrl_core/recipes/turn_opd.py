@@ -1,0 +1,210 @@
+"""TurnOPD: distil a teacher over turns: as many as have something to teach, and in the end all weighed alike.
+
+Two budgets of on-policy distillation over long trajectories (arXiv:2607.05804). How deep a rollout goes follows full
+rollouts, every eighth iteration and the first three: with K_t the mean reverse KL of turn t = 0, 1, ... and n_t the
+trajectories that have it,
+
+    m_t = max(K_t, 0) n_t / n_0,   H_eff = round(sum of t m_t / sum of m_t)
+    H_cov = the smallest H that 80 % of the successful trajectories end by (at least 8 of them, else as before)
+    H <- 0.7 H + 0.3 max(H_eff, H_cov),   limit = clip(round(H) + 1, 2, 50) turns
+
+And the weight of a token goes from its share of the trajectory's tokens to an equal share of every turn:
+
+    w = (1 - a) / N + a / (T n),   a from 0 to 1 over the run
+    L = mean over trajectories of the sum over tokens of w KL(p || q)
+
+N: tokens of the trajectory; T: its turns; n: tokens of the token's turn. Annotate before the credit; the limit reads
+`teacher_logprob`:
+
+    batch = arl.annotate(batch, "teacher_logprob", teacher, top_k=64)
+
+Needs: a model `teacher` with the policy's tokenizer.
+
+Equations:
+    Read: the abstract, and two notes with the formulas and settings of the paper; its text was not read, and no code is
+    public.
+
+    - N1, distillation: `Divergence("sequence_mean", beta=1.0)`.
+    - N2, supervision mass: `AdaptiveDepth.next`, of `teacher_logprob` and `behaviour_logprob`.
+    - N3, coverage: `AdaptiveDepth(coverage=0.8, successes=8)`.
+    - N4, smoothed depth: `AdaptiveDepth(mix=0.3, at_least=2, turns=50)`.
+    - N5, blended weights: `TurnBalanced`.
+
+Differs:
+    - K_t: of the whole distributions in the paper; here the mean of log p - log q of the sampled tokens, its estimate.
+    - Support: 64 likeliest tokens of the teacher and a bin for the others here; the whole vocabulary in the notes, an
+      option: `Divergence("sequence_mean", beta=1.0, support="vocabulary")`.
+    - First depth: not stated; that of the first full rollouts. No limit before 8 successes were seen.
+    - Blend: from 0 to 1 over 100 iterations; the notes have a window of the run, without its ends.
+    - Floor of survivors: named in a note without a number; none here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core import Recipe, Schedule
+from agentrl_core.component import (
+    BatchComponent,
+    Column,
+    IterationRecord,
+    Rows,
+    State,
+    Stateful,
+    option,
+    sum_rows,
+    token,
+)
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.loss import Divergence
+from agentrl_core.rollout import Branch, Rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class AdaptiveDepth(Rollout, Stateful):
+    """Limit the turns of a trajectory by what full rollouts had to teach, and by how long their successes were.
+
+    A trajectory that is not over at its limit is truncated, and keeps its rewards so far. Iterations with full rollouts
+    have no limit, and only they change it. Evaluation has none.
+
+    Args:
+        warm_up: iterations with full rollouts at first.
+        every: afterwards full rollouts in iterations that are multiples of it.
+        coverage: share of the successes that the limit leaves whole.
+        successes: fewest successes that change their part of the limit.
+        mix: share of the newest depth.
+        at_least: smallest limit.
+        turns: largest limit.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.turn_opd import AdaptiveDepth
+        >>> program = AdaptiveDepth()
+        >>> state = {"covered": 4.0, "depth": 4.6}
+        >>> [program.limit(iteration, state) for iteration in (2, 3, 8, 9)]
+        [None, 6, None, 6]
+    """
+
+    warm_up: int = option(3, at_least=0)
+    every: int = option(8, at_least=1)
+    coverage: float = option(0.8, above=0, at_most=1)
+    successes: int = option(8, at_least=1)
+    mix: float = option(0.3, above=0, at_most=1)
+    at_least: int = option(2, at_least=1)
+    turns: int = option(50, at_least=1)
+
+    def limit(self, iteration: int, state: Mapping[str, float | None]) -> int | None:
+        """The most turns of a trajectory, or None: full rollouts. Iterations count from 0."""
+        depth = state["depth"]
+        if iteration < self.warm_up or iteration % self.every == 0 or depth is None:
+            return None
+        return min(max(round(depth) + 1, self.at_least), self.turns)
+
+    async def branch(self, branch: Branch) -> None:
+        """Turns until it is over or at its limit."""
+        group = branch.group
+        state = group.state.get(f"rollout[0].{type(self).__name__}") or self.initial_state()
+        limit = self.limit(group.key[0], state) if group.mode == "train" else None
+        while not branch.over:
+            if limit is not None and len(branch.turns) >= limit:
+                branch.stop("the depth of this iteration", status="truncated")
+                return
+            await branch.turn()
+
+    def initial_state(self) -> State:
+        """Nothing was measured."""
+        return {"covered": None, "depth": None}
+
+    def next(self, state: State, closed: IterationRecord) -> State:
+        """The depth after an iteration; it moves after full rollouts alone."""
+        if self.limit(closed.iteration, state) is not None or not closed.batch.num_draws:
+            return dict(state)
+        draws = Rows(closed.batch, "draw")
+        depths = np.diff(closed.batch.offsets("step")) - 1
+        ended = np.sort(depths[draws.values("success") == 1.0])
+        covered = state["covered"]
+        if len(ended) >= self.successes:
+            covered = float(ended[int(np.ceil(self.coverage * len(ended) - 1e-9)) - 1])
+        if covered is None:
+            return {"covered": None, "depth": None}
+        measured = max(float(self.taught(closed.batch)), covered)
+        depth = measured if state["depth"] is None else (1.0 - self.mix) * state["depth"] + self.mix * measured
+        return {"covered": covered, "depth": depth}
+
+    def taught(self, batch: Batch) -> int:
+        """H_eff: the mean turn, from 0, weighed by what there is to learn at it.
+
+        Raises:
+            RecipeError: the batch has no log-probs of the teacher.
+        """
+        tokens = Rows(batch, "token")
+        if not batch.has("teacher_logprob", "token"):
+            raise RecipeError(
+                "turn_opd.AdaptiveDepth: the batch has no column 'teacher_logprob', which the depth follows; annotate "
+                "it before the credit: batch = arl.annotate(batch, 'teacher_logprob', teacher, top_k=64)"
+            )
+        away = tokens.values("behaviour_logprob") - tokens.values("teacher_logprob")
+        known = tokens.flags("trainable") & np.isfinite(away)
+        offsets = batch.offsets("step")
+        number = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
+        turn, most = number[tokens.within("step")], int(number.max(initial=0)) + 1
+        counts = np.bincount(turn[known], minlength=most)
+        totals = np.bincount(turn[known], weights=away[known], minlength=most)
+        survivors = np.bincount(number, minlength=most)
+        mass = np.maximum(totals / np.maximum(counts, 1), 0.0) * survivors
+        return round(float((np.arange(most) * mass).sum() / mass.sum())) if mass.sum() else 0
+
+
+@dataclass(frozen=True)
+class TurnBalanced(BatchComponent):
+    """Weigh the turns of a trajectory more alike: kl_weight *= (1 - share) + share N / (T n).
+
+    N: trained tokens of the draw; T: its steps with some; n: those of the step. The weights of a draw add up to the
+    same, so with `sequence_mean` share 0 is the mean over its tokens and share 1 the mean over its steps.
+
+    Args:
+        share: how far.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.turn_opd import TurnBalanced
+        >>> TurnBalanced().makes
+        (token('kl_weight'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+    makes: ClassVar[tuple[Column, ...]] = (token("kl_weight"),)
+
+    share: float = option(1.0, at_least=0, at_most=1)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `kl_weight`, the factor of a divergence, on tokens."""
+        rows = Rows(batch, "step")
+        own, draws = rows.trained, rows.draws
+        whole, steps = (sum_rows(each, draws, batch.num_draws)[draws] for each in (own, (own > 0).astype(np.float64)))
+        alike = whole / np.maximum(steps * own, 1.0)
+        factors = np.where(own > 0, 1.0 + self.share * (alike - 1.0), 1.0)
+        tokens = Rows(batch, "token")
+        return tokens.scale(factors[tokens.within("step")], "kl_weight")
+
+
+TURN_OPD = Recipe(
+    name="turn_opd",
+    source="arXiv:2607.05804",
+    rollout=AdaptiveDepth(),
+    weight=TurnBalanced(share=Schedule(0.0, 1.0, iterations=100)),
+    loss=Divergence("sequence_mean", beta=1.0, support="top"),
+    frozen=("teacher",),
+)
