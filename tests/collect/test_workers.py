@@ -201,6 +201,20 @@ def test_staleness_is_bounded() -> None:
     assert collector(tasks=2, group_size=2).num_draws == 4
 
 
+class Served(SmallWorld):
+    """An engine whose servers get their weights from another process."""
+
+    def refresh(self) -> None:
+        self.policy_version = 4
+
+
+def test_an_engine_of_servers_reads_their_version() -> None:
+    collector = writer([Sent(Served())])
+    collector.engines["policy"].update_weights(None, 4)  # type: ignore[arg-type]
+    batch = collector(tasks=2, group_size=2)
+    assert set(batch.column("policy_version", "token").tolist()) == {4}
+
+
 def test_iterations_ahead_go_to_workers_in_order() -> None:
     workers = [Sent(), Sent()]
     collector = writer(workers, staleness=2)

@@ -148,6 +148,9 @@ def roll_out_order(settings: CollectionSettings, recipe: Recipe, order: object) 
                 f"{', '.join(map(repr, settings.worlds))}; give both collectors the same names"
             )
     for name, engine in settings.engines.items():
+        refresh = getattr(engine, "refresh", None)
+        if engine.policy_version < order.versions.get(name, 0) and refresh is not None:
+            refresh()  # its servers may have got the weights from the trainer
         if engine.policy_version < order.versions.get(name, 0):
             raise InvalidInputError(
                 f"roll_out: engine {name!r} has weights of version {engine.policy_version}, and iteration "
