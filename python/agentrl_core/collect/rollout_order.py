@@ -11,7 +11,6 @@ from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.run_state import RunState, changes
 from agentrl_core.collect.token_accounting import TokenCounts
-from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import State
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import open_snapshot
@@ -57,7 +56,7 @@ class RolloutOrder:
     recipe: dict[str, Any]
     seed: int
     sampling: Sampling
-    limits: dict[str, int | float | Schedule | None]
+    limits: dict[str, Any]
     versions: dict[str, int]
     components: Mapping[str, State]
     began: int
@@ -167,10 +166,9 @@ def roll_out_order(settings: CollectionSettings, recipe: Recipe, order: object) 
     )
     # Only what programs read: components, and statistics of tasks.
     head = RunState(order.began, dict(order.components), {}, {}, None, order.statistics._core, 0)  # noqa: SLF001
-    now = recipe.at(order.iteration, order.components)
     driver = RolloutDriver(
         settings,
-        now,
+        recipe.at(order.iteration, order.components),
         head,
         Journal(),
         lambda batch: recipe.score(batch, order.components),

@@ -274,11 +274,15 @@ class WorkerDriver:
                 raise result
             if result is not None:
                 found[number] = result
-                order, payload = orders[number], _written(result)
-                if len(payload) < _MOST_BYTES:
-                    self._journal.keep(_name(order), bytes.fromhex(order.key), result, lambda _, kept=payload: kept)
+                self._keep(orders[number], result)
         if turn is not None:
             turn.release_next()
+
+    def _keep(self, order: RolloutOrder, batch: Batch) -> None:
+        """Journal a part."""
+        payload = _written(batch)
+        if len(payload) < _MOST_BYTES:
+            self._journal.keep(_name(order), bytes.fromhex(order.key), batch, lambda _: payload)
 
     def _check_agents(self, part: RolloutPart) -> None:
         """Refuse parts in which agents have different numbers, since rows would be mixed up."""

@@ -376,9 +376,9 @@ class VllmServer:
                 f"engine of those that agree"
             )
         self.policy_version = max(versions.values())
-        for server, failure in failures.items():
-            if failure is not None:
-                self._lose(server, failure)
+        for server, reason in failures.items():
+            if reason is not None:
+                self._lose(server, reason)
 
     def _lose(self, server: VllmApi, failure: BaseException) -> None:
         """Leave a server out until it answers and has the weights."""
