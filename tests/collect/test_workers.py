@@ -296,6 +296,41 @@ def test_a_dead_worker_is_replaced_until_none_is_left() -> None:
         next(run(writer([dead, dead]), 1))
 
 
+def test_an_interrupted_call_leaves_no_answer_behind() -> None:
+    worker, goes_on = Sent(), threading.Event()
+
+    def slow(order: Any) -> Batch:
+        goes_on.wait(60)
+        return worker(order)
+
+    class InterruptError(Exception):
+        pass
+
+    def interrupt(progress: Any) -> None:
+        if not goes_on.is_set():
+            raise InterruptError(str(progress))
+
+    collector = writer([slow], progress=interrupt)
+    with pytest.raises(InterruptError, match="0 running"):
+        collector(tasks=8, group_size=4)
+    goes_on.set()
+    # The worker is still busy with the order of the first call, whose size is another one.
+    (alone,) = run(writer(None), 1, tasks=3)
+    (again,) = run(collector, 1, tasks=3)
+    assert_equal(alone, again)
+    assert [len(order.chosen) for order in worker.orders] in ([8, 3], [3])
+
+
+def test_progress_adds_up_over_workers() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def note(progress: Any) -> None:
+        seen.append((progress.ended, progress.turns))
+
+    list(run(writer([Sent(), Sent(), Sent()], progress=note), 1))
+    assert seen[-1] == (8 * 4, 8 * 4 * 2)
+
+
 class Together(Rollout):
     """Plans over all groups."""
 

@@ -279,7 +279,8 @@ class Collector:
 
         For the processes of `Collector(workers=...)`. The order has tasks, seed, sampling, limits and states of the
         run; this collector has the same recipe (without its replay) and environments, and an engine with the current
-        weights, which you send to it. It needs no store, and selects nothing. Rollouts of an order are not
+        weights, which you send to it; `models`, `concurrency` and `processes` are its own. It needs no store, and
+        selects nothing. Rollouts of an order are not
         journalled: if the worker is killed, another one repeats them.
 
         Args:

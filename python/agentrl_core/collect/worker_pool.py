@@ -177,6 +177,8 @@ class WorkerDriver:
                 setattr(self.progress, name, getattr(self.progress, name) + count)
             self._failed += part.failed_groups
             failure = failure or part.failure
+        if self._settings.progress is not None:
+            self._settings.progress(self.progress)
         if self._failed > MOST_FAILED * self._groups:
             raise EngineError(
                 f"{self._failed} of {self._groups} groups of iteration {self._iteration} failed in the workers, the "
