@@ -131,11 +131,8 @@ def roll_out_order(settings: CollectionSettings, recipe: Recipe, order: object) 
     if not isinstance(order, RolloutOrder):
         raise InvalidInputError(f"roll_out: order={order!r:.80}; give the object that Collector(workers=...) sends")
     # A worker replays nothing, and has no store for it.
-    both = [
-        {phase: table for phase, table in each.items() if phase != "replay"}
-        for each in (order.recipe, recipe.to_dict())
-    ]
-    for place, theirs, ours in changes(*both):
+    before, now = ({**table, "replay": None} for table in (order.recipe, recipe.to_dict()))
+    for place, theirs, ours in changes(before, now):
         raise InvalidInputError(
             f"roll_out: the recipe of the writer has {place}={theirs!r:.200}, and that of this worker {ours!r:.200}; "
             "make both collectors with one recipe"
