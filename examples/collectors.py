@@ -80,7 +80,7 @@ def train(folder: Path, iterations: int, collectors: int) -> None:
             optimizer.load_state_dict(saved["optimizer"])
         llm = engine.Transformers(policy, tokenizer)  # counts versions, and evaluates; the collectors sample
         collector = arl.Collector(
-            llm, Vowels(), RECIPE, store=store, sampling=engine.Sampling(max_tokens=8), workers=workers
+            llm, Vowels(), RECIPE, store=store, sampling=engine.Sampling(max_tokens=8), rollout_workers=workers
         )
 
         def update_engines(version: int) -> None:

@@ -57,7 +57,7 @@ class Sent:
 
 def writer(workers: Any, recipe: Recipe = recipes.GRPO, **options: Any) -> Collector:
     world = SmallWorld()
-    return Collector(world, world, recipe, workers=workers, **{"task_pool": 64, "seed": 3, **options})
+    return Collector(world, world, recipe, rollout_workers=workers, **{"task_pool": 64, "seed": 3, **options})
 
 
 def run(collector: Collector, iterations: int, **size: int) -> Iterator[Batch]:
@@ -342,8 +342,8 @@ class Together(Rollout):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: writer([]), InvalidInputError, r"workers=\[\]; give a list of functions, or None"),
-        (lambda: writer([3]), InvalidInputError, r"workers\[0\]=3 is not a function"),
+        (lambda: writer([]), InvalidInputError, r"rollout_workers=\[\]; give a list of functions, or None"),
+        (lambda: writer([3]), InvalidInputError, r"rollout_workers\[0\]=3 is not a function"),
         (
             lambda: writer([Sent()], recipes.GRPO.replace(rollout=Together())),
             RecipeError,

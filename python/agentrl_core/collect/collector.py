@@ -114,9 +114,9 @@ class Collector:
         progress: called ten times a second with a `Progress`, in the thread that collects.
         models: models that programs query (`Group.query`), by column name: functions from token paths to one number
             each, such as a quality head. They run in a thread.
-        workers: functions that roll out in other processes. The groups of a selection are divided among them: each
-            function gets an order that can be pickled, sends it to a process whose collector runs `roll_out(order)`,
-            and returns the batch. This collector selects, scores and stores, and its own engine only evaluates. The
+        rollout_workers: functions that roll out in other processes. The groups of a selection are divided among them:
+            each function gets an order that can be pickled, sends it to a process whose collector runs
+            `roll_out(order)`, and returns the batch. This collector selects, scores and stores, and its own engine only evaluates. The
             batch equals that of one process. If a worker fails, the next one gets its groups. None: roll out in this
             process.
         allow_changes: whether to continue a run whose store has another recipe, seed, group size or data set, or other
@@ -156,7 +156,7 @@ class Collector:
         memory_bytes: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         models: Mapping[str, Model] | None = None,
-        workers: Sequence[Callable[[Any], Any]] | None = None,
+        rollout_workers: Sequence[Callable[[Any], Any]] | None = None,
         allow_changes: bool = False,
     ) -> None:
         check_parts(engine, environment, recipe, store)
@@ -168,7 +168,7 @@ class Collector:
         processes = os.cpu_count() or 1 if processes is None else processes
         check_whole("Collector", task_pool=task_pool, processes=processes)
         check_concurrency(concurrency, list(environments))
-        check_ahead({} if workers else engines, staleness)
+        check_ahead({} if rollout_workers else engines, staleness)
         check_seed(seed)
         check_limits(call_seconds, context_tokens=context_tokens, turn_limit=turn_limit, memory_bytes=memory_bytes)
         if draw("score") not in recipe.collected_columns:
@@ -206,8 +206,9 @@ class Collector:
         check_cut(batch_policy, recipe, self.worlds, staleness, context_tokens=context_tokens, turn_limit=turn_limit)
         self.batch_policy = batch_policy
         self._models = dict(models or {})
-        is_synchronous = batch_policy.is_synchronous
-        self._workers = None if workers is None else WorkerPool(workers, recipe, is_synchronous=is_synchronous)
+        self._workers = None
+        if rollout_workers is not None:
+            self._workers = WorkerPool(rollout_workers, recipe, is_synchronous=batch_policy.is_synchronous)
         self._rolling_out = threading.Lock()
         self._allow_changes = allow_changes
         self._head = RunState(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else RunState.of(store)
@@ -277,8 +278,8 @@ class Collector:
     def roll_out(self, order: RolloutOrder) -> Batch:
         """Roll out the groups of an order with the engines and environments of this process.
 
-        For the processes of `Collector(workers=...)`. The order has tasks, seed, sampling, limits and states of the
-        run; this collector has the same recipe (without its replay) and environments, and an engine with the current
+        For the processes of `Collector(rollout_workers=...)`. The order has tasks, seed, sampling, limits and states of
+        the run; this collector has the same recipe (without its replay) and environments, and an engine with the current
         weights, which you send to it; `models`, `concurrency` and `processes` are its own. It needs no store, and
         selects nothing. Rollouts of an order are not
         journalled: if the worker is killed, another one repeats them.
@@ -301,7 +302,7 @@ class Collector:
             ...     world = env.ReasoningGym(["lcm"], seed=0, held_out=0)
             ...     _, tokenizer = warm_start.build(world, seed=0)
             ...     script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
-            ...     return arl.Collector(script, world, recipes.GRPO, workers=workers)
+            ...     return arl.Collector(script, world, recipes.GRPO, rollout_workers=workers)
             >>> workers = [collector().roll_out for _ in range(2)]    # processes in a real run
             >>> collector(workers)(tasks=2, group_size=4)
             Batch(8 draws in 2 groups, 8 trajectories, 10 nodes)

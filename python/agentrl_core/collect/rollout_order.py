@@ -129,7 +129,9 @@ def roll_out_order(settings: CollectionSettings, recipe: Recipe, order: object) 
             weights than it allows.
     """
     if not isinstance(order, RolloutOrder):
-        raise InvalidInputError(f"roll_out: order={order!r:.80}; give the object that Collector(workers=...) sends")
+        raise InvalidInputError(
+            f"roll_out: order={order!r:.80}; give the object that Collector(rollout_workers=...) sends"
+        )
     # A worker replays nothing, and has no store for it.
     before, now = ({**table, "replay": None} for table in (order.recipe, recipe.to_dict()))
     for place, theirs, ours in changes(before, now):

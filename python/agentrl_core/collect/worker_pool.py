@@ -27,14 +27,14 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Rollout
 
 Worker = Callable[[Any], Any]
-"""Interface of a worker: sends an order to another process, and returns the batch of its `Collector.roll_out`."""
+"""Interface of a rollout worker: sends an order to another process, and returns the batch of its `Collector.roll_out`."""
 _WATCH_SECONDS = 0.1
 _MOST_BYTES = 200 << 20
 """Larger parts are not journalled: a record has at most 256 MiB."""
 
 
 class WorkerPool:
-    """The workers of a collector. Each works on one order at a time.
+    """The rollout workers of a collector. Each works on one order at a time.
 
     Args:
         workers: functions that send an order and return its batch.
@@ -48,16 +48,16 @@ class WorkerPool:
 
     def __init__(self, workers: object, recipe: Recipe, *, is_synchronous: bool) -> None:
         if isinstance(workers, str) or not isinstance(workers, Sequence) or not workers:
-            raise InvalidInputError(f"Collector: workers={workers!r}; give a list of functions, or None")
+            raise InvalidInputError(f"Collector: rollout_workers={workers!r}; give a list of functions, or None")
         for place, worker in enumerate(workers):
             if not callable(worker):
                 raise InvalidInputError(
-                    f"Collector: workers[{place}]={worker!r} is not a function; give one that sends an order to a "
+                    f"Collector: rollout_workers[{place}]={worker!r} is not a function; give one that sends an order to a "
                     "process and returns the batch of its Collector.roll_out"
                 )
         if not is_synchronous:
             raise InvalidInputError(
-                "Collector: workers finish all groups of an iteration, but batch_policy carries groups over; use the "
+                "Collector: rollout workers finish all groups of an iteration, but batch_policy carries groups over; use the "
                 "default batch_policy, or collect in one process"
             )
         if type(recipe.rollout).cohort is not Rollout.cohort:
@@ -101,13 +101,13 @@ class WorkerPool:
                     failure = error
                     notices.once(
                         f"worker {worker}",
-                        f"worker {worker} failed ({type(error).__name__}: {error}); its groups go to the next worker, "
+                        f"rollout worker {worker} failed ({type(error).__name__}: {error}); its groups go to the next worker, "
                         "and it is tried again in the next iteration",
                     )
                     continue
                 return batch  # type: ignore[no-any-return]
         raise EngineError(
-            f"Collector: none of {len(self)} workers rolled out the groups from {order.first} on (the last: "
+            f"Collector: none of {len(self)} rollout workers rolled out the groups from {order.first} on (the last: "
             f"{type(failure).__name__}: {failure}); see what they last wrote, and start them again"
         ) from failure
 
@@ -292,7 +292,7 @@ class WorkerDriver:
             known = self._agents.setdefault(name, number)
             if known != number or list(self._agents.values()).count(number) > 1:
                 raise InvalidInputError(
-                    f"Collector: workers gave agent {name!r} different numbers, {known} and {number}, or a number to "
+                    f"Collector: rollout workers gave agent {name!r} different numbers, {known} and {number}, or a number to "
                     f"two agents; give each agent an engine, engine={{{name!r}: ...}}, so that its number is fixed"
                 )
 

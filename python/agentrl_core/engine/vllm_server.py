@@ -94,7 +94,7 @@ class VllmServer:
 
     Without a folder the weights are those that another process sends to the servers, such as the trainer's engine: each
     segment has the version that its server reports, and `policy_version` follows. So several collectors can sample from
-    servers that one trainer updates (`Collector(workers=...)`). Adapters need an engine with a folder.
+    servers that one trainer updates (`Collector(rollout_workers=...)`). Adapters need an engine with a folder.
 
     Segments end as aborted under the old version when weights are replaced; who asks meanwhile waits. Entropies are as
     of `Vllm`; for them each token takes about 700 bytes of JSON, since the ten likeliest are in it.
