@@ -140,7 +140,7 @@ def test_an_engine_in_an_actor_answers_aborts_and_fails_as_itself() -> None:
 
 def test_an_actor_without_a_node_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     def make() -> None:
-        with contextlib.suppress(Exception):  # the cluster ends while it waits
+        with contextlib.suppress(Exception, SystemExit):  # the cluster ends while it waits
             engine.RayActor(SmallWorld, options={"resources": {"nobody's": 1}})
 
     with caplog.at_level(logging.WARNING, "agentrl_core.engine.ray_actor"):

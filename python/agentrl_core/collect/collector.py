@@ -116,9 +116,9 @@ class Collector:
             each, such as a quality head. They run in a thread.
         rollout_workers: functions that roll out in other processes. The groups of a selection are divided among them:
             each function gets an order that can be pickled, sends it to a process whose collector runs
-            `roll_out(order)`, and returns the batch. This collector selects, scores and stores, and its own engine only evaluates. The
-            batch equals that of one process. If a worker fails, the next one gets its groups. None: roll out in this
-            process.
+            `roll_out(order)`, and returns the batch. This collector selects, scores and stores, and its own engine only
+            evaluates. The batch equals that of one process. If a worker fails, the next one gets its groups. None: roll
+            out in this process.
         allow_changes: whether to continue a run whose store has another recipe, seed, group size or data set, or other
             weights than the engine.
 
@@ -279,10 +279,10 @@ class Collector:
         """Roll out the groups of an order with the engines and environments of this process.
 
         For the processes of `Collector(rollout_workers=...)`. The order has tasks, seed, sampling, limits and states of
-        the run; this collector has the same recipe (without its replay) and environments, and an engine with the current
-        weights, which you send to it; `models`, `concurrency` and `processes` are its own. It needs no store, and
-        selects nothing. Rollouts of an order are not
-        journalled: if the worker is killed, another one repeats them.
+        the run; this collector has the same recipe (without its replay) and environments, and an engine with the
+        current weights, which you send to it; `models`, `concurrency` and `processes` are its own. It needs no store,
+        and selects nothing. Rollouts of an order are not journalled: if the process is killed, another one repeats
+        them.
 
         Args:
             order: the argument of a worker's function.

@@ -27,7 +27,7 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Rollout
 
 Worker = Callable[[Any], Any]
-"""Interface of a rollout worker: sends an order to another process, and returns the batch of its `Collector.roll_out`."""
+"""Interface of a rollout worker: sends an order to a process, and returns the batch of its `Collector.roll_out`."""
 _WATCH_SECONDS = 0.1
 _MOST_BYTES = 200 << 20
 """Larger parts are not journalled: a record has at most 256 MiB."""
@@ -52,13 +52,13 @@ class WorkerPool:
         for place, worker in enumerate(workers):
             if not callable(worker):
                 raise InvalidInputError(
-                    f"Collector: rollout_workers[{place}]={worker!r} is not a function; give one that sends an order to a "
-                    "process and returns the batch of its Collector.roll_out"
+                    f"Collector: rollout_workers[{place}]={worker!r} is not a function; give one that sends an order "
+                    "to a process and returns the batch of its Collector.roll_out"
                 )
         if not is_synchronous:
             raise InvalidInputError(
-                "Collector: rollout workers finish all groups of an iteration, but batch_policy carries groups over; use the "
-                "default batch_policy, or collect in one process"
+                "Collector: rollout workers finish all groups of an iteration, but batch_policy carries groups over; use "
+                "the default batch_policy, or collect in one process"
             )
         if type(recipe.rollout).cohort is not Rollout.cohort:
             raise RecipeError(
@@ -101,8 +101,8 @@ class WorkerPool:
                     failure = error
                     notices.once(
                         f"worker {worker}",
-                        f"rollout worker {worker} failed ({type(error).__name__}: {error}); its groups go to the next worker, "
-                        "and it is tried again in the next iteration",
+                        f"rollout worker {worker} failed ({type(error).__name__}: {error}); its groups go to the next "
+                        "worker, and it is tried again in the next iteration",
                     )
                     continue
                 return batch  # type: ignore[no-any-return]
@@ -292,8 +292,8 @@ class WorkerDriver:
             known = self._agents.setdefault(name, number)
             if known != number or list(self._agents.values()).count(number) > 1:
                 raise InvalidInputError(
-                    f"Collector: rollout workers gave agent {name!r} different numbers, {known} and {number}, or a number to "
-                    f"two agents; give each agent an engine, engine={{{name!r}: ...}}, so that its number is fixed"
+                    f"Collector: rollout workers gave agent {name!r} different numbers, {known} and {number}, or a "
+                    f"number to two agents; give each agent an engine, engine={{{name!r}: ...}}, so that its number is fixed"
                 )
 
 
