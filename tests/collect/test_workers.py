@@ -291,9 +291,7 @@ def test_a_dead_worker_is_replaced_until_none_is_left() -> None:
     assert_equal(alone, other)
     with (
         pytest.warns(AgentRLWarning, match=r"worker \d failed"),
-        pytest.raises(
-            EngineError, match=r"none of 2 rollout workers rolled out the groups from \d .*EOFError: the pipe"
-        ),
+        pytest.raises(EngineError, match=r"none of 2 rollout workers rolled out the groups from \d .*EOFError: "),
     ):
         next(run(writer([dead, dead]), 1))
 

@@ -136,6 +136,24 @@ def test_requests_fail_when_the_servers_are_given_up(servers: list[StubVllm], to
     made.close()
 
 
+def test_a_server_that_was_given_up_gets_the_weights_when_it_is_back(
+    servers: list[StubVllm], tokenizer: Any, tmp_path: Path
+) -> None:
+    made = opened(servers, tokenizer, folder=tmp_path, patience=1.0)
+    send(made, 3)
+    for each in servers:
+        each.stop()
+    with pytest.raises(EngineError, match="does not answer"):
+        sample(made)
+    for each in servers:
+        each.start()
+        each.sampled.clear()
+    assert versions(sample(made)) == {3}
+    wait_for(lambda: not made._returning)
+    assert "3" in servers[0].sampled + servers[1].sampled
+    made.close()
+
+
 def test_a_request_at_which_every_server_fails_ends(servers: list[StubVllm], tokenizer: Any) -> None:
     made = opened(servers, tokenizer, patience=60.0)
     servers[0].failing = servers[1].failing = True

@@ -416,7 +416,7 @@ def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(sav
     with pytest.raises(EngineError, match="does not answer"):
         both.update_weights(policy, 52)
     with serving(saved, saved.parent / "log again", "--enable-scale-out", port=int(server.url.rpartition(":")[2])):
-        with pytest.raises(EngineError, match=r"no server has weights of version 51, but .*: 0"):
+        with pytest.raises(EngineError, match=r"no server has weights of version 51, but .*: -1"):
             generate_all(both, [request])
         with pytest.raises(UnsupportedError, match=r"worker-extension-cls agentrl_core\.engine\.vllm_worker"):
             both.update_weights(policy, 53)

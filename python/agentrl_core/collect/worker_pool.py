@@ -57,8 +57,8 @@ class WorkerPool:
                 )
         if not is_synchronous:
             raise InvalidInputError(
-                "Collector: rollout workers finish all groups of an iteration, but batch_policy carries groups over; use "
-                "the default batch_policy, or collect in one process"
+                "Collector: rollout workers finish all groups of an iteration, but batch_policy carries groups over; "
+                "use the default batch_policy, or collect in one process"
             )
         if type(recipe.rollout).cohort is not Rollout.cohort:
             raise RecipeError(
@@ -293,7 +293,8 @@ class WorkerDriver:
             if known != number or list(self._agents.values()).count(number) > 1:
                 raise InvalidInputError(
                     f"Collector: rollout workers gave agent {name!r} different numbers, {known} and {number}, or a "
-                    f"number to two agents; give each agent an engine, engine={{{name!r}: ...}}, so that its number is fixed"
+                    f"number to two agents; give each agent an engine, engine={{{name!r}: ...}}, so that its number is "
+                    "fixed"
                 )
 
 

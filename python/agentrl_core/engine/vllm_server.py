@@ -450,6 +450,7 @@ class VllmServer:
                 server.rest()
                 self._lose(server, error)
             else:
+                server.gave_up = False
                 if self._folder is None:
                     self.policy_version = max(self.policy_version, segment.policy_version)
                 if segment.policy_version == self.policy_version:
