@@ -191,5 +191,9 @@ def test_an_engine_without_a_folder_follows_the_trainer(
     assert follower.policy_version == 2
     servers[0].version = "1"  # it missed the update: nothing of it is used
     assert versions(sample(follower, 16)) == {2}
+    for each in servers:
+        each.version = "1"
+    with pytest.raises(EngineError, match="no server has weights of version 2, but .*: 1"):
+        sample(follower, 1)
     trainer.close()
     follower.close()

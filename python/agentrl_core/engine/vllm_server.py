@@ -443,6 +443,7 @@ class VllmServer:
                 continue
             asked.server = server
             server.busy += 1
+            before = self.policy_version
             try:
                 segment = await server.generate(asked.name, asked.request, entropies=self.entropy_estimator != "none")
             except EngineError as error:
@@ -451,8 +452,9 @@ class VllmServer:
                 self._lose(server, error)
             else:
                 server.gave_up = False
-                if self._folder is None:
+                if self._folder is None and segment.policy_version >= before:
                     self.policy_version = max(self.policy_version, segment.policy_version)
+                    return segment
                 if segment.policy_version == self.policy_version:
                     return segment
                 if segment.policy_version < self.policy_version and self._folder is not None:
