@@ -15,9 +15,9 @@ from agentrl_core.collect.iteration import COLUMNS, FAILURES, TOKENS, BuiltBatch
 from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.journal_codec import read_value, write_value
 from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.rollout_workers import WorkerDriver
 from agentrl_core.collect.token_accounting import TokenLedger
 from agentrl_core.collect.validation import check_chosen
-from agentrl_core.collect.worker_pool import WorkerDriver
 from agentrl_core.component.state import SELECTION, pack_state
 from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import RecipeError

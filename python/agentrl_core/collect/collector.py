@@ -43,6 +43,7 @@ from agentrl_core.collect.prefetch import IterationPrefetcher, IterationTask
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.recorded_episode import EnvironmentHandle
 from agentrl_core.collect.rollout_order import RolloutOrder, roll_out_order
+from agentrl_core.collect.rollout_workers import RolloutWorkers, WorkerDriver
 from agentrl_core.collect.run_state import RunState, save_tokenizer
 from agentrl_core.collect.task_digest import task_digest, tasks_begun_with
 from agentrl_core.collect.validation import (
@@ -58,7 +59,6 @@ from agentrl_core.collect.validation import (
     mixed_tasks,
 )
 from agentrl_core.collect.warn_once import WarnOnce, warn_missed_metrics, warn_unused_records
-from agentrl_core.collect.worker_pool import WorkerDriver, WorkerPool
 from agentrl_core.component.column import draw
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import split_arrays
@@ -208,7 +208,7 @@ class Collector:
         self._models = dict(models or {})
         self._workers = None
         if rollout_workers is not None:
-            self._workers = WorkerPool(rollout_workers, recipe, is_synchronous=batch_policy.is_synchronous)
+            self._workers = RolloutWorkers(rollout_workers, recipe, is_synchronous=batch_policy.is_synchronous)
         self._rolling_out = threading.Lock()
         self._allow_changes = allow_changes
         self._head = RunState(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else RunState.of(store)

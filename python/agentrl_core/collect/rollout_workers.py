@@ -33,7 +33,7 @@ _MOST_BYTES = 200 << 20
 """Larger parts are not journalled: a record has at most 256 MiB."""
 
 
-class WorkerPool:
+class RolloutWorkers:
     """The rollout workers of a collector. Each works on one order at a time.
 
     Args:
@@ -129,7 +129,7 @@ class WorkerDriver:
 
     def __init__(
         self,
-        pool: WorkerPool,
+        pool: RolloutWorkers,
         settings: CollectionSettings,
         recipe: Recipe,
         head: RunState,
