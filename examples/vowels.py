@@ -1,4 +1,4 @@
-"""The environment of `fsdp2.py` and `ddp_accelerate.py`."""
+"""The environment of `fsdp2.py`, `ddp_accelerate.py` and `collectors.py`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import logging
 import os
 import signal
 import threading
@@ -136,6 +138,19 @@ def test_an_engine_in_an_actor_answers_aborts_and_fails_as_itself() -> None:
 
     with pytest.raises((EngineError, OSError), match=r"no such weights|actor of the engine died"):
         engine.RayActor(unmade)
+
+
+def test_an_actor_without_a_node_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    def make() -> None:
+        with contextlib.suppress(Exception, SystemExit):  # the cluster ends while it waits
+            engine.RayActor(SmallWorld, options={"resources": {"nobody's": 1}})
+
+    with caplog.at_level(logging.WARNING, "agentrl_core.engine.ray_actor"):
+        threading.Thread(target=make, daemon=True).start()
+        until = time.monotonic() + 120
+        while "RayActor waits for a node with nobody's: 1, which no node" not in caplog.text:
+            assert time.monotonic() < until
+            time.sleep(0.05)
 
 
 def test_weights_reach_an_engine_in_an_actor_and_outlive_it(world: Any) -> None:

@@ -280,6 +280,7 @@ def test_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
                 "processes=64": "processes=2",
             },
         )
+        assert names["batch"].num_groups == 8
         batch = names["collector"](tasks=2, group_size=2)
         assert batch.num_draws == 4
         names["collector"].close()

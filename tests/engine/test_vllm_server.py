@@ -367,12 +367,12 @@ def test_the_trainer_of_the_page_runs_beside_a_server(generate, server, policy, 
     generate.update_weights(policy, 4)
 
 
-def test_where_one_server_does_not_answer_the_others_are_let_go(tokenizer):
+def test_where_no_server_answers_all_are_let_go(tokenizer):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60.0)
         urls = [f"http://127.0.0.1:{silent.getsockname()[1]}", "http://127.0.0.1:9"]
-        with pytest.raises(EngineError, match=r"127\.0\.0\.1:9 does not answer"):
-            engine.VllmServer(urls, tokenizer)
+        with pytest.raises(EngineError, match="does not answer"):
+            engine.VllmServer(urls, tokenizer, seconds=1.0)
         connection, _ = silent.accept()
         with connection:
             connection.settimeout(60.0)
@@ -381,18 +381,20 @@ def test_where_one_server_does_not_answer_the_others_are_let_go(tokenizer):
 
 
 def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(saved, server, tokenizer, policy):
-    with pytest.raises(EngineError, match=r"127\.0\.0\.1:9 does not answer"):
-        engine.VllmServer([server.url, "http://127.0.0.1:9"], tokenizer)
+    half = engine.VllmServer([server.url, "http://127.0.0.1:9"], tokenizer)
+    assert half.context_tokens == 128
+    half.close()
     with pytest.raises(UnsupportedError, match="takes no tokens"):
         engine.VllmServer(f"{server.url}/elsewhere", tokenizer)
     request = Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4), "of the lost")
-    both = engine.VllmServer([server.url, server.url], tokenizer, folder=saved.parent / "both")
+    urls = [server.url, server.url]
+    both = engine.VllmServer(urls, tokenizer, folder=saved.parent / "both", patience=1.0)
     lost, other = both._servers
     both._homes["of the lost"] = lost
     lost._connections.url = "http://127.0.0.1:9"  # where nobody answers
     assert len(generate_all(both, [request])[0].tokens) == 4
     assert both._homes["of the lost"] is other
-    with pytest.warns(RuntimeWarning, match="left out until the next update"):
+    with pytest.warns(RuntimeWarning, match="left out until it answers again"):
         both.update_weights(policy, 50)
     assert (lost.version, other.version) == (-1, 50)
     assert [segment.policy_version for segment in generate_all(both, [request] * 3)] == [50] * 3
@@ -400,7 +402,7 @@ def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(sav
     both.update_weights(policy, 51)
     both._homes["of the lost"] = lost
     assert generate_all(both, [request])[0].policy_version == lost.version == 51
-    slow = engine.VllmServer(server.url, tokenizer)
+    slow = engine.VllmServer(server.url, tokenizer, patience=0.5)
     [client] = slow._servers[0]._connections._free
     client.timeout = httpx.Timeout(600.0, read=0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -414,7 +416,7 @@ def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(sav
     with pytest.raises(EngineError, match="does not answer"):
         both.update_weights(policy, 52)
     with serving(saved, saved.parent / "log again", "--enable-scale-out", port=int(server.url.rpartition(":")[2])):
-        with pytest.raises(EngineError, match=r"no server has weights of version 51, but .*: 0"):
+        with pytest.raises(EngineError, match=r"no server has weights of version 51, but .*: -1"):
             generate_all(both, [request])
         with pytest.raises(UnsupportedError, match=r"worker-extension-cls agentrl_core\.engine\.vllm_worker"):
             both.update_weights(policy, 53)

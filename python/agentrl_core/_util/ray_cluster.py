@@ -8,6 +8,7 @@ conversion, their arrays in shared memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
@@ -34,3 +35,24 @@ def connected(who: str) -> Any:
             "for an existing cluster of this machine"
         )
     return ray
+
+
+def missing_room(nodes: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+    """Return which resources an actor asks for if no living node has all of them, even idle; empty: a node has them.
+
+    Args:
+        nodes: `ray.nodes()`.
+        options: Ray options of the actor.
+
+    Example:
+        >>> from agentrl_core._util.ray_cluster import missing_room
+        >>> nodes = [{"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": False, "Resources": {"GPU": 1.0}}]
+        >>> missing_room(nodes, {"num_gpus": 1}), missing_room(nodes, {"num_cpus": 8})
+        ('GPU: 1', '')
+    """
+    counts = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus"), "memory": options.get("memory")}
+    wanted = {name: count for name, count in {**counts, **(options.get("resources") or {})}.items() if count}
+    of_nodes = [node["Resources"] for node in nodes if node["Alive"]]
+    if any(all(found.get(name, 0) >= count for name, count in wanted.items()) for found in of_nodes):
+        return ""
+    return ", ".join(f"{name}: {count}" for name, count in wanted.items()) or "any resources"

@@ -15,6 +15,7 @@ from agentrl_core.collect.iteration import COLUMNS, FAILURES, TOKENS, BuiltBatch
 from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.journal_codec import read_value, write_value
 from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.rollout_workers import WorkerDriver
 from agentrl_core.collect.token_accounting import TokenLedger
 from agentrl_core.collect.validation import check_chosen
 from agentrl_core.component.state import SELECTION, pack_state
@@ -122,7 +123,7 @@ class BatchBuilder:
 
 
 def make_batch(
-    inputs: IterationInputs, driver: RolloutDriver, journal: Journal, tasks: int, group_size: int
+    inputs: IterationInputs, driver: RolloutDriver | WorkerDriver, journal: Journal, tasks: int, group_size: int
 ) -> BuiltBatch:
     """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix in replay and score it.
 

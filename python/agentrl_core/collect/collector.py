@@ -42,6 +42,8 @@ from agentrl_core.collect.partial_rollouts import make_partial_batch
 from agentrl_core.collect.prefetch import IterationPrefetcher, IterationTask
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.recorded_episode import EnvironmentHandle
+from agentrl_core.collect.rollout_order import RolloutOrder, roll_out_order
+from agentrl_core.collect.rollout_workers import RolloutWorkers, WorkerDriver
 from agentrl_core.collect.run_state import RunState, save_tokenizer
 from agentrl_core.collect.task_digest import task_digest, tasks_begun_with
 from agentrl_core.collect.validation import (
@@ -112,6 +114,11 @@ class Collector:
         progress: called ten times a second with a `Progress`, in the thread that collects.
         models: models that programs query (`Group.query`), by column name: functions from token paths to one number
             each, such as a quality head. They run in a thread.
+        rollout_workers: functions that roll out in other processes. The groups of a selection are divided among them:
+            each function gets an order that can be pickled, sends it to a process whose collector runs
+            `roll_out(order)`, and returns the batch. This collector selects, scores and stores, and its own engine only
+            evaluates. The batch equals that of one process. If a worker fails, the next one gets its groups. None: roll
+            out in this process.
         allow_changes: whether to continue a run whose store has another recipe, seed, group size or data set, or other
             weights than the engine.
 
@@ -149,6 +156,7 @@ class Collector:
         memory_bytes: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         models: Mapping[str, Model] | None = None,
+        rollout_workers: Sequence[Callable[[Any], Any]] | None = None,
         allow_changes: bool = False,
     ) -> None:
         check_parts(engine, environment, recipe, store)
@@ -160,7 +168,7 @@ class Collector:
         processes = os.cpu_count() or 1 if processes is None else processes
         check_whole("Collector", task_pool=task_pool, processes=processes)
         check_concurrency(concurrency, list(environments))
-        check_ahead(engines, staleness)
+        check_ahead({} if rollout_workers else engines, staleness)
         check_seed(seed)
         check_limits(call_seconds, context_tokens=context_tokens, turn_limit=turn_limit, memory_bytes=memory_bytes)
         if draw("score") not in recipe.collected_columns:
@@ -169,7 +177,10 @@ class Collector:
                 f"it makes one; start the chain with a component that makes it, such as reward.OutcomeScore()"
             )
         if recipe.replay is not None and store is None:
-            raise RecipeError(f"recipe {recipe.name!r}: replay needs a store; pass one: Collector(..., store=...)")
+            raise RecipeError(
+                f"recipe {recipe.name!r}: replay needs a store; pass one: Collector(..., store=...); or, "
+                "in a worker that only rolls out, drop the phase: recipe.replace(replay=None)"
+            )
         self.engines = engines
         self.worlds = {
             name: EnvironmentHandle(each, name, processes, memory_bytes) for name, each in environments.items()
@@ -195,6 +206,10 @@ class Collector:
         check_cut(batch_policy, recipe, self.worlds, staleness, context_tokens=context_tokens, turn_limit=turn_limit)
         self.batch_policy = batch_policy
         self._models = dict(models or {})
+        self._workers = None
+        if rollout_workers is not None:
+            self._workers = RolloutWorkers(rollout_workers, recipe, is_synchronous=batch_policy.is_synchronous)
+        self._rolling_out = threading.Lock()
         self._allow_changes = allow_changes
         self._head = RunState(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else RunState.of(store)
         self._tasks = self._head.tasks
@@ -259,6 +274,41 @@ class Collector:
         # Random choices in phase reward depend on ids of the store: a restart scores stored rows, so do the same here.
         batch = with_committed_columns(batch)
         return scores(self.recipe, batch, head.components)(batch)
+
+    def roll_out(self, order: RolloutOrder) -> Batch:
+        """Roll out the groups of an order with the engines and environments of this process.
+
+        For the processes of `Collector(rollout_workers=...)`. The order has tasks, seed, sampling, limits and states of
+        the run; this collector has the same recipe (without its replay) and environments, and an engine with the
+        current weights, which you send to it; `models`, `concurrency` and `processes` are its own. It needs no store,
+        and selects nothing. Rollouts of an order are not journalled: if the process is killed, another one repeats
+        them.
+
+        Args:
+            order: the argument of a worker's function.
+
+        Returns:
+            The rollouts, for the writer; as an object that can be pickled (Arrow).
+
+        Raises:
+            InvalidInputError: the order is of another recipe or of unknown environments, or the engine has older
+                weights than the writer's `staleness` allows.
+            AgentRLError: or another error of the engine or a program, if it fails most groups.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> from agentrl_core import engine, env, recipes, warm_start
+            >>> def collector(workers=None):
+            ...     world = env.ReasoningGym(["lcm"], seed=0, held_out=0)
+            ...     _, tokenizer = warm_start.build(world, seed=0)
+            ...     script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
+            ...     return arl.Collector(script, world, recipes.GRPO, rollout_workers=workers)
+            >>> workers = [collector().roll_out for _ in range(2)]    # processes in a real run
+            >>> collector(workers)(tasks=2, group_size=4)
+            Batch(8 draws in 2 groups, 8 trajectories, 10 nodes)
+        """
+        with self._rolling_out:
+            return roll_out_order(self._settings(), self.recipe, order)
 
     def end_iteration(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
@@ -528,7 +578,11 @@ class Collector:
         if not self.batch_policy.is_synchronous:
             later = partial(self._journals.of, iteration + 1)
             return make_partial_batch(inputs, settings, self.batch_policy, journal, later, tasks, group_size)
-        driver = RolloutDriver(settings, inputs.now, head, journal, inputs.score, iteration=iteration)
+        driver: RolloutDriver | WorkerDriver
+        if self._workers is None:
+            driver = RolloutDriver(settings, inputs.now, head, journal, inputs.score, iteration=iteration)
+        else:
+            driver = WorkerDriver(self._workers, settings, self.recipe, head, journal, iteration=iteration)
         return make_batch(inputs, driver, journal, tasks, group_size)
 
     def _make_prefetched(

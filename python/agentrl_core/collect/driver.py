@@ -69,6 +69,8 @@ class CollectionSettings:
     progress: Callable[[Progress], None] | None
     limiters: Mapping[str, SlotLimiter] | None = None
     turn: IterationTask[Any] | None = None
+    other_groups: int = 0
+    """Groups of the selection that other workers roll out."""
 
     def facts(self, recipe: Recipe) -> dict[str, dict[str, Literal["number", "key"]]]:
         """Return the facts that environments and program declare: the kind of each, by level and name."""
@@ -130,12 +132,14 @@ class RolloutDriver:
         self._reward = reward
         self.states: Mapping[str, Any] = head.components
         self._fact_levels = {name: level for level, kinds in facts.items() for name in kinds}
-        self._agents = {name: number for number, name in enumerate(settings.engines)}
+        self.agents = {name: number for number, name in enumerate(settings.engines)}
+        """Number of each agent in the tables: engines first, then others in order of use."""
         self._requests: dict[str, tuple[Engine, Request]] = {}
         self._numbers = 1 << 30
         self._numbers_of: dict[int, str] = {}
         """The group of a selection to which each group of the forest belongs."""
-        self._failures = Failures(self.program.title(), settings.notices, self.progress)
+        self.failures = Failures(self.program.title(), settings.notices, self.progress)
+        self.failures.groups = settings.other_groups
         self._worlds_of: dict[str, str] = {}
         shared = settings.limiters
         self._limiters = slot_limiters(settings.concurrency, settings.worlds) if shared is None else shared
@@ -207,7 +211,7 @@ class RolloutDriver:
         group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._fact_levels)
         group.variant = variant
         self._numbers_of[place] = group.name
-        self._failures.groups += 1
+        self.failures.groups += 1
         return group
 
     def _end(self, groups: Sequence[Group]) -> None:
@@ -215,7 +219,7 @@ class RolloutDriver:
         left = self._journal.unused_segments()
         for group in groups:
             keep_unused_segments(self.forest, group.number, left.get(group.name, ()), len(self._engines))
-        self._failures.end()
+        self.failures.end()
         self._warn_missed_forks()
 
     async def run_groups(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
@@ -228,9 +232,9 @@ class RolloutDriver:
             self._slots[group.name] = slots
             try:
                 await group.run_program(program)
-                self._failures.done += 1
+                self.failures.done += 1
             except Exception as error:  # noqa: BLE001 -- whatever a program raises
-                self._failures.take(group, error)
+                self.failures.take(group, error)
 
     def release_slots(self, name: str, count: int) -> None:
         """Release slots of a group; derived groups have none."""
@@ -274,11 +278,11 @@ class RolloutDriver:
 
     def agent(self, name: str) -> int:
         """Return the number of an agent in the tables: engines first, then others in order of use."""
-        return self._agents.setdefault(name, len(self._agents))
+        return self.agents.setdefault(name, len(self.agents))
 
     def policy(self, agent: str) -> int:
         """Return the number of an agent's policy."""
-        return self._agents[agent] if agent in self._engines else 0
+        return self.agents[agent] if agent in self._engines else 0
 
     def number(self) -> int:
         """Return the number of a new group of the forest."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from agentrl_core.collect.warn_once import WarnOnce
     from agentrl_core.rollout.group import Group
 
-_MOST_FAILED = 0.2
+MOST_FAILED = 0.2
 """Share of groups that may fail before the collection fails."""
 _FIRST_GROUPS = 8
 
@@ -31,7 +31,7 @@ class Failures:
         progress: counts the trajectories.
 
     Attributes:
-        groups: number of started groups.
+        groups: number of started groups, here and in other workers.
         done: number of finished groups.
     """
 
@@ -68,7 +68,7 @@ class Failures:
         Raises:
             Exception: the first error, if too many failed.
         """
-        too_many = self._failed if len(self._failed) > _MOST_FAILED * self.groups else []
+        too_many = self._failed if len(self._failed) > MOST_FAILED * self.groups else []
         if not (too_many or self.done) and all(isinstance(error, UnsupportedError) for _, error in self._unusable):
             too_many = self._unusable
         for group, error in too_many:
@@ -76,6 +76,11 @@ class Failures:
         for group, error in self._unusable:
             self._warn(f"task {group.task.task_id}", group, error)
         self._unusable.clear()
+
+    def summary(self) -> tuple[int, str]:
+        """Return the number of groups that failed by other errors than unusable data, and the first of these errors."""
+        first = next((f"{type(error).__name__}: {error}" for _, error in self._failed), "")
+        return len(self._failed), first
 
     def _warn(self, kind: str, group: Group, error: Exception) -> None:
         self._notices.once(

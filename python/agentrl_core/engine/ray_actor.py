@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core._util.ray_cluster import connected
+from agentrl_core._util.ray_cluster import connected, missing_room
 from agentrl_core.engine.base import Engine, Request, Segment, aborted, check_request, check_version
 from agentrl_core.engine.chat import Chat
 from agentrl_core.exceptions import EngineError, InvalidInputError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from agentrl_core.engine.policy_weights import PolicyWeights
 
 _MOST_REQUESTS = 100_000
+_log = logging.getLogger(__name__)
 
 Packed = list[tuple[str, Any, str, tuple[int, ...]]]
 """Weights as bytes, which Ray shares without a copy: name, bytes, type and shape. Tied weights have the same bytes."""
@@ -29,7 +31,8 @@ class RayActor:
 
     New weights go through Ray's object store once, and stay there. If the actor dies, requests fail with an
     `EngineError` and another actor with the same weights and version replaces it. The collector retries failed
-    requests, so no token is lost or duplicated.
+    requests, so no token is lost or duplicated. If no node of the cluster has the resources of the actor, it waits for
+    one, which the logger `agentrl_core.engine.ray_actor` reports.
 
     Args:
         make: creates the engine, in the actor.
@@ -130,6 +133,12 @@ class RayActor:
     def _start(self) -> Any:
         # With its weights from the beginning: Ray keeps no order of what comes after.
         weights = self._weights or (None, 0)
+        if missing := missing_room(self._ray.nodes(), self._options):
+            _log.warning(
+                "engine.RayActor waits for a node with %s, which no node of the cluster has; add a node, or ask for "
+                "less in options",
+                missing,
+            )
         return self._ray.remote(_EngineActor).options(**self._options).remote(self._make, *weights)
 
     def _replaced(self, actor: Any, error: Exception) -> EngineError:

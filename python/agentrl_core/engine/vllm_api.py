@@ -49,8 +49,10 @@ class VllmApi:
 
     def __init__(self, url: str, seconds: float) -> None:
         self.url = url
-        self.version = 0
+        self.version = -1
         self.context_tokens = 0
+        self.gave_up = False
+        """Whether it did not answer for so long that nobody waits for it any more."""
         self.busy = 0
         self.rests_until = 0.0
         self._connections = HttpPool(url, seconds)
@@ -91,6 +93,7 @@ class VllmApi:
             )
         self._adapter = str((choice["weight_versions"] or [{"version": ""}])[0]["version"]).partition("+")[2] or None
         self.version = self._version(choice)
+        self.gave_up = False
 
     async def generate(self, name: str, request: Request, *, entropies: bool) -> Segment:
         """Generate the segment of a request, which the server knows by a name.

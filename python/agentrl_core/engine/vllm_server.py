@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import threading
@@ -39,8 +40,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _Answer = TypeVar("_Answer")
+_log = logging.getLogger(__name__)
 # So many groups have a server of their own; the one asked for longest ago is forgotten first.
 _MOST_GROUPS = 65_536
+# Once a server has opened, the others have so many seconds more to do so.
+_OPENING_SECONDS = 10.0
+# A server that does not answer is asked again after one second, then after twice as many, and so on up to this.
+_LONGEST_PAUSE = 10.0
+# So often a request is sent again after its servers had failed and come back.
+_ROUNDS = 3
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(eq=False)
@@ -76,10 +85,16 @@ class VllmServer:
     is asked instead. vLLM's faster ways of weights (NCCL, CUDA IPC) need GPUs and are not used.
 
     Requests of one `Request.group` go to one server, whose prefix cache has their beginning; a group's first goes to
-    the server with the fewest requests. A server that does not answer rests for ten seconds, and its requests go to the
-    others; where none is left they fail with an `EngineError`, and who asks decides (a collector asks again a few
-    times, then the group is aborted). A server whose weights are not of `policy_version`, since it was started again,
-    is not sampled from until it gets new ones.
+    the server with the fewest requests.
+
+    The engine starts if any server answers. One that does not answer, now or later, is left out, its requests go to the
+    others, and it is asked again for `patience` seconds, which the logger `agentrl_core.engine.vllm_server` reports. If
+    it was started again, it gets the weights of `policy_version` from the folder before anything is sampled from it.
+    Requests wait if no server is left, and fail with an `EngineError` when all are given up.
+
+    Without a folder the weights are those that another process sends to the servers, such as the trainer's engine: each
+    segment has the version that its server reports, and `policy_version` follows. So several collectors can sample from
+    servers that one trainer updates (`Collector(rollout_workers=...)`). Adapters need an engine with a folder.
 
     Requests with images are refused: that door takes token ids alone; use `Vllm`, or `RayActor` of it.
 
@@ -89,15 +104,17 @@ class VllmServer:
     Args:
         urls: of the servers: "http://host:8000", or several.
         tokenizer: of the model, with a chat template.
-        folder: seen by the trainer and all servers, where `update_weights` leaves a checkpoint; None: weights stay.
+        folder: seen by the trainer and all servers, where `update_weights` leaves a checkpoint; None: another process
+            updates the weights, or none does.
         entropies: whether segments have them; without, a server has less to write (`entropy_estimator` is "none" then).
         seconds: a server that takes longer for a segment counts as one that does not answer.
+        patience: seconds for which a server that does not answer is asked again.
         precision: how many bits a weight has there, which servers do not tell (`rollout.RecordPrecision` records it).
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
         MissingDependencyError: httpx is not installed.
-        EngineError: a server does not answer.
+        EngineError: no server answers.
         InvalidInputError: log-probabilities of another mode than processed; servers with different versions.
         UnsupportedError: a server that takes no tokens.
 
@@ -119,6 +136,7 @@ class VllmServer:
         folder: str | os.PathLike[str] | None = None,
         entropies: bool = True,
         seconds: float = 600.0,
+        patience: float = 600.0,
         precision: int | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
@@ -129,8 +147,9 @@ class VllmServer:
         urls = [urls] if isinstance(urls, str) else list(urls)
         if not urls:
             raise InvalidInputError("VllmServer: urls is empty; give the address of at least one server")
-        if seconds <= 0:
-            raise InvalidInputError(f"VllmServer: seconds is {seconds}; give a positive number")
+        for name, value in (("seconds", seconds), ("patience", patience)):
+            if value <= 0:
+                raise InvalidInputError(f"VllmServer: {name} is {value}; give a positive number")
         self.precision = precision
         self.chat = Chat(tokenizer, chat_template_kwargs)
         self.vocabulary_size = len(tokenizer)
@@ -152,16 +171,20 @@ class VllmServer:
         self._goes_on = asyncio.Event()
         """Unset while weights are replaced."""
         self._goes_on.set()
+        self._patience = patience
+        self._returning: dict[VllmApi, asyncio.Task[None]] = {}
+        """Servers that do not answer, and are asked again."""
+        self._loading = asyncio.Lock()
+        """Held while servers get weights."""
+        self._base: tuple[tuple[object, ...], Path] | None = None
+        """The stamp of the base weights beside which servers have an adapter, and their folder."""
         try:
             self._wait(self._open())
         except BaseException:
             self.close()
             raise
-        self.policy_version = self._servers[0].version
-        self.context_tokens = min(server.context_tokens for server in self._servers)
+        self.context_tokens = min(server.context_tokens for server in self._servers if server.context_tokens)
         """Most tokens of a request with its segment."""
-        self._base: tuple[tuple[object, ...], Path] | None = None
-        """The stamp of the base weights beside which servers have an adapter, and their folder."""
 
     async def generate(self, request: Request) -> Segment:
         """Generate the segment of one request; cancelling the wait gives it up on the server too.
@@ -201,8 +224,8 @@ class VllmServer:
         The folder of a version is a whole checkpoint: weights, config, generation config, tokenizer and chat template.
         If all servers run with `--enable-lora`, that of a LoRA policy is its adapter alone, beside a checkpoint of its
         base weights that is written again whenever they changed; see `Vllm`. Sharded weights are gathered one at a
-        time; the other ranks call `engine.send_weights` meanwhile. A server that fails at it is left out until the next
-        update, with an AgentRLWarning.
+        time; the other ranks call `engine.send_weights` meanwhile. A server that fails at it is left out until it
+        answers again and has the weights, with an AgentRLWarning.
 
         Args:
             model: a causal model, bare or in its wrappers; or its state dict, whose config is that of the version
@@ -246,7 +269,19 @@ class VllmServer:
             if old is not None and old != new:
                 shutil.rmtree(old, ignore_errors=True)
         for failure in failures:
-            warnings.warn(f"a server is left out until the next update: {failure}", AgentRLWarning, stacklevel=2)
+            warnings.warn(f"a server is left out until it answers again: {failure}", AgentRLWarning, stacklevel=2)
+
+    def refresh(self) -> None:
+        """Read the version of the weights that another process has sent to the servers.
+
+        `policy_version` follows with each segment too. An engine with a folder has the version that it sent.
+
+        Raises:
+            EngineError: no server answers.
+        """
+        self._check_open("refresh")
+        if self._folder is None:
+            self._wait(self._open())
 
     def close(self) -> None:
         """Let go of the servers, which run on; running segments end as aborted. More than once does no harm."""
@@ -311,20 +346,76 @@ class VllmServer:
     # What follows runs in the loop.
 
     async def _open(self) -> None:
-        opening = [asyncio.ensure_future(server.open()) for server in self._servers]
+        """Open all servers; those that fail are asked again, unless all do."""
+        opening = {asyncio.ensure_future(server.open()): server for server in self._servers}
+        waiting, seconds = set(opening), None
         try:
-            await asyncio.gather(*opening)
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                if any(each.exception() is None for each in done):
+                    seconds = _OPENING_SECONDS
         finally:
-            # Where one fails the others are given up, and waited for: a connection in use is not closed.
-            for each in opening:
+            # A connection in use is not closed, so those that are given up are waited for.
+            for each in waiting:
                 each.cancel()
             await asyncio.gather(*opening, return_exceptions=True)
-        versions = {server.url: server.version for server in self._servers}
-        if len(set(versions.values())) > 1:
+        failures = {
+            server: EngineError(f"VllmServer: {server.url} does not answer (it takes long)")
+            if each.cancelled()
+            else each.exception()
+            for each, server in opening.items()
+        }
+        wrong = [failure for failure in failures.values() if failure is not None]
+        for failure in wrong:
+            if len(wrong) == len(failures) or not isinstance(failure, EngineError):
+                raise failure
+        versions = {server.url: server.version for server, failure in failures.items() if failure is None}
+        if len(set(versions.values())) > 1 and self._folder is not None:
             raise InvalidInputError(
                 f"VllmServer: the servers have weights of different versions, {versions}; start them again, or make an "
                 f"engine of those that agree"
             )
+        self.policy_version = max(versions.values())
+        for server, reason in failures.items():
+            if reason is not None:
+                self._lose(server, reason)
+
+    def _lose(self, server: VllmApi, failure: BaseException) -> None:
+        """Leave a server out until it answers and has the weights."""
+        if server not in self._returning and not server.gave_up:
+            _log.warning("%s; it is left out, and asked again for %g seconds", failure, self._patience)
+            task = self._loop.create_task(self._bring_back(server))
+            self._returning[server] = task
+            task.add_done_callback(lambda _: self._returning.pop(server))
+
+    async def _bring_back(self, server: VllmApi) -> None:
+        """Ask a server until it answers, and give it the weights if it was started again."""
+        pause, until = 1.0, time.monotonic() + self._patience
+        while True:
+            try:
+                await server.open()
+                async with self._loading:
+                    path = None if self._folder is None else self._folder / f"version-{self.policy_version}"
+                    if server.version != self.policy_version and path is not None and path.exists():
+                        base = None if self._base is None else str(self._base[1])
+                        await server.load(str(path), self.policy_version, base)
+            except EngineError as failure:
+                if time.monotonic() + pause > until:
+                    server.gave_up = True
+                    _log.error("%s; it is given up until update_weights reaches it", failure)
+                    return
+            except AgentRLError as failure:  # it was started with other options
+                server.version = -1
+                _log.error("%s; it is left out", failure)
+                return
+            else:
+                server.rests_until = 0.0
+                _log.warning("VllmServer: %s answers again, with version %d", server.url, server.version)
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _ask(self, asked: _ServerRequest) -> Segment:
         try:
@@ -336,23 +427,40 @@ class VllmServer:
         """Return the response of the first server that has the weights and does not fail."""
         failure: EngineError | None = None
         tried: set[VllmApi] = set()
-        while len(tried) < len(self._servers):
+        rounds = 0
+        while True:
             await self._goes_on.wait()
             if asked.leaves:
                 break
             server = self._choose(asked.request.group, tried)
             if server is None:
-                break
+                if rounds == _ROUNDS or not self._returning:
+                    break
+                returned, _ = await asyncio.wait(
+                    list(self._returning.values()), timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                if returned:
+                    rounds += 1
+                    tried.clear()
+                continue
             asked.server = server
             server.busy += 1
+            before = self.policy_version
             try:
                 segment = await server.generate(asked.name, asked.request, entropies=self.entropy_estimator != "none")
             except EngineError as error:
                 failure = error
                 server.rest()
+                self._lose(server, error)
             else:
+                server.gave_up = False
+                if self._folder is None and segment.policy_version >= before:
+                    self.policy_version = max(self.policy_version, segment.policy_version)
+                    return segment
                 if segment.policy_version == self.policy_version:
                     return segment
+                if segment.policy_version < self.policy_version and self._folder is not None:
+                    self._lose(server, EngineError(f"VllmServer: {server.url} was started again"))
             finally:
                 server.busy -= 1
                 asked.server = None
@@ -367,7 +475,9 @@ class VllmServer:
 
     def _choose(self, group: str, tried: set[VllmApi]) -> VllmApi | None:
         """Return the group's server; else the least busy one that has the weights, those that failed lately last."""
-        able = [one for one in self._servers if one not in tried and one.version == self.policy_version]
+        able = [one for one in self._servers if one not in tried and one not in self._returning]
+        if self._folder is not None:
+            able = [one for one in able if one.version == self.policy_version]
         now = time.monotonic()
         home = self._homes.get(group) if group else None
         if home is None or home not in able or home.rests_until > now:
@@ -419,6 +529,7 @@ class VllmServer:
     async def _replace(self, folder: str, version: int, base: str | None = None) -> list[Exception]:
         """Give all servers new weights, or with a base a new adapter; what went wrong with some of them."""
         self._goes_on.clear()
+        await self._loading.acquire()
         try:
             await self._quiet()
             results = await asyncio.gather(
@@ -430,18 +541,20 @@ class VllmServer:
                     raise failure
             for server, result in zip(self._servers, results, strict=True):
                 server.rests_until = 0.0
+                server.gave_up = False
                 if result is not None:
                     server.version = -1  # whatever it has
-                    server.rest()
+                    self._lose(server, result)
             self.policy_version = version
         finally:
+            self._loading.release()
             self._goes_on.set()
         return [failure for failure in failures if isinstance(failure, Exception)]
 
     async def _end(self) -> None:
         await self._quiet()
         # Their requests are over. A connection that is in use would stay open behind the loop.
-        aborting = list(self._aborting)
+        aborting = [*self._aborting, *self._returning.values()]
         for task in aborting:
             task.cancel()
         await asyncio.gather(*aborting, return_exceptions=True)
