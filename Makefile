@@ -21,7 +21,7 @@ WORKERS ?= 2
 SECONDS_EACH ?= 600
 
 # Folders are listed too: their time changes when a file in them is removed.
-SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
+SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE THIRD_PARTY_LICENSES \
 	$(shell find crates cuda python -not -name __pycache__ -not -name '*.pyc' -not -name '*.so')
 PYTHON_CHECKED := python tests bench examples tools $(wildcard docs/*.py)
 
