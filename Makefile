@@ -123,6 +123,12 @@ types: $(STAMPS)/test
 stubs: python/agentrl_core/_core/__init__.pyi $(STAMPS)/test $(STAMPS)/wheel-dev
 	$(BIN)/python -m mypy.stubtest agentrl_core._core --mypy-config-file .config/stubtest.ini --allowlist .config/stubtest.allow
 
+# Pyright takes the package from the environment of the first python on the path.
+.PHONY: public-types
+public-types: $(STAMPS)/test $(STAMPS)/wheel-dev ## Check with pyright that no public name has an unknown type.
+	$(INSTALL) --requirement requirements/types.txt
+	$(BIN)/python tools/public_types.py
+
 .PHONY: fmt
 fmt: $(STAMPS)/test ## Format Rust and Python.
 	cargo fmt --all

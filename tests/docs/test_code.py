@@ -37,6 +37,7 @@ HERE = (
     "howto/statistics",
     "howto/teachers",
     "models",
+    "stability",
     "start",
     "store",
 )
@@ -297,6 +298,18 @@ def test_the_loops_of_the_components(world: Any, warm_policy: tuple[Any, Any]) -
     assert any(not torch.equal(once[name], value) for name, value in policy.state_dict().items())
     losses = run("components", {**names, "recipe": recipes.GRPO, "optimizer": optimizer, "batch": batch}, only=2)
     assert np.isfinite(losses["batch"].column("loss", "draw")).all()
+
+
+def test_an_old_run_opens(capsys: pytest.CaptureFixture[str]) -> None:
+    from stores import trained
+
+    import agentrl_core as arl
+
+    with arl.Store.open("runs/old") as store:
+        trained(store, 0)
+    names = run("stability")
+    assert capsys.readouterr().out == "[]\n"
+    assert names["batch"].num_draws > 0
 
 
 def test_every_block_says_its_language() -> None:
