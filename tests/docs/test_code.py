@@ -133,11 +133,14 @@ def test_files_are_merged_beside_the_run() -> None:
 def test_a_component_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     from rollouts import small
 
-    bonus = run("howto/component")["ShortBonus"](coefficient=0.2)
+    names = run("howto/component")
+    bonus = names["ShortBonus"](coefficient=0.2)
     assert "ShortBonus" in capsys.readouterr().out
     # Answers of one and of two tokens, and a wrong one: ranks 0, 2, 1 of lengths 1, 2, 1.
     batch = small([(0, [1]), (0, [2]), (0, [1])], draw_score=[1.0, 1.0, 0.0])
     np.testing.assert_allclose(bonus(batch).column("score", "draw"), [1.2, 1.0 - 0.2, 0.0], atol=1e-6)
+    credited = names["recipe"].credit(small([(0, [1]), (0, [2])]))
+    np.testing.assert_array_equal(credited.column("score", "draw"), [0.0, 0.0])
 
 
 def test_losses_of_ones_own(trained_on: Callable[[Any], tuple[float, Any]]) -> None:

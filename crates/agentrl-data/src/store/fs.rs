@@ -182,9 +182,7 @@ mod disk {
     use std::time::Duration;
 
     use arrow_buffer::MutableBuffer;
-    #[cfg(not(target_vendor = "apple"))]
-    use rustix::fs::{Advice, fadvise};
-    use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
+    use rustix::fs::{Advice, CWD, FlockOperation, OFlags, RenameFlags, fadvise, flock, renameat_with};
     use rustix::io::Errno;
 
     use super::{Any, Arc, Buffer, Disk, Fs, MAX_FILE_BYTES, Path, PathBuf, Range, Result, Tail, failed, io, too_long};
@@ -323,11 +321,7 @@ mod disk {
             let written = self.file.write(bytes)?;
             self.length += written as u64;
             if let Some(bytes) = NonZeroU64::new(self.length - self.begun).filter(|bytes| bytes.get() >= SENT_BYTES) {
-                // The disk can work while the rest is made. Whether it does is told by the sync at the end. macOS has no
-                // such call.
-                #[cfg(target_vendor = "apple")]
-                let _ = bytes;
-                #[cfg(not(target_vendor = "apple"))]
+                // The disk can work while the rest is made. Whether it does is told by the sync at the end.
                 let _ = fadvise(&self.file, self.begun, Some(bytes), Advice::DontNeed);
                 self.begun = self.length;
             }
