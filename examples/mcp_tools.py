@@ -8,6 +8,7 @@ A script plays the model, so that the example needs no weights: give the collect
 
 from __future__ import annotations
 
+import re
 import sys
 
 import polars as pl
@@ -41,11 +42,10 @@ def main() -> None:
         """Call the tool, then answer with its reply; every other rollout answers without it."""
         text = script.chat.decode(request.tokens)
         name = next(name for name in PRICES if f"What does {name} cost?" in text)
-        if request.seed % 2:
-            return "4"
-        if "tool_call" in text:
-            return text.rstrip().rpartition("</tool_call>")[2].strip("<>abcdefghijklmnopqrstuvwxyz_/| \n")
-        return f'<tool_call>{{"name": "price", "arguments": {{"article": "{name}"}}}}</tool_call>'
+        call = f'{{"name": "price", "arguments": {{"article": "{name}"}}}}'
+        if call in text:
+            return re.findall(r"\d+", text)[-1]
+        return "4" if request.seed % 2 else f"<tool_call>{call}</tool_call>"
 
     script = engine.Scripted(tokenizer, reply)
     collector = arl.Collector(script, world, recipes.GRPO, seed=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 import shlex
 from pathlib import Path
@@ -26,13 +27,27 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def untrained(_built: tuple[Any, Any]) -> tuple[Any, Any]:
+    """A small model that no step has trained, and its tokenizer; the model is the test's own."""
+    model, tokenizer = _built
+    return copy.deepcopy(model), tokenizer
+
+
+@pytest.fixture(scope="module")
+def _built() -> tuple[Any, Any]:
+    from agentrl_core import env, warm_start
+
+    return warm_start.build(env.ReasoningGym(["chain_sum"], seed=0), seed=0)
+
+
 def test_every_page_is_tested() -> None:
     assert {path.stem for path in (DOCS / "coming_from").iterdir()} == set(OURS)
 
 
 @pytest.mark.parametrize("page", OURS)
-def test_our_loop_runs(page: str, warm_policy: tuple[Any, Any]) -> None:
-    model, tokenizer = warm_policy
+def test_our_loop_runs(page: str, untrained: tuple[Any, Any]) -> None:
+    model, tokenizer = untrained
     before = {name: value.clone() for name, value in model.state_dict().items()}
     code = blocks(f"coming_from/{page}")[OURS[page]]
     assert len([line for line in code.splitlines() if line.strip()]) < 45
@@ -92,10 +107,10 @@ def test_verifiers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
-def test_trl(warm_policy: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trl(untrained: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     pytest.importorskip("trl", reason="TRL is installed by `make test`")
-    model, tokenizer = warm_policy
+    model, tokenizer = untrained
     on_the_cpu = "use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], save_strategy='no', "
     names = run(
         "coming_from/trl",
