@@ -21,7 +21,7 @@ WORKERS ?= 2
 SECONDS_EACH ?= 600
 
 # Folders are listed too: their time changes when a file in them is removed.
-SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
+SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE THIRD_PARTY_LICENSES \
 	$(shell find crates cuda python -not -name __pycache__ -not -name '*.pyc' -not -name '*.so')
 PYTHON_CHECKED := python tests bench examples tools $(wildcard docs/*.py)
 
@@ -122,6 +122,12 @@ types: $(STAMPS)/test
 # Stubtest passes over a private module that has no stub, so the stub is named.
 stubs: python/agentrl_core/_core/__init__.pyi $(STAMPS)/test $(STAMPS)/wheel-dev
 	$(BIN)/python -m mypy.stubtest agentrl_core._core --mypy-config-file .config/stubtest.ini --allowlist .config/stubtest.allow
+
+# Pyright takes the package from the environment of the first python on the path.
+.PHONY: public-types
+public-types: $(STAMPS)/test $(STAMPS)/wheel-dev ## Check with pyright that no public name has an unknown type.
+	$(INSTALL) --requirement requirements/types.txt
+	$(BIN)/python tools/public_types.py
 
 .PHONY: fmt
 fmt: $(STAMPS)/test ## Format Rust and Python.

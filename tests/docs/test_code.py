@@ -14,6 +14,10 @@ from pages import DOCS, ROOT, blocks, run
 
 ELSEWHERE = {
     "agents": "tests/project/test_agents_page.py",
+    "coming_from/slime": "tests/docs/test_coming_from.py",
+    "coming_from/trl": "tests/docs/test_coming_from.py",
+    "coming_from/verifiers": "tests/docs/test_coming_from.py",
+    "coming_from/verl": "tests/docs/test_coming_from.py",
     "continuous": "tests/project/test_continuous_page.py",
     "engines": "tests/engine/test_vllm_server.py",
     "environments": "tests/project/test_environments_page.py",
@@ -38,6 +42,7 @@ HERE = (
     "howto/statistics",
     "howto/teachers",
     "models",
+    "stability",
     "start",
     "store",
 )
@@ -146,11 +151,14 @@ def test_files_are_merged_beside_the_run() -> None:
 def test_a_component_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     from rollouts import small
 
-    bonus = run("howto/component")["ShortBonus"](coefficient=0.2)
+    names = run("howto/component")
+    bonus = names["ShortBonus"](coefficient=0.2)
     assert "ShortBonus" in capsys.readouterr().out
     # Answers of one and of two tokens, and a wrong one: ranks 0, 2, 1 of lengths 1, 2, 1.
     batch = small([(0, [1]), (0, [2]), (0, [1])], draw_score=[1.0, 1.0, 0.0])
     np.testing.assert_allclose(bonus(batch).column("score", "draw"), [1.2, 1.0 - 0.2, 0.0], atol=1e-6)
+    credited = names["recipe"].credit(small([(0, [1]), (0, [2])]))
+    np.testing.assert_array_equal(credited.column("score", "draw"), [0.0, 0.0])
 
 
 def test_losses_of_ones_own(trained_on: Callable[[Any], tuple[float, Any]]) -> None:
@@ -316,6 +324,18 @@ def test_the_loops_of_the_components(world: Any, warm_policy: tuple[Any, Any]) -
     assert any(not torch.equal(once[name], value) for name, value in policy.state_dict().items())
     losses = run("components", {**names, "recipe": recipes.GRPO, "optimizer": optimizer, "batch": batch}, only=2)
     assert np.isfinite(losses["batch"].column("loss", "draw")).all()
+
+
+def test_an_old_run_opens(capsys: pytest.CaptureFixture[str]) -> None:
+    from stores import trained
+
+    import agentrl_core as arl
+
+    with arl.Store.open("runs/old") as store:
+        trained(store, 0)
+    names = run("stability")
+    assert capsys.readouterr().out == "[]\n"
+    assert names["batch"].num_draws > 0
 
 
 def test_every_block_says_its_language() -> None:

@@ -28,7 +28,7 @@ def test_one_wheel_serves_every_python_from_3_11(wheel: Path) -> None:
     assert platform != "any"
 
 
-def test_wheel_holds_the_typed_package_and_its_licence(wheel: Path) -> None:
+def test_wheel_holds_the_typed_package_and_its_licences(wheel: Path) -> None:
     names = ZipFile(wheel).namelist()
     assert {
         "agentrl_core/__init__.py",
@@ -39,7 +39,8 @@ def test_wheel_holds_the_typed_package_and_its_licence(wheel: Path) -> None:
         "agentrl_core/view/assets/main.js",
         "agentrl_core/view/assets/page.css",
     } <= set(names)
-    assert any(name.endswith("licenses/LICENSE") for name in names)
+    for file in ("LICENSE", "THIRD_PARTY_LICENSES"):
+        assert any(name.endswith(f"licenses/{file}") for name in names), file
 
 
 def kernels(root: Path) -> dict[str, bytes]:

