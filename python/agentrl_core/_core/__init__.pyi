@@ -68,6 +68,7 @@ __version__: str
 
 _Arrays: TypeAlias = list[tuple[str, str, int, int | None, NDArray[np.uint8]]]
 _Tokens: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
+_Images: TypeAlias = Sequence[tuple[int, bytes]]
 _Level: TypeAlias = Literal["draw", "step", "token", "node_token"]
 
 @final
@@ -154,9 +155,7 @@ class Forest:
     ) -> int: ...
     def rollback(self, trajectory: int, node: int, end: int | None) -> int: ...
     def replace(self, trajectory: int, by: int) -> None: ...
-    def rewrite(
-        self, trajectory: int, tokens: _Tokens, images: Sequence[tuple[int, bytes]], state: bytes | None
-    ) -> int: ...
+    def rewrite(self, trajectory: int, tokens: _Tokens, images: _Images, state: bytes | None) -> int: ...
     def finish(
         self,
         trajectory: int,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from agentrl_core.env.image import Image
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of, device_of, head_of
 
@@ -25,6 +25,17 @@ _PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_id", "video
 
 IMPOSSIBLE = -1e9
 """The logit of a token that has probability 0: finite, so that 0 times it is 0."""
+
+
+class Picture(Protocol):
+    """Interface of `env.Image`."""
+
+    content: bytes
+
+    @property
+    def sha256(self) -> bytes:
+        """The hash of the content."""
+        ...
 
 
 class ImageInputs:
@@ -55,38 +66,39 @@ class ImageInputs:
         self._known: OrderedDict[bytes, dict[str, Tensor]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, image: bytes | Image) -> Mapping[str, Tensor]:
+    def of(self, image: bytes | Picture) -> Mapping[str, Tensor]:
         """Return the model's inputs for one image by name, such as `pixel_values` and `image_grid_thw`, on the CPU.
 
         Raises:
             InvalidInputError: the bytes are not a picture.
         """
-        image = image if isinstance(image, Image) else Image(image)
+        content = image if isinstance(image, bytes) else image.content
+        sha256 = hashlib.sha256(content).digest() if isinstance(image, bytes) else image.sha256
         with self._lock:
-            found = self._known.get(image.sha256)
+            found = self._known.get(sha256)
             if found is not None:
-                self._known.move_to_end(image.sha256)
+                self._known.move_to_end(sha256)
                 return found
-        made = self._made(image)
+        made = self._made(content, sha256)
         size = sum(each.nbytes for each in made.values())
         with self._lock:
-            if image.sha256 not in self._known:
-                self._known[image.sha256] = made
+            if sha256 not in self._known:
+                self._known[sha256] = made
                 self._bytes += size
             while self._bytes > self._most:
                 self._bytes -= sum(each.nbytes for each in self._known.popitem(last=False)[1].values())
         return made
 
-    def _made(self, image: Image) -> dict[str, Tensor]:
+    def _made(self, content: bytes, sha256: bytes) -> dict[str, Tensor]:
         try:
-            from PIL import Image as Picture
+            from PIL import Image
         except ImportError as error:
             raise MissingDependencyError("images for a processor need Pillow: pip install pillow") from error
         try:
-            picture = Picture.open(io.BytesIO(image.content)).convert("RGB")
+            picture = Image.open(io.BytesIO(content)).convert("RGB")
         except OSError as error:
             raise InvalidInputError(
-                f"image {image.sha256.hex()[:16]} cannot be read ({error}); give a PNG or JPEG"
+                f"image {sha256.hex()[:16]} cannot be read ({error}); give a PNG or JPEG"
             ) from error
         made = self.processor(
             text=[self.placeholder], images=[[picture]], return_tensors="pt", add_special_tokens=False
