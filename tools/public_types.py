@@ -4,7 +4,8 @@
 
 Runs `basedpyright --verifytypes` on the installed package and prints each symbol whose type is unknown, with the
 reason. Types that packages of others leave open do not count, nor does a base class that derives from `Changing`, which
-is `Any` to type checkers on purpose: an option of type `float` accepts a `Schedule`. The exit status is 1 if any remain.
+is `Any` to type checkers on purpose: an option of type `float` accepts a `Schedule`. The exit status is 1 if any
+remain.
 """
 
 from __future__ import annotations
