@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from agentrl_core.engine.kv_cache import KVCache
 from agentrl_core.engine.prefix_cache import Layers, PrefixCache
 from agentrl_core.engine.shared_prefixes import shared_prefixes
 from agentrl_core.engine.token_sampling import SampledTokens, sample_tokens
+from agentrl_core.model.routers import RouteTrace
 
 # Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
 # of a part have like lengths.
@@ -40,11 +42,20 @@ class RunningBatch:
         model: a causal model of Hugging Face.
         requests: by number. Identical prompts, and what different ones begin with, are computed once.
         kept: prefix cache to read and fill; None: each row is computed from the start.
+        routes: traces the experts of each token, for `Segment.routed_experts`; None: they are not reported. They are
+            one more layer of the cache, so that they follow the keys and values of their tokens.
     """
 
-    def __init__(self, model: Any, requests: Mapping[int, Request], kept: PrefixCache | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        requests: Mapping[int, Request],
+        kept: PrefixCache | None = None,
+        routes: RouteTrace | None = None,
+    ) -> None:
         self._model = model
         self._kept = kept
+        self._routes = routes
         self._requests = list(requests.values())
         samplings = [_without_limit(request.sampling) for request in self._requests]
         self._samplings = {id(sampling): sampling for sampling in samplings}
@@ -174,12 +185,29 @@ class RunningBatch:
             if top
             else None,
             cached_tokens=int(self._rows["cached"][row]),
+            routed_experts=None if self._routes is None else self._experts(row),
         )
+
+    def _experts(self, row: int) -> NDArray[np.uint8] | NDArray[np.uint16]:
+        """Return the experts of the tokens of a row that were fed: of all but the last."""
+        experts = self._cache.keys_of(-1, row)[0].cpu().numpy().copy()
+        return experts if experts.dtype == np.uint8 else experts.view(np.uint16)
+
+    @contextmanager
+    def _traced(self, cache: KVCache) -> Iterator[None]:
+        """Write the experts of a forward into the cache's last layer."""
+        if self._routes is None:
+            yield
+            return
+        with self._routes.forward() as found:
+            yield
+        layers = self._model.config.get_text_config().num_hidden_layers
+        cache.update(*self._routes.layer(found, len(cache.lengths)), layers)
 
     def _next_logits(self, token: torch.Tensor, cache: KVCache) -> torch.Tensor:
         """Return logits [B, V] after one more token per row."""
         position, mask = cache.begin_step()
-        with grouped_attention(self._model):
+        with grouped_attention(self._model), self._traced(cache):
             outputs = self._model(
                 input_ids=token[:, None],
                 position_ids=position,
@@ -247,10 +275,16 @@ class RunningBatch:
                 if known[chunk[0]]:
                     yield chunk, self._continued(ids_there, [found[row][0] for row in chunk], missing[chunk])
                 else:
-                    computed = DynamicCache()
-                    self._model.base_model(ids_there, past_key_values=computed, use_cache=True)
-                    layers: list[Any] = computed.layers
-                    yield chunk, ((layer.keys, layer.values) for layer in layers)
+                    yield chunk, self._begun(ids_there)
+
+    def _begun(self, ids: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the keys and values of rows of which nothing is known."""
+        computed = DynamicCache()
+        with nullcontext([]) if self._routes is None else self._routes.forward() as found:
+            self._model.base_model(ids, past_key_values=computed, use_cache=True)
+        layers: list[Any] = computed.layers
+        pairs = [(layer.keys, layer.values) for layer in layers]
+        return pairs if self._routes is None else [*pairs, self._routes.layer(found, len(ids))]
 
     def _continued(
         self, ids: torch.Tensor, known: list[Layers], missing: NDArray[np.int64]
@@ -261,7 +295,7 @@ class RunningBatch:
         for row, layers in enumerate(known):
             cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in layers))
         positions, mask = cache.begin_step(ids.shape[1])
-        with grouped_attention(self._model):
+        with grouped_attention(self._model), self._traced(cache):
             self._model.base_model(
                 ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
             )

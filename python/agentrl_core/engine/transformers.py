@@ -23,6 +23,7 @@ from agentrl_core.engine.weights import check_weights, layout_of, weights_to_loa
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.ranks import is_sharded
+from agentrl_core.model.routers import RouteTrace
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,12 +58,13 @@ class Transformers(ContinuousBatching):
             begin with their tokens; the default is 1 GiB. A token takes 2 x layers x KV heads x head width x bytes of
             a number: 46 kB in SmolLM2-135M with fp32. 0: keep nothing.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
+        routed_experts: report the experts of a mixture-of-experts model (`Segment.routed_experts`).
 
     Raises:
         InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template;
             prefix_cache_bytes is negative.
-        UnsupportedError: the model attends through a sliding window, or by an attention implementation other than sdpa
-            and eager; or its weights lie on several ranks.
+        UnsupportedError: `routed_experts` without a known router; the model attends through a sliding window, or by an
+            attention implementation other than sdpa and eager; or its weights lie on several ranks.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
@@ -86,6 +88,7 @@ class Transformers(ContinuousBatching):
         batch_invariant: bool = False,
         prefix_cache_bytes: int = 1 << 30,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        routed_experts: bool = False,
     ) -> None:
         super().__init__()
         if prefix_cache_bytes < 0:
@@ -109,6 +112,7 @@ class Transformers(ContinuousBatching):
         """True if the model may be the one that is trained: until the weights of another one are taken."""
         self._batches: list[RunningBatch] = []
         self._kept = PrefixCache(prefix_cache_bytes) if prefix_cache_bytes and not batch_invariant else None
+        self._routes = RouteTrace(self.model) if routed_experts else None
         self._stamp: object = None
         """Key of the weights by which the cached keys and values were computed."""
         _check_attention(self.model)
@@ -135,7 +139,7 @@ class Transformers(ContinuousBatching):
     @torch.inference_mode()
     def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment]:
         apart = [{number: request} for number, request in newcomers.items()] if self.batch_invariant else [newcomers]
-        batches = [RunningBatch(self.model, requests, self._kept) for requests in apart]
+        batches = [RunningBatch(self.model, requests, self._kept, self._routes) for requests in apart]
         ended = self._of_each(batches, lambda rows: rows.step(self.policy_version))
         self._batches += batches
         if not self.batch_invariant:

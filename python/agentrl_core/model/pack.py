@@ -119,6 +119,8 @@ class Pack:
         entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
         outputs: what a run gives beside log-probs and entropies, names of `PackOutput`.
         shows_images: whether images were in sight when a token of it was sampled.
+        routed_experts: `int16[T, layers * k]`, the experts that each token is routed to; negative: those of the model's
+            routers. None: all of these.
         layout: how a model computes it: `tree`, `sequence` or `padded`; `auto`: the first of them that the model
             supports (`model.layouts.layout_of`).
     """
@@ -138,6 +140,7 @@ class Pack:
     entropy_gradient: bool = True
     outputs: tuple[str, ...] = ()
     shows_images: bool = False
+    routed_experts: Tensor | None = None
     layout: PackLayout = "auto"
     _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
 
@@ -150,6 +153,7 @@ class Pack:
         entropy_gradient: bool = True,
         outputs: tuple[str, ...] = (),
         shows_images: bool = False,
+        routed_experts: NDArray[np.int16] | None = None,
         layout: PackLayout = "auto",
     ) -> Pack:
         """Make the tensors of a planned pack.
@@ -160,6 +164,7 @@ class Pack:
             entropy_gradient: see the class.
             outputs: see the class.
             shows_images: see the class.
+            routed_experts: see the class.
             layout: see the class.
         """
         return cls(
@@ -178,6 +183,7 @@ class Pack:
             entropy_gradient=entropy_gradient,
             outputs=outputs,
             shows_images=shows_images,
+            routed_experts=None if routed_experts is None else _tensor(routed_experts),
             layout=layout,
         )
 
@@ -280,6 +286,7 @@ class Pack:
             cu_seqlens=offsets.to(device, torch.int32),
             max_seqlen=max(map(len, paths), default=0),
             source_row=place[self.source_row.cpu()].to(device),
+            routed_experts=None if self.routed_experts is None else self.routed_experts[flat.to(device)],
             subtree_end=None,
             _copies={},
         )

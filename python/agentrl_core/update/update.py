@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.model.recorded_routes import RecordedRoutes, routed_tokens
 from agentrl_core.update.packs import Packs
 from agentrl_core.update.prepared import STORED
 
@@ -69,6 +70,7 @@ class Update:
         buffers: PackBuffers | None = ...,
         sync: GradientSync = ...,
         group: distributed.ProcessGroup | None = ...,
+        replay_routes: bool = ...,
     ) -> Packs: ...
 
     @overload
@@ -83,6 +85,7 @@ class Update:
         buffers: PackBuffers | None = ...,
         sync: GradientSync = ...,
         group: distributed.ProcessGroup | None = ...,
+        replay_routes: bool = ...,
     ) -> list[Packs]: ...
 
     def pack(
@@ -96,6 +99,7 @@ class Update:
         buffers: PackBuffers | None = None,
         sync: GradientSync = "auto",
         group: distributed.ProcessGroup | None = None,
+        replay_routes: bool = False,
     ) -> Packs | list[Packs]:
         """Return the packs of this step, of at most `max_tokens` tokens. Each unit of the loss stays in one pack.
 
@@ -133,13 +137,17 @@ class Update:
                 pack alone; `each`; or `auto`, `each` if parameters are sharded (FSDP would keep the gradients of all
                 parameters on each rank until the last), else `last`. Call `backward` before you request the next pack.
             group: the ranks that make this step together. None: those of torch.distributed, or this process alone.
+            replay_routes: route each token to the experts that the engine recorded (column `routed_experts`), with
+                weights from the router's own logits. A token without a record is routed by the model; metric
+                `routed_tokens` is the share of trained tokens that were predicted from a token with one. A token that
+                several branches hold alike has the experts of the first.
 
         Returns:
             The packs in turn, each created on request; their number is `len`. With `shards` a list, one for each rank.
 
         Raises:
             InvalidInputError: an option is unknown, a sequence or unit is longer than `max_tokens`, a value of a
-                trained token is not finite, or ranks have different batches.
+                trained token is not finite, ranks have different batches, or `replay_routes` without recorded experts.
 
         Example:
             Packs for two ranks; all ranks run as many:
@@ -166,7 +174,8 @@ class Update:
         ranks = self._share(group, shards)
         plan, weights, same = self._plan(max_tokens, _planned(layout, model), ranks, balance, units=self.prepared.units)
         self._packed_for = model
-        make = self._maker(plan, weights, same, buffers, layout)
+        routes = RecordedRoutes(self.prepared.batch) if replay_routes else None
+        make = self._maker(plan, weights, same, buffers, layout, routes)
         own = range(ranks or 1) if shards is not None else [0 if self._group is None else self._group.rank()]
         packs = [Packs(make, range(rank, len(plan), ranks or 1), model, sync) for rank in own]
         return packs[0] if shards is None else packs
@@ -323,6 +332,7 @@ class Update:
         same: dict[str, NDArray[np.float32]],
         buffers: PackBuffers | None,
         layout: PackLayout,
+        routes: RecordedRoutes | None = None,
     ) -> Callable[[int], Pack]:
         """Return the function that makes the pack of an index."""
         from agentrl_core.model.buffers import PackBuffers
@@ -353,6 +363,7 @@ class Update:
                 entropy_gradient=prepared.loss.needs_entropy_gradient,
                 outputs=prepared.loss.outputs,
                 shows_images=prepared.images is not None and bool(prepared.images[planned.token].any()),
+                routed_experts=None if routes is None else routes.of_pack(plan, index),
                 layout=layout,
             )
 
@@ -377,7 +388,9 @@ class Update:
                 raise InvalidInputError(
                     f"{name} is of type {type(value).__name__}; call update.loss(pack.run(model), pack)"
                 )
-        total = self._record(*self.prepared.loss(outputs, pack))
+        value, sums = self.prepared.loss(outputs, pack)
+        routed = routed_tokens(pack)
+        total = self._record(value, sums if routed is None else {**sums, "routed_tokens": routed})
         return self._of_ranks(total, outputs.ranks, vars(outputs).values())
 
     def _of_ranks(self, value: Tensor, ranks: int | None, outputs: Iterable[object]) -> Tensor:
