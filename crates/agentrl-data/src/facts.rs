@@ -202,21 +202,27 @@ const RESERVED: [&str; 5] = ["advantage", "return", "weight", "keep", "trained_t
 /// Columns of tokens that stand in no table under their name.
 const TOKEN_COLUMNS: [&str; 5] = ["token", "behaviour_logprob", "entropy", "inverse_temperature", "node_token"];
 
-fn check_name(name: &str) -> Result<()> {
-    let why = if name.is_empty() {
-        "is empty"
+/// Why a column cannot have a name; `None`: it can.
+pub(crate) fn taken(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        Some("is empty")
     } else if name == FACTS || Table::ALL.iter().any(|table| table.schema().column_with_name(name).is_some()) {
-        "is a column of the tables"
+        Some("is a column of the tables")
     } else if TOKEN_COLUMNS.contains(&name) {
-        "is a column of tokens"
+        Some("is a column of tokens")
     } else if RESERVED.contains(&name) {
-        "is what recipes compute"
+        Some("is what recipes compute")
     } else if name == "batch" || name.contains(',') {
-        "stands for all rows, or has a comma, which parts names of columns"
+        Some("stands for all rows, or has a comma, which parts names of columns")
     } else {
-        return Ok(());
-    };
-    Err(Error::invalid(format!("facts declares {name:?}, which {why}; give the fact another name")))
+        None
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    taken(name).map_or(Ok(()), |why| {
+        Err(Error::invalid(format!("facts declares {name:?}, which {why}; give the fact another name")))
+    })
 }
 
 fn field(declared: &Declared) -> Field {

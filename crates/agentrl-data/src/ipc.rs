@@ -105,9 +105,9 @@ fn span(block: &Block, from: u64, length: usize) -> Option<Range<usize>> {
 fn check_types(schema: &Schema) -> std::result::Result<(), String> {
     fn known(kind: &DataType, depth: usize) -> bool {
         use DataType::{FixedSizeBinary, FixedSizeList, Float32, Float64, Int32, Int64, List, Struct, Timestamp};
-        use DataType::{UInt8, UInt32, Utf8};
+        use DataType::{UInt8, UInt16, UInt32, Utf8};
         match kind {
-            Int32 | Int64 | UInt8 | UInt32 | Float32 | Float64 | Utf8 | Timestamp(_, None) => true,
+            Int32 | Int64 | UInt8 | UInt16 | UInt32 | Float32 | Float64 | Utf8 | Timestamp(_, None) => true,
             FixedSizeBinary(size) => *size > 0,
             List(item) => depth > 0 && known(item.data_type(), depth - 1),
             FixedSizeList(item, size) => *size > 0 && depth > 0 && known(item.data_type(), depth - 1),

@@ -28,6 +28,7 @@ pub mod ipc;
 pub mod schema;
 pub mod store;
 mod tasks;
+pub mod token_columns;
 
 pub use agentrl_compute::error::{Error, ErrorKind, Result};
 pub use tasks::advance_tasks;

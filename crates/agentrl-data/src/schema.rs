@@ -1,11 +1,12 @@
-//! The tables: names, columns and codes of format v3.
+//! The tables: names, columns and codes of format v4.
 //!
-//! Types are plain on purpose (i32, i64, u8, u32, f32, f64, utf8, list, struct, fixed binary, timestamp): what every
+//! Types are plain on purpose (i32, i64, u8, u16, u32, f32, f64, utf8, lists, struct, fixed binary, timestamp): what every
 //! reader of Arrow files understands.
 //!
 //! Format v2 has behind the columns of v1 `trajectories.role` and `draws.trained`, and behind those of steps and
 //! trajectories the struct `facts` ([`crate::facts`]), where a run declares any. Rows of v1 are read as rows of members
-//! that are trained. Format v3 has behind those `draws.votes`; rows that were written before vote.
+//! that are trained. Format v3 has behind those `draws.votes`; rows that were written before vote. Format v4 has behind
+//! the columns of nodes their token columns ([`crate::token_columns`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -17,7 +18,7 @@ use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 use crate::{Error, Result};
 
 /// Version of the table format, written in every file.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// A table of facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,13 +70,19 @@ impl Table {
     }
 
     /// Columns of the table for rows that are joined from parts: with what the first part that has rewards or entropies says
-    /// about them (names of reward components, the estimator of entropies), and with the facts that the parts have.
+    /// about them (names of reward components, the estimator of entropies), with the facts that the parts have, and with the
+    /// token columns, which all parts have.
     pub fn schema_of(self, parts: &[RecordBatch]) -> SchemaRef {
         let first = parts.iter().find(|part| self.is_described(part));
         let first = first.or_else(|| parts.iter().find(|part| part.num_rows() > 0)).or(parts.first());
         let metadata = first.map_or_else(HashMap::new, |part| part.schema().metadata().clone());
         let said = parts.iter().find_map(|part| facts_of(&part.schema()).cloned());
-        let known = said.map_or_else(|| self.schema(), |field| with_field(&self.schema(), field));
+        let mut known = said.map_or_else(|| self.schema(), |field| with_field(&self.schema(), field));
+        if let (Table::Nodes, Some(part)) = (self, parts.first()) {
+            for field in part.schema().fields().iter().skip(known.fields().len()) {
+                known = with_field(&known, field.clone());
+            }
+        }
         let metadata = known.metadata().clone().into_iter().chain(metadata).collect();
         Arc::new(known.as_ref().clone().with_metadata(metadata))
     }

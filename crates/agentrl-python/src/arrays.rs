@@ -5,6 +5,7 @@ use std::ops::Deref;
 
 use agentrl_data::Error;
 use agentrl_data::batch::Numbers;
+use agentrl_data::token_columns::TokenRows;
 use numpy::{Element, IntoPyArray as _, PyArray1, PyArrayMethods as _, PyReadonlyArray1};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
@@ -21,6 +22,7 @@ pub(crate) fn to_numpy(py: Python<'_>, numbers: Numbers) -> Bound<'_, PyAny> {
         Numbers::I64(values) => values.into_pyarray(py).into_any(),
         Numbers::I32(values) => values.into_pyarray(py).into_any(),
         Numbers::U32(values) => values.into_pyarray(py).into_any(),
+        Numbers::U16(values) => values.into_pyarray(py).into_any(),
         Numbers::U8(values) => values.into_pyarray(py).into_any(),
     }
 }
@@ -33,10 +35,15 @@ pub(crate) fn to_numbers(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Numbe
         .or_else(|| values(array).map(Numbers::I64))
         .or_else(|| values(array).map(Numbers::I32))
         .or_else(|| values(array).map(Numbers::U32))
+        .or_else(|| values(array).map(Numbers::U16))
         .or_else(|| values(array).map(Numbers::U8))
         .or_else(|| values(array).map(|values: Vec<bool>| Numbers::U8(values.into_iter().map(u8::from).collect())))
         .ok_or_else(|| {
-            unusable(name, array, "a one-dimensional array of float32, float64, int32, int64, uint32, uint8 or bool")
+            unusable(
+                name,
+                array,
+                "a one-dimensional array of float32, float64, int32, int64, uint32, uint16, uint8 or bool",
+            )
         })
 }
 
@@ -70,6 +77,23 @@ pub(crate) fn tokens(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>>
         i32::try_from(token).map_err(|_| invalid(format!("{name}[{index}] is {token}; token ids fit 32 bits")))
     };
     wide.iter().enumerate().map(narrow).collect()
+}
+
+/// Rows of a token column: an array `[tokens, width]`, or a pair of the position of the first token and such an array.
+pub(crate) fn token_rows(name: &str, value: &Bound<'_, PyAny>) -> PyResult<TokenRows> {
+    let pair: Option<(Whole<usize>, Bound<'_, PyAny>)> = value.extract().ok();
+    let (begin, array) = match pair {
+        Some((begin, array)) => (Some(begin.named(&format!("the position of columns[{name:?}]"))?), array),
+        None => (None, value.clone()),
+    };
+    let shape: Option<Vec<usize>> = array.getattr("shape").and_then(|shape| shape.extract()).ok();
+    let Some(&[_, width]) = shape.as_deref() else {
+        let wanted =
+            "an array of shape [tokens, width], or a pair of the position of the first token and such an array";
+        return Err(unusable(&format!("columns[{name:?}]"), &array, wanted));
+    };
+    let flat = array.call_method1("reshape", ((-1,),))?;
+    Ok(TokenRows { begin, width, values: to_numbers(&format!("columns[{name:?}]"), &flat)? })
 }
 
 /// Floats for one node: a float32 or float64 array, or a list in which None is NaN.

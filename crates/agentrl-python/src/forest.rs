@@ -1,5 +1,7 @@
 //! `Forest` for Python.
 
+use std::collections::BTreeMap;
+
 use agentrl_data::Result;
 use agentrl_data::forest::{self, Decision, Finish, Fork, NewNode, Sampling, Start, StepOutcome};
 use agentrl_data::schema::{FinishReason, Kind, Operation, Origin, Role, Source, Status};
@@ -7,7 +9,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::arrays::{Name, Number, Text, Whole, floats, mask, tokens};
+use crate::arrays::{Name, Number, Text, Whole, floats, mask, token_rows, tokens};
 use crate::batch::Batch;
 use crate::enter::{held, interruptible};
 use crate::error::{invalid, to_python};
@@ -144,7 +146,7 @@ impl Forest {
 
     #[pyo3(signature = (trajectory, tokens, *, kind, logprobs=None, entropies=None, trainable=None, state=None, policy=0.into(),
         policy_version=None, seed=None, temperature=None, top_p=1.0.into(), top_k=0.into(), finish_reason=None, origin=None,
-        blobs=None))]
+        blobs=None, columns=None))]
     #[expect(clippy::too_many_arguments, reason = "the columns of a node, all by name")]
     fn append(
         &self,
@@ -165,8 +167,15 @@ impl Forest {
         finish_reason: Option<Name>,
         origin: Option<Whole<i64>>,
         blobs: Option<Vec<Vec<u8>>>,
+        columns: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<i64> {
         let trajectory = trajectory.named("trajectory")?;
+        let rows = columns.into_iter().flatten().map(|(name, rows)| {
+            let name = name.extract::<Text>()?.named("the name of a column")?;
+            let rows = token_rows(&name, &rows)?;
+            Ok((name, rows))
+        });
+        let rows = rows.collect::<PyResult<BTreeMap<_, _>>>()?;
         let top_k = top_k.named("top_k")?;
         let node = NewNode {
             logprobs: logprobs.map(|value| floats("logprobs", &value)).transpose()?,
@@ -186,7 +195,7 @@ impl Forest {
             blobs: hashes(blobs)?,
             ..NewNode::new(Kind::from_name(&kind).map_err(to_python)?, self::tokens("tokens", &tokens)?)
         };
-        self.with(py, |forest| forest.append(trajectory, node))
+        self.with(py, |forest| forest.append_with(trajectory, node, &rows))
     }
 
     /// Refuses an action that no forest stores.

@@ -54,6 +54,11 @@ impl Plan {
         Ok((hashes, PyArray1::from_vec(py, found.sequence), PyArray1::from_vec(py, found.image)))
     }
 
+    /// The index at level `node_token` of each token that a pack reads.
+    fn row_tokens<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        released(py, || self.0.pack(index)?.row_tokens()).map(|tokens| PyArray1::from_vec(py, tokens))
+    }
+
     /// One pack. `take(name, length, dtype)` gives the memory of each array, for one that is longer than needed its head.
     ///
     /// Its streams have the value that a column of `same` has at the first token of each pair, and those named in

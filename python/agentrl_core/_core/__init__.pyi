@@ -119,6 +119,7 @@ class Forest:
         finish_reason: str | None = None,
         origin: int | None = None,
         blobs: list[bytes] | None = None,
+        columns: dict[str, Any] | None = None,
     ) -> int: ...
     @staticmethod
     def check_action(
@@ -385,6 +386,7 @@ class Plan:
         weights: NDArray[np.float64] | None = None,
         credit: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> PlannedPack: ...
+    def row_tokens(self, index: int) -> NDArray[np.int64]: ...
 
 @final
 class PlannedPack:

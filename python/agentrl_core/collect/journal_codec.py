@@ -19,6 +19,8 @@ from agentrl_core.exceptions import InvalidInputError
 
 _SEGMENT = struct.Struct("<BqQII?")
 _CACHED = struct.Struct("<I")
+_UNKNOWN = (1 << 32) - 1
+_EXPERTS = struct.Struct("<BII")
 _FINISHES = ("stop", "length", "abort")
 Begin = tuple[Any, bytes | str, Any, Sequence[Context]]
 """Start of an episode: observation, state, tools, and the contexts of its conversations."""
@@ -41,8 +43,13 @@ def write_segment(segment: Segment) -> bytes:
         arrays.append(np.ascontiguousarray(segment.entropies, np.float32))
     if top is not None:
         arrays += [np.ascontiguousarray(top.tokens, np.int32), np.ascontiguousarray(top.logprobs, np.float32)]
-    cached = b"" if segment.cached_tokens is None else _CACHED.pack(segment.cached_tokens)
-    return b"".join((header, *[array.data for array in arrays], cached))
+    experts, cached = segment.routed_experts, segment.cached_tokens
+    parts: list[Any] = [header, *[array.data for array in arrays]]
+    if cached is not None or experts is not None:
+        parts.append(_CACHED.pack(_UNKNOWN if cached is None else cached))
+    if experts is not None:
+        parts += [_EXPERTS.pack(experts.itemsize, *experts.shape), experts.tobytes()]
+    return b"".join(parts)
 
 
 def read_segment(payload: bytes) -> Segment:
@@ -64,9 +71,18 @@ def read_segment(payload: bytes) -> Segment:
         top = TopLogprobs(
             take(np.int32, count * likely).reshape(shape), take(np.float32, count * likely).reshape(shape)
         )
-    # Last, since earlier versions did not write it.
-    cached = None if offset == len(payload) else int(_CACHED.unpack_from(payload, offset)[0])
-    return Segment(tokens, logprobs, entropies, _FINISHES[finish], version, seed, top, cached)  # type: ignore[arg-type]
+    # Last, since earlier versions did not write them.
+    cached, experts = None, None
+    if offset < len(payload):
+        number = int(_CACHED.unpack_from(payload, offset)[0])
+        cached = None if number == _UNKNOWN else number
+        offset += _CACHED.size
+    if offset < len(payload):
+        size, rows, width = _EXPERTS.unpack_from(payload, offset)
+        offset += _EXPERTS.size
+        experts = take(np.uint8 if size == 1 else np.uint16, rows * width).reshape(rows, width)
+    reason: Any = _FINISHES[finish]
+    return Segment(tokens, logprobs, entropies, reason, version, seed, top, cached, experts)
 
 
 def write_answer(answer: StepRecord | JointStep) -> bytes:

@@ -167,13 +167,15 @@ class Batch:
         declares (`facts`; those of trajectories at `step` and `token` too), at `token` and `node_token`:
         `token` i32, `behaviour_logprob` f32, `entropy` f32, `trainable` u8, `inverse_temperature` f32,
         `policy_version` i64; at `token` also `node_token` i64 (index into that level) and `position` i32 (in the path).
+        Both have the token columns that a forest recorded (`Forest.append`), too. Where a token has no row they hold
+        the greatest number of an unsigned type, -1, or NaN, and `<name>.known` (uint8) is 0.
 
         Args:
             name: name of the column.
             level: `draw`, `step`, `token` or `node_token`.
 
         Returns:
-            One value for each row of the level. Unknown floats are NaN.
+            One value for each row of the level, or `[rows, width]`. Unknown floats are NaN.
 
         Raises:
             NotFoundError: the column does not exist; the message lists computed columns.

@@ -49,3 +49,6 @@ UNTRAINED = int(StepFlag.UNTRAINED)
 
 FLAGS = {str(flag.name).lower(): int(flag) for flag in StepFlag}
 """Names of the bits of `steps.flags` for components."""
+
+ROUTED_EXPERTS = "routed_experts"
+"""The token column with the experts that routers chose (`Segment.routed_experts`)."""

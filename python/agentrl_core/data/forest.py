@@ -16,7 +16,7 @@ from agentrl_core.data import forest_edits as branches
 from agentrl_core.data import forest_ingest as ingest
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest_edits import Floats, Tokens
-from agentrl_core.operators import columns
+from agentrl_core.operators.columns import as_bytes
 
 FactValue = float | str | bytes | None
 """A fact: a number, or a key (a text, or bytes, stored as hexadecimal digits); None: missing."""
@@ -248,6 +248,7 @@ class Forest:
         finish_reason: Literal["stop", "length", "abort"] | None = None,
         origin: int | None = None,
         blobs: Sequence[bytes] | None = None,
+        columns: Mapping[str, NDArray[Any] | tuple[int, NDArray[Any]]] | None = None,
     ) -> int:
         """Append a node to a trajectory's path, and return the node's handle.
 
@@ -271,11 +272,37 @@ class Forest:
             finish_reason: reason why sampling stopped.
             origin: the node of the same group that these tokens repeat or rewrite.
             blobs: blobs of the tokens, such as images, by the hash from `add_blob`.
+            columns: rows of several values for each token, by the names of their columns: arrays `[tokens, width]` of
+                uint8, uint16, int32 or float32, such as the experts that a router chose. All rows of a column have one
+                dtype and width. A pair `(position, rows)` begins at another token of the path and may cover earlier
+                nodes, so that what an engine reports of its context is recorded with the answer. A token keeps its
+                first row; stored nodes never change. A token without a row is missing (`Batch.column`).
 
         Raises:
             InvalidInputError: an array has another length than `tokens`, the log-prob of a trained token is NaN or
-                positive, an action is empty, the trajectory has ended. Nothing is stored then.
+                positive, an action is empty, the trajectory has ended; rows have another dtype or width, or cover
+                tokens that the path does not have. Nothing is stored then.
             NotFoundError: the trajectory does not exist.
+
+        Example:
+            Rows of the whole path but the last token, which no model has read yet:
+
+            >>> import numpy as np
+            >>> import agentrl_core as arl
+            >>> forest = arl.Forest()
+            >>> forest.add_group(0, "task")
+            >>> trajectory = forest.start(0, member=0)
+            >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
+            >>> experts = np.array([[0, 3], [1, 3], [0, 2]], np.uint8)
+            >>> _ = forest.append(
+            ...     trajectory, [7, 8], kind="action", logprobs=[-0.5, -0.1], columns={"routed_experts": (0, experts)}
+            ... )
+            >>> forest.finish(trajectory, reward=1.0)
+            >>> batch = forest.freeze()
+            >>> batch.column("routed_experts", "node_token").tolist()
+            [[0, 3], [1, 3], [0, 2], [255, 255]]
+            >>> batch.column("routed_experts.known", "node_token").tolist()
+            [1, 1, 1, 0]
         """
         return self._core.append(
             trajectory,
@@ -284,7 +311,7 @@ class Forest:
             logprobs=logprobs,
             entropies=entropies,
             trainable=trainable,
-            state=None if state is None else columns.as_bytes(state, "state"),
+            state=None if state is None else as_bytes(state, "state"),
             policy=policy,
             policy_version=policy_version,
             seed=seed,
@@ -294,6 +321,7 @@ class Forest:
             finish_reason=finish_reason,
             origin=origin,
             blobs=None if blobs is None else list(blobs),
+            columns=None if columns is None else dict(columns),
         )
 
     def step(

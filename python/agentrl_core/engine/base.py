@@ -155,9 +155,13 @@ class Segment:
         seed: seed of the request.
         top: the most likely tokens at each place, if `Sampling.top` requests them.
         cached_tokens: number of the request's tokens with keys and values from a cache; None if unknown.
+        routed_experts: uint8 or uint16 [rows, layers * k]: the k experts that the router of each layer chose for a
+            token. The last row is of the token before the last one, which no model has read; the rows before are those
+            of earlier tokens, the request's included, as far as they are known. None: not reported.
 
     Raises:
-        DataError: no log-probabilities, or not one of each for each token; no tokens without an abort.
+        DataError: no log-probabilities, or not one of each for each token; no tokens without an abort; routed experts
+            of another shape or dtype.
     """
 
     tokens: NDArray[np.int32]
@@ -168,6 +172,7 @@ class Segment:
     seed: int
     top: TopLogprobs | None = None
     cached_tokens: int | None = None
+    routed_experts: NDArray[np.uint8] | NDArray[np.uint16] | None = None
 
     def __post_init__(self) -> None:
         if self.logprobs is None:
@@ -176,6 +181,12 @@ class Segment:
         for name, numbers in (("logprobs", self.logprobs), ("entropies", self.entropies)):
             if numbers is not None and len(numbers) != count:
                 raise DataError(f"Segment: there are {len(numbers)} {name} of {count} tokens; give one for each")
+        experts = self.routed_experts
+        if experts is not None and (experts.ndim != 2 or experts.dtype not in (np.uint8, np.uint16)):
+            raise DataError(
+                f"Segment: routed_experts is of shape {experts.shape} and dtype {experts.dtype}; give uint8 or uint16 "
+                "[rows, layers * k]"
+            )
         if self.finish_reason not in ("stop", "length", "abort"):
             raise DataError(f"Segment: finish_reason is {self.finish_reason!r}; give 'stop', 'length' or 'abort'")
         if not count and self.finish_reason != "abort":

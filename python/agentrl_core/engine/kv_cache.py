@@ -57,6 +57,10 @@ class KVCache(Cache):
         layers = zip(self._keys, self._values, strict=True)
         return [(keys[index, :, :count].clone(), values[index, :, :count].clone()) for keys, values in layers]
 
+    def keys_of(self, layer: int, index: int) -> torch.Tensor:
+        """Return the keys of a layer of a row, [heads, its tokens, width]."""
+        return self._keys[layer][index, :, : int(self.lengths[index])]
+
     def pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Return keys and values of each layer, of all rows, with the room after them."""
         count = len(self.lengths)

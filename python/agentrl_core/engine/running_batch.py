@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from agentrl_core.engine.kv_cache import KVCache
 from agentrl_core.engine.prefix_cache import Layers, PrefixCache
 from agentrl_core.engine.shared_prefixes import shared_prefixes
 from agentrl_core.engine.token_sampling import SampledTokens, sample_tokens
+from agentrl_core.model.routers import RouteTrace
 
 # Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
 # of a part have like lengths.
@@ -50,6 +52,8 @@ class RunningBatch:
         kept: prefix cache to read and fill; None: each row is computed from the start.
         images: features of the requests' images; None: they have none.
         never: tokens that are never drawn.
+        routes: traces the experts of each token, for `Segment.routed_experts`; None: they are not reported. They are
+            one more layer of the cache, so that they follow the keys and values of their tokens.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class RunningBatch:
         kept: PrefixCache | None = None,
         images: EngineImages | None = None,
         never: Sequence[int] = (),
+        routes: RouteTrace | None = None,
     ) -> None:
         self._model = model
         self._images = images
@@ -66,6 +71,7 @@ class RunningBatch:
         self._never = list(never)
         self._windows = windows_of(model)
         self._kept = kept
+        self._routes = routes
         self._requests = list(requests.values())
         samplings = [_without_limit(request.sampling) for request in self._requests]
         self._samplings = {id(sampling): sampling for sampling in samplings}
@@ -205,14 +211,31 @@ class RunningBatch:
             if top
             else None,
             cached_tokens=int(self._rows["cached"][row]),
+            routed_experts=None if self._routes is None else self._experts(row),
         )
+
+    def _experts(self, row: int) -> NDArray[np.uint8] | NDArray[np.uint16]:
+        """Return the experts of the tokens of a row that were fed: of all but the last."""
+        experts = self._cache.keys_of(-1, row)[0].cpu().numpy().copy()
+        return experts if experts.dtype == np.uint8 else experts.view(np.uint16)
+
+    @contextmanager
+    def _traced(self, cache: KVCache) -> Iterator[None]:
+        """Write the experts of a forward into the cache's last layer."""
+        if self._routes is None:
+            yield
+            return
+        with self._routes.forward() as found:
+            yield
+        layers = self._model.config.get_text_config().num_hidden_layers
+        cache.update(*self._routes.layer(found, len(cache.lengths)), layers)
 
     def _next_logits(self, token: torch.Tensor, cache: KVCache, shift: NDArray[np.int64]) -> torch.Tensor:
         """Return logits [B, V] after one more token per row."""
         position, mask = cache.begin_step()
         if shift.any():
             position = position + torch.from_numpy(shift).to(position.device)[:, None]
-        with grouped_attention(self._model):
+        with grouped_attention(self._model), self._traced(cache):
             outputs = self._model(
                 input_ids=token[:, None],
                 position_ids=position,
@@ -285,10 +308,16 @@ class RunningBatch:
                     layers_known = [found[row][0] for row in chunk]
                     yield chunk, self._continued(ids_there, layers_known, missing[chunk], shown, shift)
                 else:
-                    computed = DynamicCache()
-                    self._model.base_model(ids_there, past_key_values=computed, use_cache=True, **shown)
-                    layers: list[Any] = computed.layers
-                    yield chunk, ((layer.keys, layer.values) for layer in layers)
+                    yield chunk, self._begun(ids_there, shown)
+
+    def _begun(self, ids: torch.Tensor, shown: dict[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the keys and values of rows of which nothing is known."""
+        computed = DynamicCache()
+        with nullcontext([]) if self._routes is None else self._routes.forward() as found:
+            self._model.base_model(ids, past_key_values=computed, use_cache=True, **shown)
+        layers: list[Any] = computed.layers
+        pairs = [(layer.keys, layer.values) for layer in layers]
+        return pairs if self._routes is None else [*pairs, self._routes.layer(found, len(ids))]
 
     def _shown(
         self, prompts: list[NDArray[np.int32]], known: NDArray[np.int64], ids: torch.Tensor
@@ -318,7 +347,7 @@ class RunningBatch:
         if shift.any():
             positions = positions + torch.from_numpy(shift).to(positions.device)[:, None]
         given = {"position_ids": positions, **shown}
-        with grouped_attention(self._model):
+        with grouped_attention(self._model), self._traced(cache):
             self._model.base_model(ids, attention_mask=mask, past_key_values=cache, use_cache=True, **given)
         cache.end_step(missing)
         return cache.pairs()

@@ -27,6 +27,7 @@ from agentrl_core.exceptions import AgentRLError, InvalidInputError, Unsupported
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.images import ImageInputs, placeholder_ids, takes_images
 from agentrl_core.model.ranks import is_sharded
+from agentrl_core.model.routers import RouteTrace
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,12 +67,14 @@ class Transformers(ContinuousBatching):
             begin with their tokens; the default is 1 GiB. A token takes 2 x layers x KV heads x head width x bytes of
             a number: 46 kB in SmolLM2-135M with fp32. 0: keep nothing.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
+        routed_experts: report the experts of a mixture-of-experts model (`Segment.routed_experts`).
 
     Raises:
         InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template;
             prefix_cache_bytes is negative.
         UnsupportedError: the model has layers of another kind, or an attention implementation other than sdpa and
-            eager, or caps attention scores in sdpa, which leaves them out; or its weights lie on several ranks.
+            eager, or caps attention scores in sdpa, which leaves them out; or its weights lie on several ranks; or
+            `routed_experts` without a known router.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
@@ -95,6 +98,7 @@ class Transformers(ContinuousBatching):
         batch_invariant: bool = False,
         prefix_cache_bytes: int = 1 << 30,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        routed_experts: bool = False,
     ) -> None:
         super().__init__()
         if prefix_cache_bytes < 0:
@@ -122,6 +126,7 @@ class Transformers(ContinuousBatching):
         """True if the model may be the one that is trained: until the weights of another one are taken."""
         self._batches: list[RunningBatch] = []
         self._kept = PrefixCache(prefix_cache_bytes) if prefix_cache_bytes and not batch_invariant else None
+        self._routes = RouteTrace(self.model) if routed_experts else None
         self._stamp: object = None
         """Key of the weights by which cached keys, values and features were computed."""
         self._never = placeholder_ids(self.model)
@@ -161,7 +166,9 @@ class Transformers(ContinuousBatching):
         taken = {number: request for number, request in newcomers.items() if number not in refused}
         apart = [{number: request} for number, request in taken.items()] if self.batch_invariant else [taken]
         batches = [
-            RunningBatch(self.model, requests, self._kept, self._images, self._never) for requests in apart if requests
+            RunningBatch(self.model, requests, self._kept, self._images, self._never, self._routes)
+            for requests in apart
+            if requests
         ]
         ended = refused | self._of_each(batches, lambda rows: rows.step(self.policy_version))
         self._batches += batches

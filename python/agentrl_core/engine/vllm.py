@@ -60,6 +60,9 @@ class Vllm(ContinuousBatching):
     With `Sampling.by_entropy` the temperature follows the exact H, and what is reported stays this estimate of the
     distribution sampled from.
 
+    With the option `enable_return_routed_experts` vLLM reports the experts of a mixture-of-experts model, which are
+    `Segment.routed_experts`.
+
     With the option `enable_lora` only the adapter of a LoRA policy is sent at an update, and its base weights whenever
     they changed. Adapters that vLLM cannot hold (DoRA, `modules_to_save`, a rank above `max_lora_rank`, ...) are merged
     into a copy of the weights, as those of all policies are without the option.
@@ -345,6 +348,7 @@ class Vllm(ContinuousBatching):
             aborted=output.finish_reason == "abort",
             version=self.policy_version,
             cached_tokens=ended.num_cached_tokens,
+            routed_experts=getattr(output, "routed_experts", None),
         )
         if not isinstance(request, PromptRequest):
             return segment

@@ -67,6 +67,7 @@ def segment(
     version: int,
     cached_tokens: int | None,
     entropies: bool = True,
+    routed_experts: NDArray[Any] | None = None,
 ) -> Segment:
     """Return the segment of a request.
 
@@ -80,6 +81,7 @@ def segment(
         version: of the weights.
         cached_tokens: see `Segment`.
         entropies: whether they are estimated.
+        routed_experts: integers [tokens read, layers, k], from the request's first token on; None: not reported.
     """
     (tokens, logprobs), (ids, of_ids) = chosen, likeliest
     ten = of_ids[:, :_TOP]
@@ -98,4 +100,11 @@ def segment(
         seed=request.seed,
         top=TopLogprobs(ids[:, :count].copy(), of_ids[:, :count].copy()) if count else None,
         cached_tokens=cached_tokens,
+        routed_experts=None if routed_experts is None else _experts(request, len(tokens), routed_experts),
     )
+
+
+def _experts(request: Request, tokens: int, experts: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the experts of all tokens but the last, as `Segment` has them; None: vLLM has lost some."""
+    read = len(request.tokens) + tokens - 1
+    return None if len(experts) < read else experts[:read].reshape(read, -1).copy()

@@ -44,6 +44,7 @@ def annotate(
     level: Literal["node_token", "step", "draw"] = "node_token",
     layout: PackLayout = "auto",
     group: distributed.ProcessGroup | None = None,
+    replay_routes: bool = False,
 ) -> Batch:
     """Add a column that only a model can make, such as the log-probs of a reference model.
 
@@ -78,6 +79,8 @@ def annotate(
         group: ranks that share the work: each runs a part of the packs, and all get the whole column. All call it with
             the same batch. None: those over which the model is wrapped (DistributedDataParallel, FSDP); else this
             process alone.
+        replay_routes: as of `Update.pack`, for log-probs of a mixture of experts; not with `probe`, `prompts` or
+            another `level`.
 
     Returns:
         A batch with `column` at level `node_token`, float32, NaN where nothing was computed. Tokens find their value
@@ -124,6 +127,11 @@ def annotate(
     if not callable(model):
         raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
     chosen = _chosen(batch, draws)
+    if replay_routes and (probe is not None or prompts is not None or level == "draw"):
+        raise InvalidInputError(
+            "replay_routes is given together with probe, prompts or level 'draw', whose packs have other tokens than "
+            "the rollouts; leave it out"
+        )
     if tokenizers is not None:
         from agentrl_core.model.teacher import check_tokenizers
 
@@ -163,8 +171,8 @@ def annotate(
     table = _known(batch, names, top_k, chosen)
     among = _ranks_of(model, group)
     if prompts is None:
-        of_images = processor if shows else None
-        _answer(batch, table, cast("Any", answer_pack), column, max_tokens, (layout, planned), chosen, among, of_images)
+        made_by = (layout, planned), chosen, among, processor if shows else None, replay_routes
+        _answer(batch, table, cast("Any", answer_pack), column, max_tokens, *made_by)
     else:
         runs_trees = isinstance(model, torch.nn.Module) and layout_of(model, layout) == "tree"
         _answer_prompted(
@@ -279,10 +287,12 @@ def _answer(
     draws: NDArray[np.int64],
     group: Group | None,
     processor: ProcessorMixin | None,
+    replay_routes: bool,  # noqa: FBT001 -- of a private function
 ) -> None:
     """Write the answer for every stored token that these draws train."""
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.pack_images import PackImages
+    from agentrl_core.model.recorded_routes import RecordedRoutes
 
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
     layout, planned_as = layouts
@@ -290,11 +300,18 @@ def _answer(
     _check_equal(group, batch, draws, max_tokens)
     plan = batch.plan(draws, max_tokens, layout=planned_as, fold=list(same.values()), shards=ranks)
     stored, shows = batch.column("node_token", "token"), tokens_with_images(batch) is not None
+    routes = RecordedRoutes(batch) if replay_routes else None
     places, found = [np.zeros(0, np.int64)], [table[:0]]
     for index in range(rank, len(plan), ranks or 1):
         planned = plan.pack(index, same=same)
-        images = PackImages.of(plan, index, batch, processor) if shows else None
-        pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False, images=images, layout=layout)
+        pack = Pack.from_plan(
+            planned,
+            planned.streams,
+            entropy_gradient=False,
+            images=PackImages.of(plan, index, batch, processor) if shows else None,
+            routed_experts=None if routes is None else routes.of_pack(plan, index),
+            layout=layout,
+        )
         with torch.no_grad():
             answers = answer_pack(pack)
         if answers.shape[:1] != pack.target.shape or answers[:1].numel() not in (0, table.shape[1]):

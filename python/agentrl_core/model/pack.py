@@ -120,6 +120,8 @@ class Pack:
         entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
         outputs: what a run gives beside log-probs and entropies, names of `PackOutput`.
         images: the images of its sequences, whose features a run computes once each; None: there are none.
+        routed_experts: `int16[T, layers * k]`, the experts that each token is routed to; negative: those of the model's
+            routers. None: all of these.
         layout: how a model computes it: `tree`, `sequence` or `padded`; `auto`: the first of them that the model
             supports (`model.layouts.layout_of`).
     """
@@ -139,6 +141,7 @@ class Pack:
     entropy_gradient: bool = True
     outputs: tuple[str, ...] = ()
     images: PackImages | None = None
+    routed_experts: Tensor | None = None
     layout: PackLayout = "auto"
     _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
 
@@ -151,6 +154,7 @@ class Pack:
         entropy_gradient: bool = True,
         outputs: tuple[str, ...] = (),
         images: PackImages | None = None,
+        routed_experts: NDArray[np.int16] | None = None,
         layout: PackLayout = "auto",
     ) -> Pack:
         """Make the tensors of a planned pack.
@@ -161,6 +165,7 @@ class Pack:
             entropy_gradient: see the class.
             outputs: see the class.
             images: see the class.
+            routed_experts: see the class.
             layout: see the class.
         """
         return cls(
@@ -179,6 +184,7 @@ class Pack:
             entropy_gradient=entropy_gradient,
             outputs=outputs,
             images=images,
+            routed_experts=None if routed_experts is None else _tensor(routed_experts),
             layout=layout,
         )
 
@@ -281,6 +287,7 @@ class Pack:
             cu_seqlens=offsets.to(device, torch.int32),
             max_seqlen=max(map(len, paths), default=0),
             source_row=place[self.source_row.cpu()].to(device),
+            routed_experts=None if self.routed_experts is None else self.routed_experts[flat.to(device)],
             subtree_end=None,
             _copies={},
         )

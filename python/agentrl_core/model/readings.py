@@ -29,11 +29,13 @@ class Feed(NamedTuple):
         arguments: of the forward.
         rows: `int64[n]`, the rows of its flattened hidden states that are read.
         pairs: `int64[n]`, the prediction pairs that these rows belong to; None: all of them in order.
+        tokens: `int64[rows, length]`, the pack's token at each place; None: all of them in order.
     """
 
     arguments: dict[str, Any]
     rows: Tensor
     pairs: Tensor | None
+    tokens: Tensor | None = None
 
 
 class Reading:

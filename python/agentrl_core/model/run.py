@@ -34,6 +34,7 @@ from agentrl_core.model.readings import (
     Scores,
     vocabulary_of,
 )
+from agentrl_core.model.route_replay import RouteReplay, replayed_routes
 from agentrl_core.model.scores import LOGITS_AT_ONCE
 from agentrl_core.model.transformers_attention import pack_attention
 
@@ -161,7 +162,8 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
                 feeds = _padded_feeds(pack, ids[0], reading.rows, shown, one=wrapping.sharded)
             else:
                 feeds = [_flat_feed(reading, ids, stack)]
-            results = shown.joined(_read(reading, own, feeds))
+            replay = stack.enter_context(replayed_routes(pack.routed_experts, inner))
+            results = shown.joined(_read(reading, own, feeds, replay))
             if wrapping.sharded:  # FSDP hangs its hooks on the results, and warns of views
                 return tuple(each if each._base is None else each.clone() for each in results)  # noqa: SLF001
             return results
@@ -196,17 +198,19 @@ def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, shown: ShownImages, *, 
         pairs = inside.nonzero().squeeze(1)
         arguments = {"input_ids": ids[members], "attention_mask": real.to(torch.int64)}
         arguments |= shown.arguments(arguments["input_ids"], real, sequence)
-        feeds.append(Feed(arguments, slot.index_select(0, pairs) - begin, pairs))
+        feeds.append(Feed(arguments, slot.index_select(0, pairs) - begin, pairs, members))
         begin += count * length
     return feeds
 
 
-def _read(reading: Reading, own: Forward, feeds: list[Feed]) -> tuple[Tensor, ...]:
+def _read(reading: Reading, own: Forward, feeds: list[Feed], replay: RouteReplay | None) -> tuple[Tensor, ...]:
     """Run the feeds, and read them at the head."""
     if feeds[0].pairs is not None:
         reading.order = torch.cat([cast("Tensor", feed.pairs) for feed in feeds]).argsort()
     output: Tensor | None = None
     for number, feed in enumerate(feeds):
+        if replay is not None:
+            replay.feed(feed.tokens)
         output = _read_feed(reading, own, feed, is_last=number == len(feeds) - 1)
     return reading.results(cast("Tensor", output))
 

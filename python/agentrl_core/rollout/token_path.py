@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core._util.json_text import is_unicode
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.data.codes import ROUTED_EXPERTS, StepFlag
 from agentrl_core.data.forest import Forest, Kind
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Action, Content, as_messages
@@ -197,6 +197,10 @@ class TokenPath:
             sampling: the sampling that was requested.
             policy: number of the policy.
         """
+        options: dict[str, Any] = {}
+        if segment.routed_experts is not None:  # up to the token before the last one
+            begin = self.length + len(segment.tokens) - 1 - len(segment.routed_experts)
+            options["columns"] = {ROUTED_EXPERTS: (begin, segment.routed_experts)}
         self.act(
             segment,
             logprobs=segment.logprobs,
@@ -208,6 +212,7 @@ class TokenPath:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             finish_reason=segment.finish_reason,
+            **options,
         )
 
     def write(

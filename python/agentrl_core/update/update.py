@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.model.recorded_routes import RecordedRoutes, routed_tokens
 from agentrl_core.update.packs import Packs
 from agentrl_core.update.prepared import STORED
 
@@ -71,6 +72,7 @@ class Update:
         buffers: PackBuffers | None = ...,
         sync: GradientSync = ...,
         group: distributed.ProcessGroup | None = ...,
+        replay_routes: bool = ...,
     ) -> Packs: ...
 
     @overload
@@ -86,6 +88,7 @@ class Update:
         buffers: PackBuffers | None = ...,
         sync: GradientSync = ...,
         group: distributed.ProcessGroup | None = ...,
+        replay_routes: bool = ...,
     ) -> list[Packs]: ...
 
     def pack(
@@ -100,6 +103,7 @@ class Update:
         buffers: PackBuffers | None = None,
         sync: GradientSync = "auto",
         group: distributed.ProcessGroup | None = None,
+        replay_routes: bool = False,
     ) -> Packs | list[Packs]:
         """Return the packs of this step, of at most `max_tokens` tokens. Each unit of the loss stays in one pack.
 
@@ -140,13 +144,17 @@ class Update:
                 pack alone; `each`; or `auto`, `each` if parameters are sharded (FSDP would keep the gradients of all
                 parameters on each rank until the last), else `last`. Call `backward` before you request the next pack.
             group: the ranks that make this step together. None: those of torch.distributed, or this process alone.
+            replay_routes: route each token to the experts that the engine recorded (column `routed_experts`), with
+                weights from the router's own logits. A token without a record is routed by the model; metric
+                `routed_tokens` is the share of trained tokens that were predicted from a token with one. A token that
+                several branches hold alike has the experts of the first.
 
         Returns:
             The packs in turn, each created on request; their number is `len`. With `shards` a list, one for each rank.
 
         Raises:
             InvalidInputError: an option is unknown, a sequence or unit is longer than `max_tokens`, a value of a
-                trained token is not finite, or ranks have different batches.
+                trained token is not finite, ranks have different batches, or `replay_routes` without recorded experts.
 
         Example:
             Packs for two ranks; all ranks run as many:
@@ -175,7 +183,8 @@ class Update:
             max_tokens, self._planned(layout, model), ranks, balance, units=self.prepared.units
         )
         self._packed_for = model
-        make = self._maker(plan, weights, same, buffers, layout, processor)
+        routes = RecordedRoutes(self.prepared.batch) if replay_routes else None
+        make = self._maker(plan, weights, same, buffers, layout, processor, routes)
         own = range(ranks or 1) if shards is not None else [0 if self._group is None else self._group.rank()]
         packs = [Packs(make, range(rank, len(plan), ranks or 1), model, sync) for rank in own]
         return packs[0] if shards is None else packs
@@ -346,6 +355,7 @@ class Update:
         buffers: PackBuffers | None,
         layout: PackLayout,
         processor: ProcessorMixin | None,
+        routes: RecordedRoutes | None = None,
     ) -> Callable[[int], Pack]:
         """Return the function that makes the pack of an index."""
         from agentrl_core.model.buffers import PackBuffers
@@ -377,6 +387,7 @@ class Update:
                 entropy_gradient=prepared.loss.needs_entropy_gradient,
                 outputs=prepared.loss.outputs,
                 images=PackImages.of(plan, index, prepared.batch, processor) if shows else None,
+                routed_experts=None if routes is None else routes.of_pack(plan, index),
                 layout=layout,
             )
 
@@ -401,7 +412,9 @@ class Update:
                 raise InvalidInputError(
                     f"{name} is of type {type(value).__name__}; call update.loss(pack.run(model), pack)"
                 )
-        total = self._record(*self.prepared.loss(outputs, pack))
+        value, sums = self.prepared.loss(outputs, pack)
+        routed = routed_tokens(pack)
+        total = self._record(value, sums if routed is None else {**sums, "routed_tokens": routed})
         return self._of_ranks(total, outputs.ranks, vars(outputs).values())
 
     def _of_ranks(self, value: Tensor, ranks: int | None, outputs: Iterable[object]) -> Tensor:

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use agentrl_compute::names;
 use arrow_array::Array;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
+use arrow_array::types::{Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type};
 use arrow_schema::DataType;
 
 use crate::{Error, Result};
@@ -37,6 +37,8 @@ pub enum Numbers {
     I32(Vec<i32>),
     /// Unsigned 32-bit integers.
     U32(Vec<u32>),
+    /// Unsigned 16-bit integers.
+    U16(Vec<u16>),
     /// Small codes and truth values.
     U8(Vec<u8>),
 }
@@ -50,6 +52,7 @@ macro_rules! each {
             Numbers::I64($values) => Numbers::I64($body),
             Numbers::I32($values) => Numbers::I32($body),
             Numbers::U32($values) => Numbers::U32($body),
+            Numbers::U16($values) => Numbers::U16($body),
             Numbers::U8($values) => Numbers::U8($body),
         }
     };
@@ -64,6 +67,7 @@ impl Numbers {
             Self::I64(values) => values.len(),
             Self::I32(values) => values.len(),
             Self::U32(values) => values.len(),
+            Self::U16(values) => values.len(),
             Self::U8(values) => values.len(),
         }
     }
@@ -103,6 +107,50 @@ impl Numbers {
         })
     }
 
+    /// Copy a row of `width` values of the same type from one place to another.
+    pub(crate) fn copy_row(&mut self, to: usize, from: &Self, row: usize, width: usize) {
+        macro_rules! copied {
+            ($($kind:ident),+) => {
+                match (self, from) {
+                    $((Self::$kind(own), Self::$kind(other)) => {
+                        own[to * width..(to + 1) * width].copy_from_slice(&other[row * width..(row + 1) * width]);
+                    })+
+                    _ => {}
+                }
+            };
+        }
+        copied!(F32, F64, I64, I32, U32, U16, U8);
+    }
+
+    /// The values of some ranges of parts of the same type as `empty`, one after the other.
+    pub(crate) fn of_ranges<'a>(empty: Self, parts: impl Iterator<Item = (&'a Self, std::ops::Range<usize>)>) -> Self {
+        let mut made = empty;
+        macro_rules! extended {
+            ($part:expr, $range:expr, $($kind:ident),+) => {
+                match (&mut made, $part) {
+                    $((Self::$kind(made), Self::$kind(part)) => made.extend_from_slice(&part[$range]),)+
+                    _ => {}
+                }
+            };
+        }
+        for (part, range) in parts {
+            extended!(part, range, F32, F64, I64, I32, U32, U16, U8);
+        }
+        made
+    }
+
+    /// The values as little-endian bytes.
+    pub(crate) fn write_bytes(&self, to: &mut Vec<u8>) {
+        macro_rules! written {
+            ($($kind:ident),+) => {
+                match self {
+                    $(Self::$kind(values) => to.extend(values.iter().flat_map(|value| value.to_le_bytes())),)+
+                }
+            };
+        }
+        written!(F32, F64, I64, I32, U32, U16, U8);
+    }
+
     /// The array's values. An unknown flag is NaN; other integers with nulls are refused.
     pub(crate) fn from_array(name: &str, array: &dyn Array) -> Result<Self> {
         let nulls = array.null_count();
@@ -116,7 +164,7 @@ impl Numbers {
             DataType::UInt8 if nulls > 0 => Self::F32(
                 array.as_primitive::<UInt8Type>().iter().map(|value| value.map_or(f32::NAN, f32::from)).collect(),
             ),
-            DataType::Int64 | DataType::Int32 | DataType::UInt32 if nulls > 0 => {
+            DataType::Int64 | DataType::Int32 | DataType::UInt32 | DataType::UInt16 if nulls > 0 => {
                 let rows = array.len();
                 return Err(Error::invalid(format!(
                     "column {name:?} is unknown (null) in {nulls} of {rows} rows; read its table in Polars instead"
@@ -125,6 +173,7 @@ impl Numbers {
             DataType::Int64 => Self::I64(array.as_primitive::<Int64Type>().values().to_vec()),
             DataType::Int32 => Self::I32(array.as_primitive::<Int32Type>().values().to_vec()),
             DataType::UInt32 => Self::U32(array.as_primitive::<UInt32Type>().values().to_vec()),
+            DataType::UInt16 => Self::U16(array.as_primitive::<UInt16Type>().values().to_vec()),
             DataType::UInt8 => Self::U8(array.as_primitive::<UInt8Type>().values().to_vec()),
             other => {
                 return Err(Error::invalid(format!(

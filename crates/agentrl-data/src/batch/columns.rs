@@ -12,7 +12,8 @@ use super::Batch;
 use super::arrays::{array, i32s, i64s, lists, u8s};
 use super::column::{Column, Level, Numbers};
 use crate::schema::{FLAG_UNTRAINED, Kind};
-use crate::{Error, ErrorKind, Result, arrow_bug, facts};
+use crate::token_columns::{KNOWN, RowType, RowTypes};
+use crate::{Error, ErrorKind, Result, arrow_bug, facts, token_columns};
 
 impl Batch {
     /// Number of rows of a level.
@@ -80,9 +81,19 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Whether [`Batch::column`] finds a column; a computed one is not spread for that.
+    /// Whether there is a column; a computed or recorded one is not spread for that.
     pub fn has(&self, name: &str, level: Level) -> bool {
-        self.computed(name, level).is_some() || self.column(name, level).is_ok()
+        let recorded = || {
+            let name = name.strip_suffix(KNOWN).unwrap_or(name);
+            matches!(level, Level::Token | Level::NodeToken)
+                && self.row_types().is_ok_and(|types| types.contains_key(name))
+        };
+        self.computed(name, level).is_some() || recorded() || self.column(name, level).is_ok()
+    }
+
+    /// The token columns that its nodes have.
+    pub fn row_types(&self) -> Result<RowTypes> {
+        token_columns::types_in(&self.nodes().schema())
     }
 
     /// A column by name at a level: computed there, else computed one or more levels up and broadcast, else a fact.
@@ -91,6 +102,12 @@ impl Batch {
             return Ok(numbers);
         }
         let layout = &self.layout;
+        if let Some(column) = name.strip_suffix(KNOWN)
+            && let Some((_, _, known)) = self.recorded(column, level)
+        {
+            let known = Numbers::U8(known);
+            return Ok(if level == Level::Token { self.to_tokens(&known, 1) } else { known });
+        }
         match (level, name) {
             (Level::NodeToken, _) => self.node_fact(name).ok_or_else(|| self.no_column(name, level))?,
             (Level::Token, "node_token") => {
@@ -155,12 +172,25 @@ impl Batch {
         }))
     }
 
-    /// A computed column with several values for each token, at its own level or broadcast to the tokens of draws: the
-    /// values, row after row, and their number in a row. `None`: the column is another one, or not there.
+    /// A column with several values for each token, computed or recorded, at its own level or broadcast to the tokens of
+    /// draws: the values, row after row, and their number in a row. `None`: the column is another one, or not there.
+    ///
+    /// A token without a recorded row has the greatest value of an unsigned type, -1, or NaN; the column whose name ends
+    /// with `.known` has 0 there.
     pub fn wide_column(&self, name: &str, level: Level) -> Option<(Numbers, usize)> {
-        let Column { level: made, width, values, .. } = self.computed(name, level)?;
-        let width = (*width)?;
-        Some((if level == *made { values.as_ref().clone() } else { self.to_tokens(values, width) }, width))
+        if let Some(Column { level: made, width, values, .. }) = self.computed(name, level) {
+            let width = (*width)?;
+            return Some((if level == *made { values.as_ref().clone() } else { self.to_tokens(values, width) }, width));
+        }
+        let (RowType { width, .. }, values, _) = self.recorded(name, level)?;
+        Some((if level == Level::Token { self.to_tokens(&values, width) } else { values }, width))
+    }
+
+    /// The rows of a token column at level `node_token`, and which tokens have one. `None`: the nodes have no such column.
+    fn recorded(&self, name: &str, level: Level) -> Option<(RowType, Numbers, Vec<u8>)> {
+        matches!(level, Level::Token | Level::NodeToken)
+            .then(|| token_columns::flat(self.nodes(), name, self.layout.node_offsets()))
+            .flatten()
     }
 
     /// Values of stored tokens at the action tokens of draws.
@@ -388,6 +418,7 @@ fn dense_numbers(name: &str, numbers: Numbers) -> Result<Vec<u32>> {
         Numbers::I64(values) => values,
         Numbers::I32(values) => values.into_iter().map(i64::from).collect(),
         Numbers::U32(values) => values.into_iter().map(i64::from).collect(),
+        Numbers::U16(values) => values.into_iter().map(i64::from).collect(),
         Numbers::U8(values) => values.into_iter().map(i64::from).collect(),
         Numbers::F32(_) | Numbers::F64(_) => {
             return Err(Error::invalid(format!(

@@ -7,7 +7,7 @@ use arrow_array::types::Int64Type;
 use arrow_array::{
     Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch,
 };
-use arrow_array::{UInt8Array, UInt32Array};
+use arrow_array::{UInt8Array, UInt16Array, UInt32Array};
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_schema::{Field, Schema};
 
@@ -176,13 +176,14 @@ impl Batch {
 
 impl Numbers {
     /// The values as an Arrow array.
-    fn to_array(&self) -> ArrayRef {
+    pub(crate) fn to_array(&self) -> ArrayRef {
         match self {
             Self::F32(values) => Arc::new(Float32Array::from(values.clone())),
             Self::F64(values) => Arc::new(Float64Array::from(values.clone())),
             Self::I64(values) => Arc::new(Int64Array::from(values.clone())),
             Self::I32(values) => Arc::new(Int32Array::from(values.clone())),
             Self::U32(values) => Arc::new(UInt32Array::from(values.clone())),
+            Self::U16(values) => Arc::new(UInt16Array::from(values.clone())),
             Self::U8(values) => Arc::new(UInt8Array::from(values.clone())),
         }
     }

@@ -266,6 +266,7 @@ fn together(name: &str, old: Option<&Numbers>, new: Option<&Numbers>, order: &[(
         Some(Numbers::I64(_)) => gathered!(I64, -1),
         Some(Numbers::I32(_)) => gathered!(I32, -1),
         Some(Numbers::U32(_)) => gathered!(U32, 0),
+        Some(Numbers::U16(_)) => gathered!(U16, 0),
         Some(Numbers::U8(_)) => gathered!(U8, 0),
         None => return Err(Error::internal("a column of no part was asked for")),
     })

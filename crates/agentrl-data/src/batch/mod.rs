@@ -40,7 +40,7 @@ pub(crate) use arrays::{array, i32s, i64s, lists, u8s};
 
 use crate::facts::{self, Facts};
 use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};
-use crate::{Check, Error, ErrorKind, Result};
+use crate::{Check, Error, ErrorKind, Result, token_columns};
 use layout::Layout;
 
 /// First ids of a store's next rows.
@@ -91,11 +91,14 @@ impl Batch {
     pub fn new_with(tables: [RecordBatch; Table::COUNT], check: Check<'_>) -> Result<Self> {
         for (table, rows) in Table::ALL.into_iter().zip(&tables) {
             let found = rows.schema();
-            let expected = facts::schema(table, &facts::declared_in(table, &found)?);
+            let expected = match table {
+                Table::Nodes => token_columns::schema(&token_columns::types_in(&found)?)?,
+                _ => facts::schema(table, &facts::declared_in(table, &found)?),
+            };
             if expected.fields() != found.fields() {
                 return Err(Error::new(
                     ErrorKind::Schema,
-                    format!("table {} has columns {found:?}; format v3 has {expected:?}", table.name()),
+                    format!("table {} has columns {found:?}; format v4 has {expected:?}", table.name()),
                 ));
             }
         }

@@ -1,6 +1,7 @@
 //! The flat arrays of one forward pass.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use agentrl_compute::pack::{Span, Trie};
 use arrow_array::Array;
@@ -171,6 +172,31 @@ impl LaidOut<'_> {
     /// How long its arrays are.
     pub fn sizes(&self) -> PackSizes {
         self.sizes
+    }
+
+    /// Index at level `node_token` of each token that is read, `[T]`: of one that several nodes hold alike, in the first
+    /// of its sequences. -1 for the token that a pack without sequences runs.
+    pub fn row_tokens(&self) -> Result<Vec<i64>> {
+        let paths = self.plan.paths()?;
+        let mut stored = vec![-1; self.sizes.rows];
+        let mut fill = |sequence: usize, from: usize, rows: Range<usize>| {
+            let mut out = stored[rows.clone()].iter_mut();
+            let tokens = paths.runs(sequence, from..from + rows.len()).flatten();
+            tokens.zip(&mut out).for_each(|(token, out)| *out = token as i64);
+        };
+        if let Some(trie) = &self.trie {
+            for branch in trie.branches() {
+                fill(branch.sequence, branch.from, branch.row..branch.row + branch.rows);
+            }
+        } else {
+            let mut begin = 0;
+            for &sequence in self.sequences {
+                let end = begin + self.plan.sequences[sequence].rows;
+                fill(sequence, 0, begin..end);
+                begin = end;
+            }
+        }
+        Ok(stored)
     }
 
     /// The pack in memory of its own.

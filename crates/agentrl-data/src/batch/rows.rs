@@ -12,7 +12,7 @@ use arrow_select::interleave::interleave_record_batch;
 
 use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s, u8s};
 use crate::schema::{OldLogprob, REWARD_COMPONENTS, Role, Source, Table};
-use crate::{Check, Error, Result, arrow_bug, facts};
+use crate::{Check, Error, Result, arrow_bug, facts, token_columns};
 
 /// Options of [`Batch::draw`].
 #[derive(Clone, Copy, Debug)]
@@ -289,7 +289,7 @@ fn arranged(table: Table, parts: &[Batch], order: Option<&[(usize, usize)]>) -> 
         // Statistics and decisions of stored trajectories are stored as well.
         rows.push(if key_of(table, part.base).is_none() { part.new_rows(table)? } else { part.table(table).clone() });
     }
-    let rows = facts::aligned(table, rows)?;
+    let rows = if table == Table::Nodes { token_columns::aligned(rows)? } else { facts::aligned(table, rows)? };
     let schema = table.schema_of(&rows);
     let names = |rows: &RecordBatch| rows.schema().metadata().get(REWARD_COMPONENTS).cloned();
     if let Some(other) = rows.iter().filter(|rows| table.is_described(rows)).find(|&rows| {

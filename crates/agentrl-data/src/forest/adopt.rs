@@ -15,7 +15,7 @@ use crate::batch::layout::{Context, Index};
 use crate::batch::node_tree::PathNode;
 use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
 use crate::schema::{Drift, FinishReason, Kind, Origin, Role, Source, Status, Table};
-use crate::{Error, Result, arrow_bug, facts};
+use crate::{Error, Result, arrow_bug, facts, token_columns};
 
 impl Forest {
     /// Takes a trajectory of a stored batch into the tree of a live group: its row, its steps, and the nodes of its paths,
@@ -38,6 +38,7 @@ impl Forest {
                 self.facts.words()
             )));
         }
+        let row_types = token_columns::united(self.row_types.clone(), &batch.row_types()?)?;
         let base = self.base.max(batch.base()).max(batch.next_ids()?);
         let entry = self.of_number_mut(group)?;
         if entry.adopted.trajectories.contains_key(&trajectory) {
@@ -50,6 +51,7 @@ impl Forest {
             needed.filter_map(|hash| Some((*hash, Arc::from(batch.blob(hash).ok()?.as_ref())))).collect();
         let adopted = handle(entry.key, adopted);
         self.base = base;
+        self.row_types = row_types;
         self.blobs.extend(held);
         Ok(adopted)
     }
@@ -312,9 +314,10 @@ fn take(rows: &RecordBatch, indices: impl IntoIterator<Item = usize>) -> Result<
 }
 
 /// The rows that several groups adopted, each once, in the order of their keys.
-pub(super) fn merged(table: Table, parts: &[RecordBatch], keys: &[&str]) -> Result<RecordBatch> {
-    let schema = table.schema_of(parts);
-    let all = arrow_select::concat::concat_batches(&schema, parts).map_err(arrow_bug)?;
+pub(super) fn merged(table: Table, parts: Vec<RecordBatch>, keys: &[&str]) -> Result<RecordBatch> {
+    let parts = if table == Table::Nodes { token_columns::aligned(parts)? } else { parts };
+    let schema = table.schema_of(&parts);
+    let all = arrow_select::concat::concat_batches(&schema, &parts).map_err(arrow_bug)?;
     let column = |name: &&str| -> Result<Vec<i64>> {
         let values = array(&all, name)?;
         Ok(match values.as_primitive_opt::<Int32Type>() {

@@ -12,6 +12,7 @@ use super::node::{NewNode, Node};
 use super::steps::{OpenStep, StepOutcome};
 use super::trajectory::Trajectory;
 use crate::schema::Kind;
+use crate::token_columns::{NodeRows, RowType, TokenRows};
 
 /// A group of a forest: its tree of nodes and its trajectories.
 #[derive(Clone, Debug, Default)]
@@ -101,5 +102,25 @@ impl Group {
         }
         entry.tip = Some((local, tokens));
         local
+    }
+
+    /// Record rows of a token column for the tokens of a trajectory's path from a position on.
+    pub(super) fn record(&mut self, index: usize, name: &str, of: RowType, rows: &TokenRows, begin: usize) {
+        let end = begin + rows.len();
+        let mut place = self.trajectories[index].tip;
+        while let Some((node, used)) = place {
+            let node = &mut self.nodes[node];
+            let start = node.start as usize;
+            let (from, to) = (begin.max(start), end.min(start + used as usize));
+            if node.stored.is_none() && from < to {
+                let tokens = node.content.tokens.len();
+                let own = node.rows.entry(name.to_owned()).or_insert_with(|| NodeRows::new(of, tokens));
+                own.fill(from - start..to - start, rows, from - begin);
+            }
+            if start <= begin {
+                break;
+            }
+            place = node.parent;
+        }
     }
 }

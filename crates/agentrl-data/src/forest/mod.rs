@@ -46,6 +46,7 @@ pub use view::Frontier;
 use crate::batch::NextIds;
 use crate::facts::Facts;
 use crate::schema::{Status, Table};
+use crate::token_columns::{self, RowTypes, TokenRows};
 use crate::{Error, ErrorKind, Result};
 use group::Group;
 use handle::{GroupHandle, Place, handle, next_group_handle, split};
@@ -74,6 +75,8 @@ pub struct Forest {
     reward_components: Option<Vec<String>>,
     entropies: String,
     facts: Facts,
+    /// The token columns of its nodes.
+    row_types: RowTypes,
 }
 
 impl Forest {
@@ -92,6 +95,7 @@ impl Forest {
             reward_components: None,
             entropies: "exact".to_owned(),
             facts: Facts::default(),
+            row_types: RowTypes::new(),
         }
     }
 
@@ -213,10 +217,61 @@ impl Forest {
     /// Appends a node at the end of a trajectory's path and returns its handle. Members of a group that begin with the
     /// same prompt share its node.
     pub fn append(&mut self, trajectory: Handle, new: NewNode) -> Result<Handle> {
+        self.append_with(trajectory, new, &BTreeMap::new())
+    }
+
+    /// [`Forest::append`], which also records rows of token columns, by their names.
+    ///
+    /// Rows may begin before the node: those of earlier tokens of the path are recorded with these. A token that has a row
+    /// keeps it, so the first one recorded is the one of all trajectories that share the token. Stored nodes never change.
+    pub fn append_with(
+        &mut self,
+        trajectory: Handle,
+        new: NewNode,
+        rows: &BTreeMap<String, TokenRows>,
+    ) -> Result<Handle> {
         self.check_append(trajectory, &new)?;
         let (key, index) = split(trajectory);
-        let node = self.group_mut(trajectory)?.attach(index, new);
+        if rows.is_empty() {
+            return Ok(handle(key, self.group_mut(trajectory)?.attach(index, new)));
+        }
+        let types = self.check_rows(trajectory, new.tokens.len(), rows)?;
+        let group = self.group_mut(trajectory)?;
+        let start = group.position(group.trajectories[index].tip) as usize;
+        let node = group.attach(index, new);
+        for (name, rows) in rows {
+            group.record(index, name, types[name], rows, rows.begin.unwrap_or(start));
+        }
+        self.row_types = types;
         Ok(handle(key, node))
+    }
+
+    /// The token columns of the forest after some rows that are given with a node.
+    fn check_rows(&self, trajectory: Handle, tokens: usize, rows: &BTreeMap<String, TokenRows>) -> Result<RowTypes> {
+        let mut types = self.row_types.clone();
+        let group = self.group(trajectory)?;
+        let start = group.position(group.trajectories[split(trajectory).1].tip) as usize;
+        for (name, rows) in rows {
+            token_columns::check_name(name)?;
+            let of = rows.row_type(name)?;
+            token_columns::check_type(&types, name, of)?;
+            let (count, end) = (rows.len(), start + tokens);
+            if rows.begin.is_none() && count != tokens {
+                return Err(Error::invalid(format!(
+                    "columns[{name:?}] has {count} rows for {tokens} tokens; give one per token, or a pair of the \
+                     position of the first and the rows"
+                )));
+            }
+            let begin = rows.begin.unwrap_or(start);
+            if begin.checked_add(count).is_none_or(|last| last > end) {
+                return Err(Error::invalid(format!(
+                    "columns[{name:?}] has {count} rows from position {begin} on, but the path has {end} tokens; give \
+                     rows of these"
+                )));
+            }
+            types.insert(name.clone(), of);
+        }
+        Ok(types)
     }
 
     /// Whether a node may be appended to a trajectory.

@@ -1,11 +1,13 @@
 //! One run of tokens.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use agentrl_compute::hash::{hash_bytes, hash_tokens};
 
 use super::handle::{Handle, Place};
 use crate::schema::{FinishReason, Kind};
+use crate::token_columns::NodeRows;
 use crate::{Error, Result};
 
 /// Log-probs a little over zero are rounding of the engine's; anything more is a mistake.
@@ -193,6 +195,8 @@ pub(super) struct Node {
     /// Key of the state that an action after this node acts on.
     pub(super) state_key: [u8; 16],
     pub(super) created_us: i64,
+    /// Rows of token columns, by the names of these.
+    pub(super) rows: BTreeMap<String, NodeRows>,
     /// The row's id, if the node was taken from a stored batch.
     pub(super) stored: Option<i64>,
 }
@@ -206,7 +210,7 @@ impl Node {
             (None, Kind::Action | Kind::Injected) => inherited,
         };
         let created_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_micros() as i64);
-        Self { parent, start, content, state_key, created_us, stored: None }
+        Self { parent, start, content, state_key, created_us, rows: BTreeMap::new(), stored: None }
     }
 
     /// Whether two prompts at the root of a tree are the same node: in all but the time, because what a batch holds must

@@ -147,6 +147,10 @@ impl Group {
             for hash in &content.blobs {
                 bytes.0.extend(hash);
             }
+            for (name, rows) in &node.rows {
+                bytes.text(Some(name));
+                rows.write_bytes(&mut bytes.0);
+            }
             // An origin stands before its copies.
             bytes.0.extend(content.origin.map(|origin| digests[split(origin).1]).unwrap_or_default());
             digests.push(hash_bytes(&bytes.0));

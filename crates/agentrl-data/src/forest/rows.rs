@@ -18,7 +18,8 @@ use super::trajectory::Note;
 use super::{Trajectory, adopt, split};
 use crate::facts::{self, Declared};
 use crate::schema::{ENTROPIES, FLAG_UNTRAINED, OldLogprob, REWARD_COMPONENTS, Role, Table, sampling_fields};
-use crate::{Check, Error, ErrorKind, Result, arrow_bug};
+use crate::token_columns::RowTypes;
+use crate::{Check, Error, ErrorKind, Result, arrow_bug, token_columns};
 
 pub(super) fn tables(
     frozen: &FrozenGroups,
@@ -37,8 +38,10 @@ pub(super) fn tables(
         if stored.is_empty() {
             return described(&new, metadata);
         }
-        let stored = adopt::merged(table, &stored, keys)?;
-        let rows = arrow_select::concat::concat_batches(&new.schema(), [&stored, &new]).map_err(arrow_bug)?;
+        let stored = adopt::merged(table, stored, keys)?;
+        let parts = vec![stored, new];
+        let parts = if table == Table::Nodes { token_columns::aligned(parts)? } else { parts };
+        let rows = arrow_select::concat::concat_batches(&parts[1].schema(), &parts).map_err(arrow_bug)?;
         described(&rows, metadata)
     };
     Ok([
@@ -162,29 +165,41 @@ fn nodes(groups: &[Ordered<'_>], check: Check<'_>) -> Result<RecordBatch> {
         }
         blobs.append(!content.blobs.is_empty());
     }
-    table(
-        Table::Nodes,
-        vec![
-            column!(check, Int64Array, rows, |(entry, index, _)| entry.node_ids[*index]),
-            column!(check, Int64Array, parents, |parent| parent.map(|(id, _)| id)),
-            column!(check, Int32Array, parents, |parent| parent.and_then(|(_, end)| end)),
-            column!(check, Int64Array, rows, |(entry, _, _)| entry.group_id),
-            column!(check, Int32Array, rows, |(entry, index, _)| entry.rest.start(entry.group, *index) as i32),
-            column!(check, UInt8Array, contents, |content| content.kind as u8),
-            lists::<Int32Type, _>(DataType::Int32, tokens.map(Some)),
-            lists::<Float32Type, _>(DataType::Float32, contents.iter().map(|content| content.logprobs.as_deref())),
-            lists::<Float32Type, _>(DataType::Float32, contents.iter().map(|content| content.entropies.as_deref())),
-            lists::<UInt8Type, _>(DataType::UInt8, contents.iter().map(|content| content.trainable.as_deref())),
-            column!(check, Int32Array, contents, |content| content.policy),
-            column!(check, Int64Array, contents, |content| content.policy_version),
-            column!(check, Int64Array, contents, |content| content.seed),
-            Arc::new(sampling.map_err(arrow_bug)?),
-            column!(check, UInt8Array, contents, |content| content.finish_reason as u8),
-            Arc::new(origins.collect::<Int64Array>()),
-            Arc::new(blobs.finish()),
-            Arc::new(TimestampMicrosecondArray::from_iter_values(rows.iter().map(|(_, _, node)| node.created_us))),
-        ],
-    )
+    let mut types = RowTypes::new();
+    for (_, _, node) in &rows {
+        types.extend(node.rows.iter().map(|(name, rows)| (name.clone(), rows.of)));
+    }
+    let recorded = types.iter().map(|(name, &of)| {
+        let nodes = rows.iter().map(|(entry, index, node)| {
+            let count = entry.rest.tokens(entry.group, *index).len();
+            (node.rows.get(name), node.content.tokens.len() - count, count)
+        });
+        check()?;
+        token_columns::column(of, nodes)
+    });
+    let recorded = recorded.collect::<Result<Vec<_>>>()?;
+    let columns: Vec<ArrayRef> = vec![
+        column!(check, Int64Array, rows, |(entry, index, _)| entry.node_ids[*index]),
+        column!(check, Int64Array, parents, |parent| parent.map(|(id, _)| id)),
+        column!(check, Int32Array, parents, |parent| parent.and_then(|(_, end)| end)),
+        column!(check, Int64Array, rows, |(entry, _, _)| entry.group_id),
+        column!(check, Int32Array, rows, |(entry, index, _)| entry.rest.start(entry.group, *index) as i32),
+        column!(check, UInt8Array, contents, |content| content.kind as u8),
+        lists::<Int32Type, _>(DataType::Int32, tokens.map(Some)),
+        lists::<Float32Type, _>(DataType::Float32, contents.iter().map(|content| content.logprobs.as_deref())),
+        lists::<Float32Type, _>(DataType::Float32, contents.iter().map(|content| content.entropies.as_deref())),
+        lists::<UInt8Type, _>(DataType::UInt8, contents.iter().map(|content| content.trainable.as_deref())),
+        column!(check, Int32Array, contents, |content| content.policy),
+        column!(check, Int64Array, contents, |content| content.policy_version),
+        column!(check, Int64Array, contents, |content| content.seed),
+        Arc::new(sampling.map_err(arrow_bug)?),
+        column!(check, UInt8Array, contents, |content| content.finish_reason as u8),
+        Arc::new(origins.collect::<Int64Array>()),
+        Arc::new(blobs.finish()),
+        Arc::new(TimestampMicrosecondArray::from_iter_values(rows.iter().map(|(_, _, node)| node.created_us))),
+    ];
+    let columns = columns.into_iter().chain(recorded).collect();
+    RecordBatch::try_new(token_columns::schema(&types)?, columns).map_err(arrow_bug)
 }
 
 fn steps(groups: &[Ordered<'_>], declared: &Declared, check: Check<'_>) -> Result<RecordBatch> {

@@ -12,7 +12,7 @@ use super::fs::failed;
 use super::manifest::{self, Manifest};
 use super::merged_columns::merge_columns;
 use super::queue::Write;
-use super::read::{joined, taken};
+use super::read::{joined_table, taken};
 use super::recover::{MARKER, mark, publish};
 use super::segment::Segment;
 use super::states::{Arrays, check_state};
@@ -22,7 +22,8 @@ use crate::batch::{Batch, Blobs, NextIds, i64s};
 use crate::facts::Facts;
 use crate::ipc::size;
 use crate::schema::{FORMAT_VERSION, Table};
-use crate::{Error, Result, arrow_bug};
+use crate::token_columns::RowTypes;
+use crate::{Error, Result, arrow_bug, token_columns};
 
 /// A queue that holds this many bytes is committed without being asked.
 const QUEUE_BYTES: usize = 256 << 20;
@@ -52,13 +53,15 @@ impl Store {
         let next = self.writable()?.next;
         Self::check_new(batch, next, iteration)?;
         let facts = self.check_facts(batch)?;
+        let row_types = self.check_row_types(batch)?;
         self.check_stored(batch, Table::Nodes, batch.base().node)?;
         self.check_stored(batch, Table::Trajectories, batch.base().trajectory)?;
         let rows = Table::ALL.into_iter().map(|table| Ok((table.name(), batch.new_rows(table)?)));
         let rows: Vec<_> = rows.collect::<Result<_>>()?;
         check_blobs(batch.blobs())?;
         let kind = if partial { WriteKind::Partial } else { WriteKind::Batch };
-        self.writable()?.facts = facts;
+        let writer = self.writable()?;
+        (writer.facts, writer.row_types) = (facts, row_types);
         let base = batch.base().trajectory;
         let trajectories = i64s(batch.trajectories(), "trajectory_id")?.values();
         let stored = trajectories.iter().copied().filter(|&id| id < base).collect();
@@ -194,6 +197,14 @@ impl Store {
         }
     }
 
+    /// Return the token columns of the store after this batch. A column keeps its type.
+    fn check_row_types(&mut self, batch: &Batch) -> Result<RowTypes> {
+        let known = self.writable()?.row_types.clone();
+        token_columns::united(known, &batch.row_types()?).map_err(|error| {
+            Error::invalid(format!("the store and the batch do not go together: {error}, or write to another store"))
+        })
+    }
+
     /// The rows that a batch takes for stored ones are the very rows that the store has, or is about to have, under their
     /// ids.
     fn check_stored(&mut self, batch: &Batch, table: Table, base: i64) -> Result<()> {
@@ -207,14 +218,19 @@ impl Store {
         let mut stored = vec![self.with_keys(table, &wanted)?];
         let queued = self.writable()?.queue.iter().flat_map(|write| &write.rows);
         stored.extend(queued.filter(|(folder, _)| *folder == table.name()).map(|(_, rows)| rows.clone()));
-        let stored = joined(&table.schema_of(&stored), &stored)?;
+        let stored = joined_table(table, &stored)?;
         let found = places(&stored, name, |id| own.contains_key(&id))?;
         let missing: Vec<i64> = wanted.iter().copied().filter(|id| !found.contains_key(id)).collect();
         if !missing.is_empty() {
             return Err(not_stored(name, &missing));
         }
-        let own = taken(rows, own.into_values().collect())?;
-        let stored = taken(&stored, found.into_values().collect())?;
+        let mut own = taken(rows, own.into_values().collect())?;
+        let mut stored = taken(&stored, found.into_values().collect())?;
+        if table == Table::Nodes {
+            // A token column that other rows have is null in these.
+            let parts = token_columns::aligned(vec![own, stored])?;
+            (own, stored) = (parts[0].clone(), parts[1].clone());
+        }
         if own.columns() == stored.columns() {
             return Ok(());
         }
@@ -314,6 +330,7 @@ impl Store {
         commit.next.format = FORMAT_VERSION;
         commit.next.head.sequence += entries.len() as u64;
         commit.next.head.next = after;
+        commit.next.head.row_types = self.writer.as_ref().map(|writer| writer.row_types.clone()).unwrap_or_default();
         commit.next.head.facts = self.writer.as_ref().and_then(|writer| writer.facts.clone());
         commit.finish(self)?;
         self.end_rollout_logs(

@@ -14,6 +14,7 @@ use super::segment::Segment;
 use crate::batch::NextIds;
 use crate::facts::Facts;
 use crate::schema::{FORMAT_VERSION, Table};
+use crate::token_columns::RowTypes;
 use crate::{Error, Result};
 
 /// The folder of manifests.
@@ -23,12 +24,13 @@ pub(super) const FOLDER: &str = "manifest";
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
 /// Features of the format that a reader of this version's stores needs, with the first version that has each.
-const READER_FLAGS: [(&str, &str); 5] = [
+const READER_FLAGS: [(&str, &str); 6] = [
     ("names_with_commits", "0.2.0"),
     ("united_columns", "0.2.0"),
     ("facts_and_roles", "0.2.0"),
     ("states", "0.2.0"),
     ("blocks_in_footers", "0.2.0"),
+    ("token_columns", "0.2.0"),
 ];
 
 /// A feature of the format that not every version knows.
@@ -56,6 +58,9 @@ pub(super) struct Head {
     /// Facts of all batches, since the first one with trajectories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) facts: Option<Facts>,
+    /// Token columns of all batches by name.
+    #[serde(default, skip_serializing_if = "RowTypes::is_empty")]
+    pub(super) row_types: RowTypes,
     /// The row of folder `states` from which the arrays of the state are read.
     #[serde(default)]
     pub(super) states_from: u64,
@@ -104,6 +109,7 @@ impl Default for Manifest {
             next: NextIds::default(),
             rows: FOLDERS.iter().map(|&folder| (folder.to_owned(), 0)).collect(),
             facts: None,
+            row_types: RowTypes::new(),
             states_from: 0,
             state: "null".to_owned(),
         };

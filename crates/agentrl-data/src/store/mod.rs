@@ -53,6 +53,7 @@ use std::sync::Arc;
 
 use crate::batch::NextIds;
 use crate::facts::Facts;
+use crate::token_columns::RowTypes;
 use crate::{Error, Result};
 use fs::{Disk, Fs, failed, writer_lock};
 use manifest::{Head, Manifest};
@@ -95,6 +96,8 @@ struct Writer {
     next: NextIds,
     sequence: u64,
     facts: Option<Facts>,
+    /// The token columns of nodes after the queue.
+    row_types: RowTypes,
     /// The arrays of the state after the queue, once they were looked at.
     states: Option<StoredArrays>,
     /// The first failure; never reset, because a disk that lost one write can claim that the next one succeeded.
@@ -148,6 +151,7 @@ impl Store {
             next: files.head.next,
             sequence: files.head.sequence,
             facts: files.head.declared(),
+            row_types: files.head.row_types.clone(),
             states: None,
             poisoned: None,
             has_unused_blobs: true,

@@ -19,7 +19,7 @@ use super::write_log::{self, Entry, WriteKind};
 use crate::batch::{Batch, i64s};
 use crate::facts::Facts;
 use crate::schema::{Table, facts_of};
-use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts};
+use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts, token_columns};
 
 /// How often a reader looks for rows whose file the writer replaces again and again.
 const ATTEMPTS: usize = 100;
@@ -34,7 +34,7 @@ impl Store {
     /// The rows of a table as one; empty if there are none.
     pub fn whole_table(&mut self, table: Table) -> Result<RecordBatch> {
         let rows = self.table(table)?;
-        joined(&table.schema_of(&rows), &rows)
+        joined_table(table, &rows)
     }
 
     /// Return the metrics of the closed iterations.
@@ -277,7 +277,7 @@ impl Store {
             }
             Ok(found)
         })?;
-        joined(&table.schema_of(&found), &found)
+        joined_table(table, &found)
     }
 
     /// Some nodes and all their ancestors.
@@ -326,7 +326,7 @@ impl Store {
                 }
             }
         })?;
-        joined(&Table::Nodes.schema_of(&found), &found)
+        joined_table(Table::Nodes, &found)
     }
 
     /// All rows of a file, with the columns of today.
@@ -398,8 +398,8 @@ fn outside(parts: &[RecordBatch], key: &str, column: &str) -> Result<BTreeSet<i6
     Ok(named)
 }
 
-/// Rows with values for the columns that came after their version: those at the end of what is known today. Facts stand
-/// behind all others, and came with the last of them.
+/// Rows with values for the columns that came after their version: those at the end of what is known today. Facts and
+/// token columns stand behind all others, and came with the last of them.
 fn with_later_columns(path: &Path, known: &SchemaRef, rows: RecordBatch) -> Result<RecordBatch> {
     let schema = rows.schema();
     if schema.fields() == known.fields() {
@@ -408,12 +408,15 @@ fn with_later_columns(path: &Path, known: &SchemaRef, rows: RecordBatch) -> Resu
     if facts_of(&schema).is_some() && schema.fields()[..schema.fields().len() - 1] == known.fields()[..] {
         return Ok(rows);
     }
+    if known == &Table::Nodes.schema() && schema.fields().starts_with(known.fields()) {
+        return token_columns::types_in(&schema).map(|_| rows);
+    }
     let count = schema.fields().len();
     let later = known.fields().starts_with(schema.fields()).then(|| known.fields()[count..].iter());
     let later = later.into_iter().flatten().map(|field| Table::later_column(field, rows.num_rows()));
     let later = later.collect::<Option<Vec<_>>>().filter(|later| !later.is_empty());
     let Some(later) = later else {
-        let what = format!("{} has other columns than formats v1 and v2", path.display());
+        let what = format!("{} has other columns than formats v1 to v4", path.display());
         return Err(Error::new(ErrorKind::Schema, what));
     };
     let whole = Arc::new(known.as_ref().clone().with_metadata(schema.metadata().clone()));
@@ -440,7 +443,7 @@ pub(super) fn taken(rows: &RecordBatch, chosen: Vec<u32>) -> Result<RecordBatch>
 
 fn to_batch(tables: &[Vec<RecordBatch>], declared: &Facts) -> Result<Batch> {
     let tables = tables.iter().zip(Table::ALL).map(|(rows, table)| {
-        let rows = joined(&table.schema_of(rows), rows)?;
+        let rows = joined_table(table, rows)?;
         if rows.num_rows() == 0 {
             return Ok(RecordBatch::new_empty(facts::schema(table, declared.of(table))));
         }
@@ -468,6 +471,15 @@ fn sorted(rows: &RecordBatch, key: &str) -> Result<RecordBatch> {
 
 fn known_schema(folder: &str) -> Result<SchemaRef> {
     schema_of(folder).ok_or_else(|| Error::internal(format!("folder {folder:?} has no schema of its own")))
+}
+
+/// Rows of a table of facts as one table, with the token columns of all.
+pub(super) fn joined_table(table: Table, rows: &[RecordBatch]) -> Result<RecordBatch> {
+    if table != Table::Nodes {
+        return joined(&table.schema_of(rows), rows);
+    }
+    let rows = token_columns::aligned(rows.to_vec())?;
+    joined(&table.schema_of(&rows), &rows)
 }
 
 /// Rows as one table; a table can hold no more list values than 32 bits count.

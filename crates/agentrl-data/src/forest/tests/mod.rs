@@ -3,6 +3,7 @@ mod machine;
 mod operations;
 mod programs;
 mod prompts;
+mod token_columns;
 
 use std::collections::BTreeMap;
 

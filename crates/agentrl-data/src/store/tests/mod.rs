@@ -9,6 +9,7 @@ mod memory;
 mod model;
 mod rollout_log;
 mod states;
+mod token_columns;
 mod writers;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use super::*;
 use crate::batch::{Batch, Level, NewDraws, Numbers};
 use crate::forest::{Finish, Forest, NewNode, StepOutcome};
 use crate::schema::Table;
+use crate::token_columns::TokenRows;
 use agentrl_compute::hash::hash_bytes;
 use arrow_array::RecordBatch;
 use memory::Memory;
@@ -66,7 +68,10 @@ fn grow(iteration: i64, seed: u64) -> Batch {
             forest.append(trajectory, NewNode::prompt(vec![1, 2, group as i32])).unwrap();
             let tokens: Vec<i32> = (0..=random.below(4)).map(|_| random.below(50) as i32).collect();
             let logprobs = tokens.iter().map(|&token| -0.01 * (1 + token) as f32).collect();
-            forest.append(trajectory, NewNode::action(tokens, logprobs)).unwrap();
+            // Of every other batch, rows of the prompt and of all tokens but the last.
+            let values = Numbers::U8((0..2 * tokens.len() + 4).map(|value| (seed as usize + value) as u8).collect());
+            let rows = (seed % 2 == 1).then(|| ("routes".to_owned(), TokenRows { begin: Some(0), width: 2, values }));
+            forest.append_with(trajectory, NewNode::action(tokens, logprobs), &rows.into_iter().collect()).unwrap();
             forest.step(trajectory, &StepOutcome::default()).unwrap();
             let finish =
                 Finish { reward: Some(random.below(2) as f32), success: Some(member == 1), ..Finish::default() };

@@ -1,0 +1,111 @@
+"""Token columns beside raw Arrow: 96 experts a token of 256 rollouts, from a batch, from a store and in packs.
+
+    python bench/wide_columns.py [--runs 20]
+
+Every line first compares the numbers. The peer is pyarrow on the same table, on a file of its own with the same rows,
+and its `take` of the rows of a pack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from common import Bench
+from numpy.typing import NDArray
+
+import agentrl_core as arl
+
+GROUPS, MEMBERS, PROMPT, ANSWER, WIDTH = 32, 8, 256, 256, 96
+
+
+def batch_of(seed: int) -> arl.Batch:
+    """Rollouts with rows for all tokens but the last of each."""
+    rng = np.random.default_rng(seed)
+    forest = arl.Forest()
+    for group in range(GROUPS):
+        forest.add_group(group, f"task {group}")
+        prompt = rng.integers(0, 50_000, PROMPT, np.int32)
+        for member in range(MEMBERS):
+            trajectory = forest.start(group, member)
+            forest.append(trajectory, prompt, kind="prompt")
+            rows = rng.integers(0, 128, (PROMPT + ANSWER - 1, WIDTH), np.uint8)
+            answer = rng.integers(0, 50_000, ANSWER, np.int32)
+            logprobs = -rng.random(ANSWER, np.float32)
+            forest.append(trajectory, answer, kind="action", logprobs=logprobs, columns={"routes": (0, rows)})
+            forest.finish(trajectory, reward=float(member % 2))
+    return forest.freeze()
+
+
+def flat(column: pa.ChunkedArray) -> NDArray[np.uint8]:
+    """Rows of an Arrow column of lists of lists of fixed size, 255 where there is none."""
+    rows = column.combine_chunks().flatten()
+    values: NDArray[np.uint8] = np.array(rows.values.to_numpy(zero_copy_only=False)).reshape(-1, WIDTH)
+    if rows.null_count:
+        values[np.asarray(rows.is_null())] = 255
+    return values
+
+
+def main() -> None:
+    """Run the bench."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20)
+    runs = parser.parse_args().runs
+    bench, batch = Bench("wide_columns"), batch_of(0)
+    table = pa.table(batch.nodes)
+    tokens = len(batch.column("token", "node_token"))
+    print(f"{tokens} tokens, {tokens * WIDTH / 1e6:.0f} MB of rows")
+    bench.against(
+        "column of a batch",
+        "pyarrow",
+        lambda: batch.column("routes", "node_token"),
+        lambda: flat(table["routes"]),
+        runs=runs,
+        goal=1.0,
+    )
+    plan = batch.plan(np.arange(batch.num_draws), 16_384)
+    values, lists = batch.column("routes", "node_token"), table["routes"].combine_chunks().flatten()
+    places = [plan.row_tokens(index) for index in range(len(plan))]
+    bench.against(
+        "rows of all packs",
+        "pyarrow take",
+        lambda: [values[plan.row_tokens(index)] for index in range(len(plan))],
+        lambda: [lists.take(pa.array(place)) for place in places],
+        runs=runs,
+        goal=1.0,
+        read=lambda parts: np.concatenate(
+            [part if isinstance(part, np.ndarray) else flat_rows(part) for part in parts]
+        ),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        with arl.Store.open(path / "run") as store:
+            batch = store.rebase(batch)
+            store.append(batch, iteration=0)
+            store.close_iteration(batch, {})
+        with pa.OSFile(str(path / "raw.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+
+        def stored() -> NDArray[np.uint8]:
+            with arl.Store.open(path / "run", read_only=True) as store:
+                column: NDArray[np.uint8] = store.batch(0).column("routes", "node_token")
+            return column
+
+        def raw() -> NDArray[np.uint8]:
+            return flat(pa.ipc.open_file(str(path / "raw.arrow")).read_all()["routes"])
+
+        bench.against("batch of a store", "pyarrow, one column", stored, raw, runs=runs, goal=0.25)
+    bench.write()
+
+
+def flat_rows(rows: pa.FixedSizeListArray) -> NDArray[np.uint8]:
+    """Rows that all have values."""
+    values: NDArray[np.uint8] = np.asarray(rows.flatten()).reshape(-1, WIDTH)
+    return values
+
+
+if __name__ == "__main__":
+    main()

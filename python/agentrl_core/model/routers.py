@@ -1,0 +1,96 @@
+"""Routers of mixture-of-experts models: which modules they are, the experts that they choose, and their weights."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agentrl_core.exceptions import UnsupportedError
+
+
+def routers_of(model: nn.Module) -> list[Any]:
+    """Return the routers of a causal model of Hugging Face in the order of its layers; empty without any."""
+    names = ("TopKRouter", "TopkRouter")
+    return [module for module in model.modules() if type(module).__name__.endswith(names)]
+
+
+def expert_weights(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
+    """Return the weights that a router gives to some experts of each token, from its logits; gradients flow.
+
+    Softmax routers (Qwen3-MoE, OLMoE, Mixtral) and sigmoid routers (DeepSeek V3) are known.
+
+    Args:
+        router: the module.
+        logits: `[n, experts]`, its first output.
+        experts: `int64[n, k]`.
+    """
+    normalises = getattr(router, "norm_topk_prob", True)
+    if hasattr(router, "e_score_correction_bias"):
+        weights = logits.sigmoid().gather(1, experts)
+        if normalises:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        return weights * router.routed_scaling_factor
+    weights = torch.softmax(logits.float(), dim=-1).gather(1, experts)
+    return weights / weights.sum(dim=-1, keepdim=True) if normalises else weights
+
+
+class RouteTrace:
+    """The experts that a model's routers choose in its forwards.
+
+    Args:
+        model: a causal model with routers.
+
+    Raises:
+        UnsupportedError: it has none that are known.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._routers = routers_of(model)
+        if not self._routers:
+            raise UnsupportedError(
+                f"routed_experts: {type(model).__name__} has no router of experts that is known; leave the option out"
+            )
+        self._dtype = torch.uint8 if max(router.num_experts for router in self._routers) <= 256 else torch.int16
+
+    @contextmanager
+    def forward(self) -> Iterator[list[Tensor]]:
+        """Trace one forward in this thread: `int64[tokens, k]` of each router in turn."""
+        thread, found = threading.get_ident(), list[Tensor]()
+
+        def keep(_router: nn.Module, _arguments: object, output: tuple[Tensor, Tensor, Tensor]) -> None:
+            if threading.get_ident() == thread:
+                found.append(output[2])
+
+        handles = [router.register_forward_hook(keep) for router in self._routers]
+        try:
+            yield found
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def layer(self, found: list[Tensor], rows: int) -> tuple[Tensor, Tensor]:
+        """Return traced experts as keys and values of one more layer of a cache.
+
+        Args:
+            found: what `forward` traced, `int64[rows * tokens, k]` each.
+            rows: rows of the forward.
+
+        Returns:
+            `[rows, 1, tokens, layers * k]`, of uint8 or int16, and `[rows, 1, tokens, 0]`.
+
+        Raises:
+            UnsupportedError: not every router was called once.
+        """
+        if len(found) != len(self._routers):
+            raise UnsupportedError(
+                f"routed_experts: {len(found)} of {len(self._routers)} routers were called in a forward (torch.compile "
+                "leaves hooks out); give the engine the model uncompiled, or leave the option out"
+            )
+        experts = torch.cat(found, dim=1).to(self._dtype)
+        experts = experts.view(rows, 1, -1, experts.shape[1])
+        return experts, experts[..., :0]

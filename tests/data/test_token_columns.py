@@ -1,0 +1,132 @@
+"""Token columns from the forest to the store, Polars and packs, against plain lists."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from golden_wide import top_ids
+
+import agentrl_core as arl
+from agentrl_core.exceptions import AgentRLError, InvalidInputError
+
+V3 = Path(__file__).parent / "v3"
+
+
+def recorded(iteration: int, dtype: Any = np.uint16, width: int = 3) -> tuple[arl.Batch, dict[int, list[float]]]:
+    """Two branches with rows for all tokens but the last ones; the rows by token."""
+    forest = arl.Forest(iteration=iteration)
+    forest.add_group(0, f"task {iteration}")
+    trunk = forest.start(0, member=0)
+    forest.append(trunk, [1, 2], kind="prompt")
+    first = (np.arange(4 * width).reshape(4, width) + iteration).astype(dtype)
+    node = forest.append(trunk, [3, 4, 5], kind="action", logprobs=[-0.5] * 3, columns={"routes": (0, first)})
+    branch = forest.fork(trunk, node=node, end=2)
+    more = (np.arange(5 * width).reshape(5, width) + 100).astype(dtype)
+    forest.append(branch, [6, 7], kind="action", logprobs=[-0.5] * 2, columns={"routes": (0, more)})
+    for trajectory in (trunk, branch):
+        forest.finish(trajectory, reward=1.0)
+    rows = {token: first[token - 1].tolist() for token in (1, 2, 3, 4)}
+    return forest.freeze(), {**rows, 6: more[4].tolist()}
+
+
+def rows_of(batch: arl.Batch, level: Any = "node_token") -> dict[int, list[float]]:
+    """The rows by token, of tokens that have one."""
+    known = batch.column("routes.known", level) != 0
+    return dict(
+        zip(
+            batch.column("token", level)[known].tolist(),
+            batch.column("routes", level)[known].tolist(),
+            strict=True,
+        )
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.float32])
+def test_rows_are_those_of_their_tokens(dtype: Any) -> None:
+    batch, expected = recorded(0, dtype)
+    assert rows_of(batch) == expected
+    assert rows_of(batch, "token") == {token: row for token, row in expected.items() if token > 2}
+    values = batch.column("routes", "node_token")
+    assert values.dtype == dtype
+    missing = values[batch.column("routes.known", "node_token") == 0]
+    wanted = {np.uint8: 255, np.uint16: 65535, np.int32: -1, np.float32: np.nan}[dtype]
+    np.testing.assert_array_equal(missing, np.full((2, 3), wanted, dtype))
+    for layout in ("sequence", "tree"):
+        plan = batch.plan([0, 1], 100, layout=layout)
+        for index, pack in enumerate(plan):
+            stored = plan.row_tokens(index)
+            assert batch.column("token", "node_token")[stored].tolist() == pack.input_ids.tolist()
+            assert values[stored].tolist() == [expected[token] for token in pack.input_ids.tolist()]
+
+
+def test_a_store_keeps_them_and_polars_reads_arrays(tmp_path: Path) -> None:
+    batches = []
+    with arl.Store.open(tmp_path) as store:
+        for iteration in range(3):
+            batch = store.rebase(recorded(iteration)[0])
+            store.append(batch, iteration=iteration)
+            store.close_iteration(batch, {})
+            batches.append(batch)
+        with pytest.raises(InvalidInputError, match=r"uint16 of width 3 .* and uint8 of width 3"):
+            store.append(store.rebase(recorded(3, np.uint8)[0]), iteration=3)
+        store.compact()
+    with arl.Store.open(tmp_path, read_only=True) as store:
+        assert store.verify() == []
+        for iteration, batch in enumerate(batches):
+            assert rows_of(store.batch(iteration)) == rows_of(batch) == recorded(iteration)[1]
+    rows = pl.scan_ipc(tmp_path / "nodes" / "*.arrow").select("tokens", "routes").collect()
+    assert rows.schema["routes"] == pl.List(pl.Array(pl.UInt16, 3))
+    exploded = rows.drop_nulls().explode("tokens", "routes").drop_nulls()
+    assert exploded.height == 3 * 5
+    pickled = arl.Batch.concat([batches[0], recorded(9)[0]])
+    assert len(rows_of(pickled)) == 5
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.zeros((2, 2), np.float64), "another dtype than token columns"),
+        (np.zeros((2, 2), np.int64), "another dtype than token columns"),
+        (np.zeros(2, np.uint8), r"give an array of shape \[tokens, width\]"),
+        (np.zeros((3, 2), np.uint8), "3 rows for 2 tokens"),
+        ((1, np.zeros((2, 2), np.uint8)), "2 rows from position 1 on, but the path has 2 tokens"),
+        ((-1, np.zeros((2, 2), np.uint8)), "the position of columns"),
+        ([[1, 2], [3, 4]], r"columns\[\"routes\"\] is list"),
+        (np.zeros((2, 0), np.uint8), "a width of at least 1"),
+    ],
+)
+def test_rows_that_do_not_fit_are_one_error(rows: Any, message: str) -> None:
+    forest = arl.Forest()
+    forest.add_group(0, "task")
+    trajectory = forest.start(0, 0)
+    with pytest.raises(AgentRLError, match=message):
+        forest.append(trajectory, [1, 2], kind="prompt", columns={"routes": rows})
+    assert forest.tokens(trajectory).tolist() == []
+
+
+def test_the_store_of_format_v3_is_read_and_goes_on(tmp_path: Path) -> None:
+    shutil.copytree(V3, tmp_path / "run")
+    with arl.Store.open(tmp_path / "run") as store:
+        assert store.iteration == 2
+        before = [store.batch(iteration) for iteration in range(2)]
+        for iteration, batch in enumerate(before):
+            expected = top_ids(iteration, batch)
+            np.testing.assert_array_equal(batch.column("teacher_top_ids", "node_token"), expected)
+            assert not batch.has("routes", "node_token")
+        batch = store.rebase(recorded(2)[0])
+        store.append(batch, iteration=2)
+        store.close_iteration(batch, {})
+        store.compact()
+    with arl.Store.open(tmp_path / "run", read_only=True) as store:
+        assert store.verify() == []
+        assert rows_of(store.batch(2)) == recorded(2)[1]
+        for iteration, batch in enumerate(before):
+            again = store.batch(iteration)
+            assert pl.DataFrame(again.nodes).equals(pl.DataFrame(batch.nodes), null_equal=True)
+        both = store.trajectory_batch([0, 4])
+        assert rows_of(both) == {token: row for token, row in recorded(2)[1].items() if token != 6}

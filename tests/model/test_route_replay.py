@@ -1,0 +1,163 @@
+"""Recorded experts given to the routers of a model in training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_moe import EXPERTS, TOP, VOCABULARY, chosen_experts, routers, tiny_moe
+
+import agentrl_core as arl
+from agentrl_core import recipes
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+
+FAMILIES = ["qwen3_moe", "olmoe", "mixtral", "deepseek_v3"]
+PROMPT = [3, 1, 4, 1, 5]
+ANSWERS = ([9, 2, 6, 5, 3], [9, 2, 7, 1])
+
+
+def rolled_out(experts: Any, *, missing: int = 0) -> arl.Batch:
+    """Two rollouts; `experts(tokens)` are recorded of what was read, but of the first `missing` tokens."""
+    forest = arl.Forest()
+    forest.add_group(0, "task")
+    for member, answer in enumerate(ANSWERS):
+        trajectory = forest.start(0, member)
+        forest.append(trajectory, PROMPT, kind="prompt")
+        rows = experts(np.array([*PROMPT, *answer[:-1]], np.int32)).astype(np.uint8)[missing:]
+        columns = {"routed_experts": (missing, rows)}
+        logprobs = [-0.5] * len(answer)
+        forest.append(trajectory, answer, kind="action", logprobs=logprobs, columns=columns)
+        forest.finish(trajectory, reward=float(member))
+    return recipes.GRPO.credit(forest.freeze())
+
+
+def gradients(model: Any, batch: arl.Batch, layout: Any, *, replay: bool) -> tuple[np.ndarray, list[torch.Tensor], Any]:
+    """Log-probs by token, gradients of their sum, and metrics of one step."""
+    model.zero_grad()
+    updates = recipes.GRPO.updates(batch)
+    (update,) = updates
+    logprobs = np.zeros(len(batch.column("token", "token")), np.float32)
+    for pack in update.pack(max_tokens=64, layout=layout, model=model, replay_routes=replay):
+        output = pack.run(model)
+        pack.to_tokens(output.logprob, logprobs)
+        update.loss(output, pack)
+        (output.logprob * pack.pair_offsets.diff()).sum().backward()
+    return logprobs, [p.grad.clone() for p in model.parameters() if p.grad is not None], updates.metrics
+
+
+@pytest.mark.parametrize("layout", ["tree", "sequence", "padded"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_routers_own_choice_changes_nothing(family: str, layout: str) -> None:
+    model: Any = tiny_moe(family)
+
+    def experts(tokens: Any) -> Any:
+        found: list[torch.Tensor] = []
+        handles = [r.register_forward_hook(lambda _, __, made: found.append(made[2])) for r in routers(model)]
+        with torch.no_grad():
+            model(torch.from_numpy(tokens.astype(np.int64))[None])
+        for handle in handles:
+            handle.remove()
+        return torch.cat(found, dim=1).numpy()
+
+    batch = rolled_out(experts)
+    plain, without, _ = gradients(model, batch, layout, replay=False)
+    replayed, with_routes, metrics = gradients(model, batch, layout, replay=True)
+    np.testing.assert_array_equal(replayed, plain)
+    # Padded rows add up in another order where experts are gathered instead of sorted.
+    tolerance = {"rtol": 1e-3, "atol": 1e-7} if layout == "padded" else {"rtol": 0, "atol": 0}
+    for one, other in zip(with_routes, without, strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+    assert metrics["routed_tokens"] == 1.0
+
+
+def by_hand(model: Any, tokens: list[int], experts: Any) -> torch.Tensor:
+    """Log-probs of a sequence whose tokens go to given experts, weighted by softmax of all logits over the chosen."""
+    blocks = [layer.mlp for layer in model.base_model.layers]
+    owns = [block.forward for block in blocks]
+    for place, block in enumerate(blocks):
+        rows = torch.from_numpy(experts[:, TOP * place : TOP * (place + 1)].astype(np.int64))
+
+        def forward(states: torch.Tensor, block: Any = block, rows: torch.Tensor = rows) -> torch.Tensor:
+            out = torch.zeros_like(states[0])
+            for token, state in enumerate(states[0]):
+                p = torch.softmax(state @ block.gate.weight.T, -1)[rows[token]]
+                p = p / p.sum() if getattr(block.gate, "norm_topk_prob", True) else p
+                for weight, expert in zip(p, rows[token], strict=True):
+                    gate, up = (block.experts.gate_up_proj[expert] @ state).chunk(2)
+                    out[token] += weight * (block.experts.down_proj[expert] @ (block.experts.act_fn(gate) * up))
+            return out[None]
+
+        block.forward = forward
+    logits = model(torch.tensor([tokens[:-1]])).logits[0]
+    for block, own in zip(blocks, owns, strict=True):
+        block.forward = own
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("layout", ["tree", "sequence", "padded"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "olmoe", "mixtral"])
+def test_tokens_go_to_the_recorded_experts(family: str, layout: str) -> None:
+    model: Any = tiny_moe(family)
+
+    def others(tokens: Any) -> Any:  # the same for equal beginnings, and none of the router's
+        own = chosen_experts(model, tokens).reshape(len(tokens), -1, TOP)
+        return ((own.max(axis=2, keepdims=True) + 1 + np.arange(TOP)) % EXPERTS).reshape(len(tokens), -1)
+
+    batch = rolled_out(others)
+    found, made, _ = gradients(model, batch, layout, replay=True)
+    plain, _, _ = gradients(model, batch, layout, replay=False)
+    logprobs = [
+        by_hand(model, [*PROMPT, *answer], others(np.array([*PROMPT, *answer[:-1]], np.int32)))[len(PROMPT) - 1 :]
+        for answer in ANSWERS
+    ]
+    expected = torch.cat(logprobs).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert np.abs(plain - expected).max() > 1e-3
+    # Gradients flow through the weights of the experts.
+    model.zero_grad()
+    torch.cat(logprobs).sum().backward()
+    wanted = [p.grad for p in model.parameters() if p.grad is not None]
+    for one, other in zip(made, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-5)
+
+
+def test_tokens_without_a_record_are_routed_by_the_model_and_counted() -> None:
+    model: Any = tiny_moe("qwen3_moe")
+    others = lambda tokens: np.tile(np.arange(2 * TOP) % EXPERTS, (len(tokens), 1))  # noqa: E731
+    batch = rolled_out(others, missing=len(PROMPT) + 1)
+    assert batch.column("routed_experts.known", "node_token").sum() == sum(len(answer) - 2 for answer in ANSWERS)
+    _, _, metrics = gradients(model, batch, "sequence", replay=True)
+    trained = sum(map(len, ANSWERS))
+    assert metrics["routed_tokens"] == pytest.approx(sum(len(answer) - 2 for answer in ANSWERS) / trained)
+    mixed = lambda tokens: np.where(  # noqa: E731
+        np.arange(len(tokens))[:, None] <= len(PROMPT), chosen_experts(model, tokens), others(tokens)
+    )
+    # Of the second layer the router's choice follows from the first, which is the model's own up to there.
+    found, _, _ = gradients(model, batch, "sequence", replay=True)
+    wanted, _, _ = gradients(model, rolled_out(mixed), "sequence", replay=True)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_what_cannot_be_replayed_is_refused() -> None:
+    model: Any = tiny_moe("qwen3_moe")
+    batch = rolled_out(lambda tokens: chosen_experts(model, tokens))
+    (update,) = recipes.GRPO.updates(batch)
+    (pack,) = update.pack(max_tokens=64, layout="sequence", replay_routes=True)
+    with pytest.raises(InvalidInputError, match="the pack has 4 experts a token"):
+        pack.run(tiny_moe("deepseek_v3"))  # one of its layers is dense
+    model.train()
+    model.gradient_checkpointing_enable()
+    with pytest.raises(UnsupportedError, match="recomputes its layers"):
+        pack.run(model)
+    forest = arl.Forest()
+    forest.add_group(0, "task")
+    for member in range(2):
+        trajectory = forest.start(0, member)
+        forest.append(trajectory, PROMPT, kind="prompt")
+        forest.append(trajectory, [VOCABULARY - 1, member], kind="action", logprobs=[-0.5, -0.5])
+        forest.finish(trajectory, reward=float(member))
+    (update,) = recipes.GRPO.updates(recipes.GRPO.credit(forest.freeze()))
+    with pytest.raises(InvalidInputError, match="no rollout of the batch recorded 'routed_experts'"):
+        update.pack(max_tokens=64, replay_routes=True)
