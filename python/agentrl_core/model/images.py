@@ -1,0 +1,242 @@
+"""Images of a vision-language model: pixels by its processor, features once per image, arguments of its forward."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from agentrl_core.env.image import Image
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
+from agentrl_core.model.architecture import causal_model_of, device_of, head_of
+
+if TYPE_CHECKING:
+    from transformers import ProcessorMixin
+
+_OF_TEXT = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+_PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index", "audio_token_id")
+
+
+class ImageInputs:
+    """Inputs of a vision model for single images, made by its processor and kept by their SHA-256.
+
+    Args:
+        processor: the processor of the model, such as what `AutoProcessor.from_pretrained` returns.
+        most_bytes: most bytes of inputs that are kept; the ones used least recently are dropped.
+
+    Raises:
+        InvalidInputError: `processor` takes no images, or `most_bytes` is negative.
+    """
+
+    def __init__(self, processor: ProcessorMixin, *, most_bytes: int = 2**28) -> None:
+        given: Any = processor
+        if not hasattr(given, "image_processor") or not hasattr(given, "tokenizer"):
+            raise InvalidInputError(
+                f"processor is {type(processor).__name__}, which takes no images; give the model's processor, such as "
+                "AutoProcessor.from_pretrained(name)"
+            )
+        if most_bytes < 0:
+            raise InvalidInputError(f"most_bytes is {most_bytes}; give a number of bytes of at least 0")
+        self.processor = given
+        # Gemma 3 writes one token for an image, which its processor replaces by others.
+        self._text = str(getattr(given, "boi_token", None) or getattr(given, "image_token", "<image>"))
+        self._most, self._bytes = most_bytes, 0
+        self._known: OrderedDict[bytes, dict[str, Tensor]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, image: bytes | Image) -> Mapping[str, Tensor]:
+        """Return the model's inputs for one image by name, such as `pixel_values` and `image_grid_thw`, on the CPU.
+
+        Raises:
+            InvalidInputError: the bytes are not a picture.
+        """
+        image = image if isinstance(image, Image) else Image(image)
+        with self._lock:
+            found = self._known.get(image.sha256)
+            if found is not None:
+                self._known.move_to_end(image.sha256)
+                return found
+        made = self._made(image)
+        size = sum(each.nbytes for each in made.values())
+        with self._lock:
+            if image.sha256 not in self._known:
+                self._known[image.sha256] = made
+                self._bytes += size
+            while self._bytes > self._most:
+                self._bytes -= sum(each.nbytes for each in self._known.popitem(last=False)[1].values())
+        return made
+
+    def _made(self, image: Image) -> dict[str, Tensor]:
+        try:
+            from PIL import Image as Picture
+        except ImportError as error:
+            raise MissingDependencyError("images for a processor need Pillow: pip install pillow") from error
+        try:
+            picture = Picture.open(io.BytesIO(image.content)).convert("RGB")
+        except OSError as error:
+            raise InvalidInputError(
+                f"image {image.sha256.hex()[:16]} cannot be read ({error}); give a PNG or JPEG"
+            ) from error
+        made = self.processor(text=[self._text], images=[[picture]], return_tensors="pt", add_special_tokens=False)
+        return {name: value for name, value in made.items() if isinstance(value, Tensor) and name not in _OF_TEXT}
+
+
+def takes_images(model: nn.Module) -> bool:
+    """Return whether a model, bare or wrapped, takes features of images in its forward."""
+    return _takes(causal_model_of(model))
+
+
+def _takes(inner: nn.Module) -> bool:
+    return hasattr(inner, "get_image_features") and "mm_encoder_outputs" in _parameters(type(inner).forward)
+
+
+def placeholder_ids(model: nn.Module) -> tuple[int, ...]:
+    """Return the tokens whose places features of images, videos and sounds take; they have probability 0.
+
+    A model that takes no images has none.
+    """
+    inner = causal_model_of(model)
+    if not _takes(inner):
+        return ()
+    config, count = cast("Any", inner).config, len(cast("Any", head_of(inner)).weight)
+    ids = {getattr(config, name, None) for name in _PLACEHOLDERS}
+    return tuple(sorted(each for each in ids if isinstance(each, int) and 0 <= each < count))
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFeatures:
+    """Features of distinct images, with gradient.
+
+    Attributes:
+        pooled: `[n, hidden]` or `[tiles, n, hidden]` of each image: one row for each of its placeholder tokens.
+        deepstack: the same for each layer that the model adds features to.
+        grids: `int64[1, 3]` of each image; None: the model has no positions on a grid.
+        kind: the class of the vision tower's output.
+        in_parts: whether the model takes the images' features one by one.
+    """
+
+    pooled: tuple[Tensor, ...]
+    deepstack: tuple[tuple[Tensor, ...], ...]
+    grids: tuple[Tensor, ...] | None
+    kind: type[Any]
+    in_parts: bool
+
+    def tokens(self, image: int) -> int:
+        """Return the number of placeholder tokens of an image."""
+        return self.pooled[image].shape[:-1].numel()
+
+
+def features(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]]) -> ImageFeatures:
+    """Return the features of distinct images, with one call of the vision tower for images of equal shapes.
+
+    Args:
+        model: a model that `takes_images`. Call it inside the call of its wrappers.
+        inputs: of each image, by `ImageInputs.of`; at least one.
+
+    Raises:
+        UnsupportedError: the features cannot be assigned to the images.
+    """
+    inner: Any = causal_model_of(model)
+    device, names = device_of(inner), _parameters(inner.get_image_features)
+    given = [_tiles({name: value for name, value in each.items() if name in names}) for each in inputs]
+    groups: dict[object, list[int]] = {}
+    for place, each in enumerate(given):
+        groups.setdefault(tuple((name, value.shape[1:]) for name, value in each.items()), []).append(place)
+    pooled: list[Tensor] = [torch.empty(0)] * len(inputs)
+    layers: list[list[Tensor]] = []
+    for members in groups.values():
+        joined = {name: torch.cat([given[each][name] for each in members]).to(device) for name in given[members[0]]}
+        output = inner.get_image_features(**joined, return_dict=True)
+        in_parts = not isinstance(output.pooler_output, Tensor)
+        sizes = [len(given[each]["pixel_values"]) for each in members]
+        deepstack = getattr(output, "deepstack_features", None) or ()
+        layers = layers or [[torch.empty(0)] * len(inputs) for _ in deepstack]
+        for target, found in zip([pooled, *layers], [output.pooler_output, *deepstack], strict=True):
+            for place, rows in zip(members, _by_image(inner, found, sizes), strict=True):
+                target[place] = rows
+    grids = None
+    if "image_grid_thw" in _parameters(type(inner).forward):
+        grids = tuple(each["image_grid_thw"].to(device) for each in given)
+    return ImageFeatures(tuple(pooled), tuple(map(tuple, layers)), grids, type(output), in_parts)
+
+
+def arguments(
+    model: nn.Module, found: ImageFeatures | None, ids: Tensor, real: Tensor, images_of_row: Sequence[Sequence[int]]
+) -> dict[str, Any]:
+    """Return what the model's forward needs for rows with images, beside `input_ids` and `attention_mask`.
+
+    Args:
+        model: a model that `takes_images`.
+        found: features of the images; None: no row has any.
+        ids: `int64[B, L]`.
+        real: `bool[B, L]`, False for padding.
+        images_of_row: indices of each row's images in `found`, in the order of their placeholders.
+
+    Raises:
+        InvalidInputError: a row has another number of placeholder tokens than features.
+    """
+    inner: Any = causal_model_of(model)
+    shows = (ids == image_token(inner)) & real
+    counts = [sum(found.tokens(each) for each in row) if found else 0 for row in images_of_row]
+    for row, (tokens, rows) in enumerate(zip(shows.sum(dim=1).tolist(), counts, strict=True)):
+        if tokens != rows:
+            raise InvalidInputError(
+                f"row {row} has {tokens} image tokens, but {type(inner).__name__} makes {rows} features of its "
+                f"{len(images_of_row[row])} images; sample and train with one processor, with equal image sizes"
+            )
+    order = [each for row in images_of_row for each in row]
+    if found is None or not order:
+        return {}
+    names, made = _parameters(type(inner).forward), {}
+    for name in ("mm_token_type_ids", "token_type_ids"):
+        if name in names:
+            made[name] = shows.to(torch.int64)
+    if found.grids is not None:
+        made["image_grid_thw"] = torch.cat([found.grids[each] for each in order])
+    pooled = tuple(found.pooled[each] for each in order)
+    output = {"pooler_output": pooled if found.in_parts else torch.cat(pooled)}
+    if found.deepstack:
+        output["deepstack_features"] = [tuple(layer[each] for each in order) for layer in found.deepstack]
+    return {**made, "mm_encoder_outputs": {"image": found.kind(**output)}}
+
+
+def image_token(inner: nn.Module) -> int:
+    """Return the token whose places features of images take."""
+    config = cast("Any", inner).config
+    return int(config.image_token_id if hasattr(config, "image_token_id") else config.image_token_index)
+
+
+def _tiles(given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs of one image with its tiles in the first dimension, if the model takes tiles of several images."""
+    if given["pixel_values"].dim() == 5 and "image_sizes" not in given:
+        return {name: value.transpose(0, 1) if name.startswith("pixel_") else value for name, value in given.items()}
+    return given
+
+
+def _by_image(inner: nn.Module, found: Any, sizes: Sequence[int]) -> list[Tensor]:
+    """The features of each image."""
+    if not isinstance(found, Tensor):
+        parts = list(found)
+    else:
+        parts = list(found.split(list(sizes))) if len(found) == sum(sizes) else []
+    if len(parts) != len(sizes):
+        raise UnsupportedError(
+            f"model: {type(inner).__name__} makes features of shape {_shape(found)} of {len(sizes)} images, which "
+            "cannot be assigned to them; use a model of docs/models.md that takes images"
+        )
+    return parts
+
+
+def _shape(found: Any) -> object:
+    return tuple(found.shape) if isinstance(found, Tensor) else [tuple(each.shape) for each in found]
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
+    return inspect.signature(function).parameters
