@@ -43,7 +43,9 @@ def record(path: Path, *, train: int, held_out: int) -> None:
         text, screenshot = episode.observation["content"]  # type: ignore[index, call-overload]
         boxes = {name: [int(edge) for edge in box] for name, *box in _BUTTON.findall(text)}
         picture = Image.open(io.BytesIO(screenshot.content)).convert("RGB")
-        picture = picture.crop((_LEFT, _TOP, _LEFT + _PAGE, _TOP + _PAGE)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        picture = picture.crop((_LEFT, _TOP, _LEFT + _PAGE, _TOP + _PAGE)).resize(
+            (SIDE, SIDE), Image.Resampling.BILINEAR
+        )
         columns["seed"].append(task.payload["seed"])  # type: ignore[call-overload, index]
         columns["screen"].append(np.asarray(picture))
         columns["boxes"].append([boxes["ONE"], boxes["TWO"]])
@@ -77,7 +79,7 @@ class RecordedScreens:
         centres = (np.arange(CELLS) + 0.5) * _PAGE / CELLS
         x, y = (centres + _LEFT)[None, :, None], (centres + _TOP)[None, None, :]
         left, top, right, bottom = (self.boxes[:, :, edge, None, None] for edge in range(4))
-        # [screen, button, column, row]
+        # Axes: screen, button, column, row.
         inside = (left <= x[:, None]) & (x[:, None] < right) & (top <= y[:, None]) & (y[:, None] < bottom)
         self.hits = inside[:, 0] & ~inside[:, 1]
 

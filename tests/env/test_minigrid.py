@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-
 from PIL import Image as Picture
 
 from agentrl_core import env

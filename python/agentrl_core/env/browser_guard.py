@@ -30,13 +30,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def _children() -> dict[int, list[int]]:
     """Processes of this machine by their parent."""
     found: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
             try:
-                after_name = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+                after_name = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
             except OSError:  # it ended meanwhile
                 continue
-            found.setdefault(int(after_name.split()[1]), []).append(int(name))
+            found.setdefault(int(after_name.split()[1]), []).append(int(folder.name))
     return found
 
 

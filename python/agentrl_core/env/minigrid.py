@@ -21,8 +21,10 @@ class MiniGrid(Gymnasium):
     """Grid worlds of the package `minigrid` (MiniGrid and BabyAI), as text or as images.
 
     The first observation has the mission and the actions, and each one the view of the seven by seven cells ahead. As
-    text it has each object by its place ("a red ball 2 ahead, 1 left"), the nearest wall straight ahead, and the carried
-    object; as an image (a PNG, 8 x 8 pixels a cell) the agent looks up from the middle of the last row. Success is a positive reward at the end, as defined by the package (1 for the mission done at once, less for later).
+    text it names each object with its place ("a red ball 2 ahead, 1 left"), the nearest wall straight ahead, and the
+    carried object. As an image it is a PNG of 8 x 8 pixels a cell, in which the agent looks up from the middle of the
+    last row. Success is a positive reward at the end, as defined by the package (1 for the mission done at once, less
+    for later).
 
     Args:
         game: name of a registered environment, such as `BabyAI-GoToRedBall-v0` or `MiniGrid-DoorKey-5x5-v0`.

@@ -32,7 +32,8 @@ return [core.getUtterance(), core.getDOMInfo(), WOB_DONE_GLOBAL, WOB_RAW_REWARD_
 """
 _START = f"""
 document.head.insertAdjacentHTML('beforeend',
-  '<style>* {{ caret-color: transparent !important; transition: none !important; animation: none !important }}</style>');
+  '<style>* {{ caret-color: transparent !important; ' +
+  'transition: none !important; animation: none !important }}</style>');
 if (window.jQuery) jQuery.fx.off = true;
 core.EPISODE_MAX_TIME = 2147483647;
 core.endEpisode(0);
@@ -51,20 +52,18 @@ _AWAY = (400, 300)
 _READY_LOOKS = 50
 _READY_SECONDS = 0.05
 _LONGEST_FACT = 200
-_KEYS = ("Backspace", "Tab", "Enter", "Escape", "Space", "Delete", "Home", "End", "PageUp", "PageDown") + (
-    "ArrowLeft",
-    "ArrowUp",
-    "ArrowRight",
-    "ArrowDown",
-)
+_KEYS = (
+    "Backspace", "Tab", "Enter", "Escape", "Space", "Delete", "Home", "End", "PageUp", "PageDown",
+    "ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown",
+)  # fmt: skip
 _HELD = ("Control", "Shift", "Alt")
 
 
 class MiniWoB:
     """The tasks of MiniWoB++ (package `miniwob`) in a headless Chromium, with text actions.
 
-    A task is a page and a seed: equal seeds give equal pages. The first observation has the instruction and the forms of
-    an action; each one shows the page: a PNG of 160 x 210 pixels, its elements as text, or both.
+    A task is a page and a seed: equal seeds give equal pages. The first observation has the instruction and the forms
+    of an action; each one shows the page: a PNG of 160 x 210 pixels, its elements as text, or both.
 
     An action stands alone or in `<action>…</action>`:
 
@@ -73,14 +72,14 @@ class MiniWoB:
     - `type("text")`, into the element with the focus; `key("Enter")`, also `key("Control+a")`;
     - `scroll(x, y, down)` or `scroll(element, down)`, by pixels.
 
-    A text in no such form is answered with the forms and flagged `StepFlag.FORMAT_ERROR`; an action that is not possible
-    on this page (no such element, a point outside) with the reason, flagged `StepFlag.TOOL_ERROR`. Both cost a turn. The
-    reward at the end is the page's own from -1 to 1, without its discount for time; success is a positive one. Pages
-    have no limit of time.
+    A text in no such form is answered with the forms and flagged `StepFlag.FORMAT_ERROR`. An action that is not
+    possible on this page (no such element, a point outside) is answered with the reason and flagged
+    `StepFlag.TOOL_ERROR`. Both cost a turn. The reward at the end is the page's own from -1 to 1, without its discount
+    for time; success is a positive one. Pages have no limit of time.
 
-    Facts: those of actions on a screen (`points`, `command`, `click_x`, `matched`, `box_x1`, `target_x1`, `image_width`,
-    `reward.format`, ...). The target is the only element whose text the instruction names, else the only button, link or
-    field of the page; facts about it are missing if there is no such element.
+    Facts: those of actions on a screen (`points`, `command`, `click_x`, `matched`, `box_x1`, `target_x1`,
+    `image_width`, `reward.format`, ...). The target is the only element whose text the instruction names, else the only
+    button, link or field of the page; facts about it are missing if there is no such element.
 
     Each running episode has a browser (about 300 MB and a second to start), which later episodes reuse; limit them with
     `Collector(concurrency=)`. A browser that fails or does not answer in time is ended, its episode fails, and the next
@@ -230,7 +229,9 @@ class MiniWoBPage:
     def look(self, script: str = _LOOK, *arguments: str) -> None:
         """Read the page."""
         self.instruction, self.elements, self.done, reward, self._ready = self.browser.run(script, *arguments)
-        self.instruction = str(self.instruction["utterance"] if isinstance(self.instruction, dict) else self.instruction)
+        self.instruction = str(
+            self.instruction["utterance"] if isinstance(self.instruction, dict) else self.instruction
+        )
         self.reward = float(reward) if self.done else 0.0
 
     def screenshot(self) -> Image:

@@ -26,8 +26,8 @@ def elements(page: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[int, Map
 def page_text(page: Mapping[str, Any]) -> str:
     """Return the elements of a page that have a text, a value, or a name, a line each.
 
-    A line has the number of the element, its kind, its name, its text, its value and its box (left, top, right, bottom);
-    text between elements has no number.
+    A line has the number of the element, its kind, its name, its text, its value and its box (left, top, right,
+    bottom). Text between elements has no number.
 
     Example:
         >>> from agentrl_core.env.page_elements import page_text

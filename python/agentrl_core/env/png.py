@@ -10,7 +10,7 @@ import numpy as np
 
 
 def encode_png(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
-    """Return a PNG.
+    r"""Return a PNG.
 
     Args:
         pixels: uint8 of shape [height, width, 3], red, green and blue.
@@ -19,7 +19,7 @@ def encode_png(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
         >>> import numpy as np
         >>> from agentrl_core.env.png import encode_png
         >>> encode_png(np.zeros((2, 3, 3), np.uint8))[:8]
-        b'\\x89PNG\\r\\n\\x1a\\n'
+        b'\x89PNG\r\n\x1a\n'
     """
     height, width, _ = pixels.shape
     rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row begins with the number of its filter: none

@@ -40,7 +40,7 @@ _COUNTS = {"click": (1, 2, 4), "scroll": (2, 3)}
 
 
 def parse_action(action: str) -> ScreenAction | None:
-    """Read the action of a text: what stands between its last `<action>` and `</action>`, else the whole text.
+    r"""Read the action of a text: what stands between its last `<action>` and `</action>`, else the whole text.
 
     Returns:
         the action, or None if the text is not in one of the forms of `LEGEND`.
@@ -49,7 +49,7 @@ def parse_action(action: str) -> ScreenAction | None:
         >>> from agentrl_core.env.screen_action import parse_action
         >>> parse_action("I click. <action>click(30, 44)</action>")
         ScreenAction(kind='click', numbers=(30.0, 44.0), text='')
-        >>> parse_action('type("say \\\\"hello\\\\"")').text
+        >>> parse_action('type("say \\"hello\\"")').text
         'say "hello"'
         >>> parse_action("press the button") is None
         True
