@@ -87,7 +87,7 @@ impl Batch {
     }
 
     fn blob<'py>(&self, py: Python<'py>, sha256: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-        held(|| self.0.blob(&blob_hash(sha256)?)).map(|content| PyBytes::new(py, content))
+        held(|| self.0.blob(&blob_hash(sha256)?)).map(|content| PyBytes::new(py, &content))
     }
 
     /// Names and kinds of the facts of a level.

@@ -7,7 +7,7 @@ use agentrl_data::batch::{self, PackArrays, TokenCredit};
 use numpy::{Element, PyArray1, PyArrayMethods as _, PyReadonlyArray1, PyReadwriteArray1, PyUntypedArrayMethods as _};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyDict};
+use pyo3::types::{PyAny, PyBytes, PyDict};
 
 use crate::arrays::{Whole, slice};
 use crate::compute::Floats;
@@ -40,6 +40,18 @@ impl Plan {
             Some(place) => self.pack(py, place, None, None, None, None, None),
             None => Err(PyIndexError::new_err(format!("pack {index} does not exist; the plan has {count}"))),
         }
+    }
+
+    /// The images that the sequences of one pack show: their hashes, and sequence and image of each use, in order.
+    #[expect(clippy::type_complexity, reason = "three arrays")]
+    fn images<'py>(
+        &self,
+        py: Python<'py>,
+        index: usize,
+    ) -> PyResult<(Vec<Bound<'py, PyBytes>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>)> {
+        let found = released(py, || self.0.images(index))?;
+        let hashes = found.hashes.iter().map(|hash| PyBytes::new(py, hash)).collect();
+        Ok((hashes, PyArray1::from_vec(py, found.sequence), PyArray1::from_vec(py, found.image)))
     }
 
     /// One pack. `take(name, length, dtype)` gives the memory of each array, for one that is longer than needed its head.

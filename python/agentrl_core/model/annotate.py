@@ -11,11 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.data.sampling_record import tokens_with_images
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.spans import Spans
 
 if TYPE_CHECKING:
     from torch import Tensor, distributed, nn
+    from transformers import ProcessorMixin
 
     from agentrl_core.data.batch import Batch, Layout
     from agentrl_core.model.layouts import PackLayout
@@ -38,6 +39,7 @@ def annotate(
     top_k: int | None = None,
     prompts: Iterable[ArrayLike] | None = None,
     tokenizers: tuple[Any, Any] | None = None,
+    processor: ProcessorMixin | None = None,
     draws: ArrayLike | None = None,
     level: Literal["node_token", "step", "draw"] = "node_token",
     layout: PackLayout = "auto",
@@ -65,6 +67,7 @@ def annotate(
             feedback, or a solution that the policy did not see.
         tokenizers: those of the policy and of the model, which are compared. Token ids alone do not show that two
             models number tokens differently.
+        processor: makes the model's inputs of images that rollouts show. None: the one saved at `model.name_or_path`.
         probe: what to ask at every step instead, at temperature 1; then `model` is a model.
         draws: `bool[draws]`, which are run, such as `Where(source="replay").holds(batch)`; None: all. Tokens of the
             others keep the value that they have. Not with a probe.
@@ -83,7 +86,8 @@ def annotate(
 
     Raises:
         MissingDependencyError: torch is not installed.
-        UnsupportedError: the model cannot run packs, or images were in sight of what it is to run.
+        UnsupportedError: the model cannot run packs, or takes no images although rollouts show some; or rollouts show
+            images, and `prompts` or `probe` is given.
         InvalidInputError: the column's name ends with no answer of a model, the function returned something else than
             N values, a sequence exceeds `max_tokens`, draws that share a sampled token have different prompts, or the
             tokenizers differ.
@@ -113,7 +117,7 @@ def annotate(
             )
         return batch.with_columns("token", **{column: model.numbered(batch)})
     require_torch("annotate")
-    from agentrl_core.model.layouts import check_layout, layout_of
+    from agentrl_core.model.layouts import check_layout, layout_of, refuse_images_in
     from agentrl_core.model.ranks import reshard
 
     check_layout(layout)
@@ -139,11 +143,16 @@ def annotate(
         from agentrl_core.model.gradient_norms import gradient_norms
 
         among = _ranks_of(model, group)
-        norms = gradient_norms(batch, model, chosen, max_tokens=max_tokens, layout=layout, group=among)
+        norms = gradient_norms(
+            batch, model, chosen, max_tokens=max_tokens, layout=layout, processor=processor, group=among
+        )
         return batch.with_columns("draw", **{column: norms})
     # A function may not know trees. Either way a stored token is asked once, whichever draws train it.
     planned: Layout = "tree" if layout == "tree" else "sequence"
-    if isinstance(model, torch.nn.Module) and layout == "auto":
+    shows = tokens_with_images(batch) is not None
+    if shows:
+        refuse_images_in(layout)
+    elif isinstance(model, torch.nn.Module) and layout == "auto":
         planned = "tree" if layout_of(model) == "tree" else "sequence"
     names = _names(column, top_k, level)
     answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
@@ -154,7 +163,8 @@ def annotate(
     table = _known(batch, names, top_k, chosen)
     among = _ranks_of(model, group)
     if prompts is None:
-        _answer(batch, table, cast("Any", answer_pack), column, max_tokens, (layout, planned), chosen, among)
+        given = processor if shows else None
+        _answer(batch, table, cast("Any", answer_pack), column, max_tokens, (layout, planned), chosen, among, given)
     else:
         runs_trees = isinstance(model, torch.nn.Module) and layout_of(model, layout) == "tree"
         _answer_prompted(
@@ -177,6 +187,15 @@ def annotate(
     answered = batch.column("node_token", "token")[trained[first[run]]]
     found[begun[run]] = values[answered]
     return batch.with_columns("step", **{column: found})
+
+
+def _refuse_images(batch: Batch, argument: str) -> None:
+    """Refuse an argument whose packs have no images."""
+    if tokens_with_images(batch) is not None:
+        raise UnsupportedError(
+            f"{argument}: rollouts show images, which are not shown beside {argument}; leave these draws out "
+            "(batch.select_draws)"
+        )
 
 
 def _chosen(batch: Batch, draws: ArrayLike | None) -> NDArray[np.int64]:
@@ -259,21 +278,23 @@ def _answer(
     layouts: tuple[PackLayout, Layout],
     draws: NDArray[np.int64],
     group: Group | None,
+    processor: ProcessorMixin | None,
 ) -> None:
     """Write the answer for every stored token that these draws train."""
     from agentrl_core.model.pack import Pack
+    from agentrl_core.model.pack_images import PackImages
 
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
     layout, planned_as = layouts
     rank, ranks = (0, None) if group is None else (group.rank(), group.size())
     _check_equal(group, batch, draws, max_tokens)
     plan = batch.plan(draws, max_tokens, layout=planned_as, fold=list(same.values()), shards=ranks)
-    stored, images = batch.column("node_token", "token"), tokens_with_images(batch)
+    stored, shows = batch.column("node_token", "token"), tokens_with_images(batch) is not None
     places, found = [np.zeros(0, np.int64)], [table[:0]]
     for index in range(rank, len(plan), ranks or 1):
         planned = plan.pack(index, same=same)
-        shows = images is not None and bool(images[planned.token].any())
-        pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False, shows_images=shows, layout=layout)
+        images = PackImages.of(plan, index, batch, processor) if shows else None
+        pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False, images=images, layout=layout)
         with torch.no_grad():
             answers = answer_pack(pack)
         if answers.shape[:1] != pack.target.shape or answers[:1].numel() not in (0, table.shape[1]):
@@ -305,10 +326,10 @@ def _answer_prompted(
 
     packs = PromptedPacks(batch, prompts, draws)
     _check_equal(group, batch, draws, max_tokens)
-    shows = tokens_with_images(batch) is not None
+    _refuse_images(batch, "prompts")
     places, found = [np.zeros(0, np.int64)], [table[:0]]
     for (pack, tree, stored), counts in _own_part(packs.packs(max_tokens), group):
-        made = replace(pack, shows_images=shows, layout=layout)
+        made = replace(pack, layout=layout)
         with torch.no_grad():
             answers = answer_pack(made if runs_trees else made.as_sequences())
         if counts:
@@ -348,13 +369,14 @@ def _with_answers_to_probe(
         )
     answer_pack = _answerer(column, model)
     runs_trees = layout_of(model, layout) == "tree"
-    questions, shows = ProbePacks(batch, probe), tokens_with_images(batch) is not None
+    _refuse_images(batch, "probe")
+    questions = ProbePacks(batch, probe)
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     among = _ranks_of(model, group)
     _check_equal(among, batch, *probe.rows, max_tokens)
     for (tree, question), counts in _own_part(questions.packs(max_tokens), among):
         with torch.no_grad():
-            pack = replace(Pack.from_tree(tree, entropy_gradient=False), shows_images=shows, layout=layout)
+            pack = replace(Pack.from_tree(tree, entropy_gradient=False), layout=layout)
             if not runs_trees:
                 pack = pack.as_sequences()
             answers = answer_pack(pack)

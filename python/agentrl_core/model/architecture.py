@@ -27,6 +27,8 @@ _FACTORS: dict[str, tuple[str, int]] = {  # the option and the power of it that 
     "granitemoe": ("logits_scaling", -1),
     "hyperclovax": ("logits_scaling", 1),
 }
+# Composite types of vision and language models, whose logits are those of their output layer.
+_PLAIN = ("gemma3", "idefics3", "internvl", "llava_onevision", "qwen2_5_vl", "qwen3_vl", "smolvlm")
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def logit_formula_of(model: nn.Module) -> LogitFormula | None:
         option, power = _FACTORS[kind]
         known.add(option)
         formula = LogitFormula(factor=float(getattr(text, option)) ** power)
-    elif entry_of(kind).get("plain_logits"):
+    elif kind in _PLAIN or entry_of(kind).get("plain_logits"):
         formula = LogitFormula()
     for name in _LOGIT_OPTIONS:
         value = getattr(text, name, None)

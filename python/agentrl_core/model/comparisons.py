@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import head_of, is_plain_linear, logit_formula_of
+from agentrl_core.model.images import IMPOSSIBLE
 from agentrl_core.model.logit_statistics import divergence, likeliest_tokens, top_logprobs
 
 Pack: TypeAlias = Any  # model.pack.Pack, whose module uses this one
@@ -49,7 +50,7 @@ def is_compared(output: str) -> bool:
 
 
 def comparisons_of(
-    pack: Pack, outputs: Sequence[str], teacher: TeacherRows | None, vocabulary: int
+    pack: Pack, outputs: Sequence[str], teacher: TeacherRows | None, vocabulary: int, never: Tensor | None = None
 ) -> list[Comparison]:
     """Return the comparisons among the outputs of a run, in their order.
 
@@ -58,6 +59,7 @@ def comparisons_of(
         outputs: of the run; `top_logprobs:<stream of token ids>`, `divergence:<beta>`, `likeliest_tokens:<k>`.
         teacher: of the run, for a divergence.
         vocabulary: number of logits of the model.
+        never: `int64[k]`, tokens that have probability 0; None: all have their own.
 
     Raises:
         InvalidInputError: there is no teacher, or it has another vocabulary; or two losses ask for one answer with
@@ -85,7 +87,7 @@ def comparisons_of(
         elif name == "likeliest_tokens":
             found[name] = _likeliest(pack, int(argument))
         else:
-            found[name] = _of_teacher(teacher, float(argument), vocabulary)
+            found[name] = _of_teacher(teacher, float(argument), vocabulary, never)
     return list(found.values())
 
 
@@ -93,7 +95,7 @@ def _likeliest(pack: Pack, count: int) -> Comparison:
     return Comparison("likeliest_tokens", pack.target, lambda logits, *_: likeliest_tokens(logits, count))
 
 
-def _of_teacher(teacher: TeacherRows | None, beta: float, vocabulary: int) -> Comparison:
+def _of_teacher(teacher: TeacherRows | None, beta: float, vocabulary: int, never: Tensor | None) -> Comparison:
     if teacher is None:
         raise InvalidInputError(
             "teacher: the loss compares whole distributions, and no teacher is given; call "
@@ -122,6 +124,9 @@ def _of_teacher(teacher: TeacherRows | None, beta: float, vocabulary: int) -> Co
             theirs = nn.functional.linear(states.to(wide), weight, bias) * formula.factor
             if formula.softcap is not None:
                 theirs = formula.softcap * (theirs / formula.softcap).tanh()
-        return divergence(logits, (theirs * scale[:, None]).to(logits.dtype), beta)
+            theirs = theirs * scale[:, None]
+            if never is not None:
+                theirs = theirs.index_fill(1, never.to(theirs.device), IMPOSSIBLE)
+        return divergence(logits, theirs.to(logits.dtype), beta)
 
     return Comparison("divergence", teacher.states, compare)

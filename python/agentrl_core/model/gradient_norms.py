@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from agentrl_core.data.sampling_record import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.collectives import gathered_objects
-from agentrl_core.model.layouts import layout_of
+from agentrl_core.model.layouts import layout_of, refuse_images_in
 from agentrl_core.model.pack import Pack
+from agentrl_core.model.pack_images import PackImages
 from agentrl_core.model.ranks import Group, wrapping_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from transformers import ProcessorMixin
 
     from agentrl_core.data.batch import Batch
     from agentrl_core.model.layouts import PackLayout
@@ -30,6 +33,7 @@ def gradient_norms(
     *,
     max_tokens: int,
     layout: PackLayout,
+    processor: ProcessorMixin | None,
     group: Group | None,
 ) -> NDArray[np.float32]:
     """Return the norm, over all trained parameters, of the gradient of sum log p over the trained tokens of each draw.
@@ -42,6 +46,7 @@ def gradient_norms(
         draws: which are run; NaN for the others.
         max_tokens: tokens of a pack.
         layout: how the model computes packs.
+        processor: as of `annotate`.
         group: ranks that share the draws, or None.
 
     Raises:
@@ -61,19 +66,17 @@ def gradient_norms(
     rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
     own = draws[rank::ranks]
     for draw in own.tolist():
-        norms[draw] = _norm(batch, model, parameters, draw, max_tokens, layout)
+        norms[draw] = _norm(_packs(batch, draw, max_tokens, layout, model, processor), model, parameters)
     if group is not None:
         for numbers, found in gathered_objects((own, norms[own]), group):
             norms[numbers] = found
     return norms
 
 
-def _norm(
-    batch: Batch, model: nn.Module, parameters: list[nn.Parameter], draw: int, max_tokens: int, layout: PackLayout
-) -> float:
+def _norm(packs: Iterator[Pack], model: nn.Module, parameters: list[nn.Parameter]) -> float:
     total: list[Tensor | None] = [None] * len(parameters)
     with torch.enable_grad():
-        for pack in _packs(batch, draw, max_tokens, layout, model):
+        for pack in packs:
             value = pack.run(model, outputs=()).logprob.sum()
             for number, gradient in enumerate(torch.autograd.grad(value, parameters, allow_unused=True)):
                 if gradient is not None:
@@ -83,12 +86,21 @@ def _norm(
     return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
 
-def _packs(batch: Batch, draw: int, max_tokens: int, layout: PackLayout, model: nn.Module) -> Iterator[Pack]:
+def _packs(
+    batch: Batch,
+    draw: int,
+    max_tokens: int,
+    layout: PackLayout,
+    model: nn.Module,
+    processor: ProcessorMixin | None,
+) -> Iterator[Pack]:
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
-    images = tokens_with_images(batch)
-    planned_as = "tree" if layout_of(model, layout) == "tree" else "sequence"
+    shows = tokens_with_images(batch) is not None
+    if shows:
+        refuse_images_in(layout)
+    planned_as = "tree" if not shows and layout_of(model, layout) == "tree" else "sequence"
     plan = batch.plan(np.array([draw]), max_tokens, layout=planned_as)  # type: ignore[arg-type]
     for index in range(len(plan)):
         planned = plan.pack(index, same=same)
-        shows = images is not None and bool(images[planned.token].any())
-        yield Pack.from_plan(planned, planned.streams, entropy_gradient=False, shows_images=shows, layout=layout)
+        images = PackImages.of(plan, index, batch, processor) if shows else None
+        yield Pack.from_plan(planned, planned.streams, entropy_gradient=False, images=images, layout=layout)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _OF_TEXT = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 _PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index", "audio_token_id")
 
+IMPOSSIBLE = -1e9
+"""The logit of a token that has probability 0: finite, so that 0 times it is 0."""
+
 
 class ImageInputs:
     """Inputs of a vision model for single images, made by its processor and kept by their SHA-256.
@@ -108,6 +111,12 @@ def placeholder_ids(model: nn.Module) -> tuple[int, ...]:
     config, count = cast("Any", inner).config, len(cast("Any", head_of(inner)).weight)
     ids = {getattr(config, name, None) for name in _PLACEHOLDERS}
     return tuple(sorted(each for each in ids if isinstance(each, int) and 0 <= each < count))
+
+
+def never_sampled(model: nn.Module) -> Tensor | None:
+    """Return `placeholder_ids` as `int64[k]` on the device of the model; None without any."""
+    ids = placeholder_ids(model)
+    return torch.tensor(ids, device=device_of(causal_model_of(model))) if ids else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,6 +76,15 @@ def layout_of(model: nn.Module, layout: PackLayout = "auto") -> Literal["tree", 
     return cast("Literal['tree', 'sequence', 'padded']", chosen)
 
 
+def refuse_images_in(layout: PackLayout) -> None:
+    """Raise UnsupportedError if packs whose rollouts show images cannot be run in a layout."""
+    if layout in ("tree", "sequence"):
+        raise UnsupportedError(
+            f"layout: {layout!r} runs no images, whose positions and attention are the model's own; use "
+            "layout='padded' or 'auto'"
+        )
+
+
 def refusal_of(inner: nn.Module) -> str | None:
     """Return why no layout can run a model, or None."""
     config: Any = cast("Any", inner).config

@@ -22,6 +22,7 @@ from agentrl_core.model.layouts import PackLayout
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
+    from agentrl_core.model.pack_images import PackImages
     from agentrl_core.operators.packing import TreeRows
 
 
@@ -118,7 +119,7 @@ class Pack:
             there; an update adds what its loss needs.
         entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
         outputs: what a run gives beside log-probs and entropies, names of `PackOutput`.
-        shows_images: whether images were in sight when a token of it was sampled.
+        images: the images of its sequences, whose features a run computes once each; None: there are none.
         layout: how a model computes it: `tree`, `sequence` or `padded`; `auto`: the first of them that the model
             supports (`model.layouts.layout_of`).
     """
@@ -137,7 +138,7 @@ class Pack:
     pair_tokens: Tensor | None = None
     entropy_gradient: bool = True
     outputs: tuple[str, ...] = ()
-    shows_images: bool = False
+    images: PackImages | None = None
     layout: PackLayout = "auto"
     _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
 
@@ -149,7 +150,7 @@ class Pack:
         *,
         entropy_gradient: bool = True,
         outputs: tuple[str, ...] = (),
-        shows_images: bool = False,
+        images: PackImages | None = None,
         layout: PackLayout = "auto",
     ) -> Pack:
         """Make the tensors of a planned pack.
@@ -159,7 +160,7 @@ class Pack:
             streams: `[N]` arrays by name, aligned with `plan.token`.
             entropy_gradient: see the class.
             outputs: see the class.
-            shows_images: see the class.
+            images: see the class.
             layout: see the class.
         """
         return cls(
@@ -177,7 +178,7 @@ class Pack:
             streams=Streams({name: _tensor(values) for name, values in streams.items()}),
             entropy_gradient=entropy_gradient,
             outputs=outputs,
-            shows_images=shows_images,
+            images=images,
             layout=layout,
         )
 

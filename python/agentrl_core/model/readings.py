@@ -14,6 +14,7 @@ from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.model.architecture import LogitFormula, head_of, is_plain_linear
 from agentrl_core.model.call import Forward
 from agentrl_core.model.comparisons import TeacherRows, comparisons_of
+from agentrl_core.model.images import IMPOSSIBLE, never_sampled
 from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 from agentrl_core.model.ranks import wrapping_of
 from agentrl_core.model.scores import LOGITS_AT_ONCE, VALUES, in_chunks, score, value_head_of
@@ -40,11 +41,13 @@ class Reading:
 
     Attributes:
         order: `int64[n]`, the index of each pair among the rows that were read; None: they were read in order.
+        never: `int64[k]`, tokens that have probability 0; None: all have their own.
     """
 
     def __init__(self, pack: Pack, outer: nn.Module, inner: nn.Module, rows: Tensor) -> None:
         self.pack, self.outer, self.inner, self.rows = pack, outer, inner, rows
         self.head, self.wrapping = head_of(inner), wrapping_of(outer)
+        self.never = never_sampled(inner)
         self.states: list[Tensor] = []
         self.order: Tensor | None = None
 
@@ -68,7 +71,7 @@ class Scores(Reading):
         self, pack: Pack, outer: nn.Module, inner: nn.Module, outputs: tuple[str, ...], teacher: TeacherRows | None
     ) -> None:
         super().__init__(pack, outer, inner, pack.source_row)
-        self.comparisons = comparisons_of(pack, outputs, teacher, vocabulary_of(inner))
+        self.comparisons = comparisons_of(pack, outputs, teacher, vocabulary_of(inner), self.never)
         self.of_logits = tuple(name for name in outputs if name in ANSWERS_OF_LOGITS)
         self.of_values = tuple(name for name in outputs if name in VALUES)
         self.critic = value_head_of(outer, inner, outputs)
@@ -76,7 +79,11 @@ class Scores(Reading):
         self.values: list[Tensor] = []
         self.wide: torch.dtype = torch.float32
         self.scored = functools.partial(
-            score, entropy_gradient=pack.entropy_gradient, outputs=self.of_logits, comparisons=self.comparisons
+            score,
+            entropy_gradient=pack.entropy_gradient,
+            outputs=self.of_logits,
+            comparisons=self.comparisons,
+            never=self.never,
         )
 
     @property
@@ -219,11 +226,25 @@ class FusedLoss(ChunkedScores):
                 states,
                 head.weight,
                 replace(self.pack, source_row=every),
-                bias=head.bias,
+                bias=self._bias(head),
                 factor=self.formula.factor,
                 softcap=self.formula.softcap,
             )
         return cast("Tensor", self.made.loss).reshape(1, 1, 1)
+
+    def _bias(self, head: nn.Linear) -> Tensor | None:
+        """The bias of the head, with which tokens that are never sampled have probability 0."""
+        bias: Tensor | None = head.bias
+        if self.never is None:
+            return bias
+        if self.formula.softcap is not None:
+            raise UnsupportedError(
+                f"loss: {type(self.inner).__name__} takes images and caps its logits, which no loss is fused with; use "
+                "pack.run(model)"
+            )
+        if bias is None:
+            bias = torch.zeros(len(head.weight), dtype=self.wide, device=head.weight.device)
+        return bias.index_fill(0, self.never, IMPOSSIBLE)
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:
         """The loss, a scalar."""

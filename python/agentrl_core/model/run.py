@@ -22,7 +22,8 @@ from agentrl_core.model.architecture import causal_model_of, decoder_of, device_
 from agentrl_core.model.attention import SequenceAttention
 from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
 from agentrl_core.model.comparisons import TeacherRows
-from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead
+from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead, refuse_images_in
+from agentrl_core.model.pack_images import ShownImages, check_images
 from agentrl_core.model.ranks import refuse_unwrapped
 from agentrl_core.model.readings import (
     ChunkedScores,
@@ -98,12 +99,7 @@ def _prepared(pack: Pack, model: nn.Module) -> tuple[Pack, nn.Module]:
     leave_uncompiled(model)
     if inner is model:
         refuse_unwrapped(model)
-    if pack.shows_images:
-        raise UnsupportedError(
-            "the pack has rollouts that show images, and a pack gives the model token ids alone, as if there were "
-            "none; leave these draws out (batch.select_draws), or run the model yourself, with its images, and "
-            "return a PackOutput"
-        )
+    check_images(pack, inner)
     known = getattr(cast("Any", inner).get_input_embeddings(), "num_embeddings", None)
     if known and pack.input_ids.device.type == "cpu" and pack.largest_token >= known:  # a GPU would end the process
         raise InvalidInputError(
@@ -134,6 +130,9 @@ def _run(
 
 def _layout(pack: Pack, inner: nn.Module) -> str:
     """The layout that a pack is run in."""
+    if pack.images is not None and pack.images.hashes:
+        refuse_images_in(pack.layout)
+        return "padded"
     layout = layout_of(inner, pack.layout)
     if pack.has_forks and layout != "tree":
         raise UnsupportedError(
@@ -155,13 +154,15 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
     pack, inner = reading.pack, reading.inner
 
     def body(own: Forward, ids: Tensor) -> tuple[Tensor, ...]:
+        wrapping = reading.wrapping
+        shown = ShownImages(pack.images, inner, ranks=wrapping.ranks, sharded=wrapping.sharded)
         with ExitStack() as stack:
             if layout == "padded":
-                feeds = _padded_feeds(pack, ids[0], reading.rows, one=reading.wrapping.sharded)
+                feeds = _padded_feeds(pack, ids[0], reading.rows, shown, one=wrapping.sharded)
             else:
                 feeds = [_flat_feed(reading, ids, stack)]
-            results = _read(reading, own, feeds)
-            if reading.wrapping.sharded:  # FSDP hangs its hooks on the results, and warns of views
+            results = shown.joined(_read(reading, own, feeds))
+            if wrapping.sharded:  # FSDP hangs its hooks on the results, and warns of views
                 return tuple(each if each._base is None else each.clone() for each in results)  # noqa: SLF001
             return results
 
@@ -180,7 +181,7 @@ def _flat_feed(reading: Reading, ids: Tensor, stack: ExitStack) -> Feed:
     return Feed(arguments, reading.rows, None)
 
 
-def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, *, one: bool) -> list[Feed]:
+def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, shown: ShownImages, *, one: bool) -> list[Feed]:
     """Rows of similar length, padded on the right; if `one`, in one feed, since ranks run as many forwards each."""
     sequences = SequenceAttention(pack.cu_seqlens, pack.max_seqlen, share=0.0 if one else None)
     shapes, flat, slots = sequences.buckets
@@ -189,10 +190,12 @@ def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, *, one: bool) -> list[F
     slot, feeds, begin = slots.index_select(0, rows), [], 0
     for count, length in shapes:
         members = flat[begin : begin + count * length].view(count, length)
-        real = torch.arange(length, device=ids.device) < lengths[of_row[members[:, 0]], None]
+        sequence = of_row[members[:, 0]]
+        real = torch.arange(length, device=ids.device) < lengths[sequence, None]
         inside = (slot >= begin) & (slot < begin + count * length)
         pairs = inside.nonzero().squeeze(1)
         arguments = {"input_ids": ids[members], "attention_mask": real.to(torch.int64)}
+        arguments |= shown.arguments(arguments["input_ids"], real, sequence)
         feeds.append(Feed(arguments, slot.index_select(0, pairs) - begin, pairs))
         begin += count * length
     return feeds

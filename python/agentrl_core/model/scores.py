@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.model.comparisons import Comparison, is_compared
+from agentrl_core.model.images import IMPOSSIBLE
 from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 
 LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it logits are scored in chunks that the backward pass recomputes
@@ -29,6 +30,7 @@ def score(
     entropy_gradient: bool,
     outputs: Sequence[str],
     comparisons: Sequence[Comparison] = (),
+    never: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Return log-prob of the target, entropy, `outputs` and comparisons of logits `[R, V]` times `scale`.
 
@@ -40,9 +42,12 @@ def score(
         entropy_gradient: whether the entropy can be differentiated.
         outputs: names of `ANSWERS_OF_LOGITS`.
         comparisons: what is compared.
+        never: `int64[k]`, tokens that have probability 0; None: all have their own.
     """
     scale = scale.to(logits.dtype)
     logits = logits * scale[:, None]
+    if never is not None:
+        logits = logits.index_fill(1, never, IMPOSSIBLE)
     largest = logits.detach().amax(dim=-1, keepdim=True)
     shifted = logits - largest
     logprob = shifted.gather(1, target[:, None]).squeeze(1) - shifted.logsumexp(dim=-1)
@@ -51,6 +56,9 @@ def score(
         total = exponential.sum(dim=-1)
         entropy = total.log() - (exponential * shifted).sum(dim=-1) / total
     answers = {name: ANSWERS_OF_LOGITS[name](shifted) for name in outputs}  # all but one are the same of shifted logits
+    if never is not None and "mean_logprob" in answers:
+        possible = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device).index_fill(0, never, 0)
+        answers["mean_logprob"] = ANSWERS_OF_LOGITS["mean_logprob"](shifted[:, possible])
     if "soft_value" in answers:
         answers["soft_value"] = (answers["soft_value"] + largest.squeeze(1)) / scale
     pairs = zip(comparisons, columns, strict=True)

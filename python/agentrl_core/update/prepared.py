@@ -174,6 +174,14 @@ class PreparedBatch:
         """Return whether a token that several branches train may be one prediction pair."""
         return self.loss.foldable and not self.ids
 
+    def shows_images(self, draws: NDArray[np.int64]) -> bool:
+        """Return whether some draws have tokens that were sampled after images."""
+        if self.images is None:
+            return False
+        ends = self.batch.offsets("token")[self.batch.offsets("step")]
+        before = np.append(0, np.cumsum(self.images))[ends]
+        return bool((before[draws + 1] > before[draws]).any())
+
     def weights(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float32]]]:
         """Return loss weights of tokens for a step on some draws, with its denominators: `float64[tokens]`.
 

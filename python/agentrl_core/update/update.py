@@ -16,6 +16,7 @@ from agentrl_core.update.prepared import STORED
 if TYPE_CHECKING:
     from torch import Tensor, distributed, nn
     from torch.optim import Optimizer
+    from transformers import ProcessorMixin
 
     from agentrl_core._core import Plan
     from agentrl_core.data.batch import Balance, Layout
@@ -64,6 +65,7 @@ class Update:
         max_tokens: int,
         layout: PackLayout = ...,
         model: nn.Module | None = ...,
+        processor: ProcessorMixin | None = ...,
         shards: None = None,
         balance: Balance = ...,
         buffers: PackBuffers | None = ...,
@@ -78,6 +80,7 @@ class Update:
         max_tokens: int,
         layout: PackLayout = ...,
         model: nn.Module | None = ...,
+        processor: ProcessorMixin | None = ...,
         shards: int,
         balance: Balance = ...,
         buffers: PackBuffers | None = ...,
@@ -91,6 +94,7 @@ class Update:
         max_tokens: int,
         layout: PackLayout = "auto",
         model: nn.Module | None = None,
+        processor: ProcessorMixin | None = None,
         shards: int | None = None,
         balance: Balance = "tokens",
         buffers: PackBuffers | None = None,
@@ -122,8 +126,11 @@ class Update:
                 the loss's `unit` is a trajectory, pair, group or the update, those of all its sequences together.
             layout: `tree`: what sequences share is there once. `sequence`, `padded`: each sequence stands for itself;
                 the model computes it without padding, or padded through its ordinary forward. `auto`: the first that
-                `model` supports; without `model`, sequences, run as the model that gets them supports it.
+                `model` supports; without `model`, sequences, run as the model that gets them supports it. Packs that
+                show images are padded.
             model: the model that will run the packs, bare or wrapped, for `layout="auto"` and `sync`.
+            processor: makes the model's inputs of images that rollouts show. None: the one saved at
+                `model.name_or_path`.
             shards: return the packs of so many ranks, a list, for ranks that torch.distributed does not connect; their
                 gradients add up. On several ranks of torch.distributed, their number. None: the packs of this rank.
             balance: cost of a row. `tokens`: all equal. `work`: 1 + (position + 1) / 24 576, for attention to earlier
@@ -164,9 +171,11 @@ class Update:
 
         check_sync(sync, model)
         ranks = self._share(group, shards)
-        plan, weights, same = self._plan(max_tokens, _planned(layout, model), ranks, balance, units=self.prepared.units)
+        plan, weights, same = self._plan(
+            max_tokens, self._planned(layout, model), ranks, balance, units=self.prepared.units
+        )
         self._packed_for = model
-        make = self._maker(plan, weights, same, buffers, layout)
+        make = self._maker(plan, weights, same, buffers, layout, processor)
         own = range(ranks or 1) if shards is not None else [0 if self._group is None else self._group.rank()]
         packs = [Packs(make, range(rank, len(plan), ranks or 1), model, sync) for rank in own]
         return packs[0] if shards is None else packs
@@ -177,6 +186,7 @@ class Update:
         *,
         max_tokens: int,
         layout: PackLayout = "auto",
+        processor: ProcessorMixin | None = None,
         balance: Balance = "tokens",
         buffers: PackBuffers | None = None,
         sync: GradientSync = "auto",
@@ -198,6 +208,7 @@ class Update:
             model: what `Pack.run` takes; or a function of a pack that returns a `PackOutput`, the same in both runs.
             max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token.
             layout: as of `pack`; a function gets sequences for `auto`.
+            processor: as of `pack`.
             balance: as of `pack`.
             buffers: as of `pack`.
             sync: as of `pack`, if `model` is a module.
@@ -244,9 +255,9 @@ class Update:
         module = None if not isinstance(model, torch.nn.Module) else model
         check_sync(sync, module)
         ranks = self._share(group, None)
-        plan, weights, same = self._plan(max_tokens, _planned(layout, module), ranks, balance, units=None)
+        plan, weights, same = self._plan(max_tokens, self._planned(layout, module), ranks, balance, units=None)
         self._packed_for = module
-        make = self._maker(plan, weights, same, buffers, layout)
+        make = self._maker(plan, weights, same, buffers, layout, processor)
         indices = range(0 if self._group is None else self._group.rank(), len(plan), ranks or 1)
         return self._together(model, lambda: Packs(make, indices, module, sync), len(plan))
 
@@ -276,6 +287,17 @@ class Update:
                 f"shards={shards}, but {ranks} ranks make this step; leave shards out: each rank gets its own packs"
             )
         return ranks
+
+    def _planned(self, layout: PackLayout, model: nn.Module | None) -> Layout:
+        """Return the layout in which packs are planned."""
+        from agentrl_core.model.layouts import check_layout, layout_of, refuse_images_in
+
+        check_layout(layout)
+        if self.prepared.shows_images(self.draws):
+            refuse_images_in(layout)
+            return "sequence"
+        tree = layout == "tree" or (layout == "auto" and model is not None and layout_of(model) == "tree")
+        return "tree" if tree else "sequence"
 
     def _plan(
         self,
@@ -323,14 +345,16 @@ class Update:
         same: dict[str, NDArray[np.float32]],
         buffers: PackBuffers | None,
         layout: PackLayout,
+        processor: ProcessorMixin | None,
     ) -> Callable[[int], Pack]:
         """Return the function that makes the pack of an index."""
         from agentrl_core.model.buffers import PackBuffers
         from agentrl_core.model.pack import Pack
+        from agentrl_core.model.pack_images import PackImages
 
         if not (buffers is None or isinstance(buffers, PackBuffers)):
             raise InvalidInputError(f"buffers is of type {type(buffers).__name__}; give a PackBuffers, or None")
-        prepared = self.prepared
+        prepared, shows = self.prepared, self.prepared.shows_images(self.draws)
         take = _new if buffers is None else buffers.take
 
         def make(index: int) -> Pack:
@@ -352,7 +376,7 @@ class Update:
                 {**streams, **ids},
                 entropy_gradient=prepared.loss.needs_entropy_gradient,
                 outputs=prepared.loss.outputs,
-                shows_images=prepared.images is not None and bool(prepared.images[planned.token].any()),
+                images=PackImages.of(plan, index, prepared.batch, processor) if shows else None,
                 layout=layout,
             )
 
@@ -426,17 +450,6 @@ class Update:
 def named_metrics(model: str, metrics: dict[str, float]) -> dict[str, float]:
     """Return the metrics of a model, with its name as prefix if it is not the policy."""
     return metrics if model == "policy" else {f"{model}.{name}": value for name, value in metrics.items()}
-
-
-def _planned(layout: PackLayout, model: nn.Module | None) -> Layout:
-    """Return the layout in which packs are planned."""
-    if layout == "tree":
-        return "tree"
-    require_torch("a pack")
-    from agentrl_core.model.layouts import check_layout, layout_of
-
-    check_layout(layout)
-    return "tree" if layout == "auto" and model is not None and layout_of(model) == "tree" else "sequence"
 
 
 def _new(_name: str, length: int, dtype: Any) -> NDArray[Any]:

@@ -18,7 +18,9 @@ mod sampled;
 mod tree;
 mod weights;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -27,7 +29,7 @@ pub use column::{Column, Level, Numbers};
 pub use contexts::Contexts;
 pub use credit::TokenCredit;
 pub use join::{JoinedDraws, NEW, OWN};
-pub use pack::{LaidOut, PackArrays, PackSizes, PlannedPack};
+pub use pack::{LaidOut, PackArrays, PackImages, PackSizes, PlannedPack};
 pub use plan::{PackLayout, Plan, PlanOptions};
 pub use rows::NewDraws;
 pub use sampled::Sampled;
@@ -64,12 +66,20 @@ pub struct Batch {
     layout: Arc<Layout>,
     base: NextIds,
     blobs: Blobs,
+    /// Where the contents of other blobs are.
+    stored_blobs: Vec<Arc<dyn BlobFiles>>,
     /// The state of components as JSON; empty if there is none.
     state: Arc<str>,
 }
 
 /// Contents of blobs (images, screenshots) by their SHA-256.
 pub type Blobs = Arc<BTreeMap<[u8; 32], Arc<[u8]>>>;
+
+/// Stored contents of blobs.
+pub trait BlobFiles: Debug + Send + Sync {
+    /// The content of a blob, compared with its hash; `None` if there is none.
+    fn read(&self, hash: &[u8; 32]) -> Result<Option<Vec<u8>>>;
+}
 
 impl Batch {
     /// A batch of the tables in the order of [`Table::ALL`]. The tables are checked: columns, types, references.
@@ -91,7 +101,8 @@ impl Batch {
         }
         let layout = Arc::new(Layout::build(&tables, check)?);
         let (base, blobs, state) = (NextIds::default(), Blobs::default(), Arc::default());
-        Ok(Self { tables, columns: Vec::new(), source: BTreeMap::new(), layout, base, blobs, state })
+        let (columns, source, stored_blobs) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Ok(Self { tables, columns, source, layout, base, blobs, stored_blobs, state })
     }
 
     /// A batch with no rows.
@@ -179,22 +190,33 @@ impl Batch {
         &self.blobs
     }
 
-    /// The content of a blob that the nodes refer to.
-    pub fn blob(&self, hash: &[u8; 32]) -> Result<&[u8]> {
-        let missing = || {
-            Error::not_found(format!(
-                "the batch does not have blob {}; hashes are in column blobs of batch.nodes, and store.blob(hash) \
-                 reads the contents of stored batches",
-                hex(hash)
-            ))
-        };
-        self.blobs.get(hash).map(AsRef::as_ref).ok_or_else(missing)
+    /// The content of a blob that the nodes refer to: from memory, or from the store that the rows were read from.
+    pub fn blob(&self, hash: &[u8; 32]) -> Result<Cow<'_, [u8]>> {
+        if let Some(content) = self.blobs.get(hash) {
+            return Ok(Cow::Borrowed(content));
+        }
+        for files in &self.stored_blobs {
+            if let Some(content) = files.read(hash)? {
+                return Ok(Cow::Owned(content));
+            }
+        }
+        Err(Error::not_found(format!(
+            "the batch does not have blob {}; hashes are in column blobs of batch.nodes, and a batch that was pickled \
+             after it was read from a store has no contents: read it with store.batch again",
+            hex(hash)
+        )))
     }
 
     /// The batch with other contents of blobs.
     #[must_use]
     pub fn with_blobs(&self, blobs: Blobs) -> Self {
         Self { blobs, ..self.clone() }
+    }
+
+    /// The batch with the files of blobs that it has not in memory.
+    #[must_use]
+    pub fn with_stored_blobs(&self, files: Arc<dyn BlobFiles>) -> Self {
+        Self { stored_blobs: vec![files], ..self.clone() }
     }
 
     /// Return the state of the components that made its columns, as JSON; empty if there is none.

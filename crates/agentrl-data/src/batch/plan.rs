@@ -264,6 +264,16 @@ impl<'a> Paths<'a> {
         self.found[sequence].get_or_init(|| self.batch.layout.path(self.sequences[sequence].context))
     }
 
+    /// The nodes of a sequence with tokens among its first ones, from its root on.
+    pub(super) fn rows_before(&self, sequence: usize, tokens: usize) -> impl Iterator<Item = usize> {
+        let mut begin = 0;
+        self.path(sequence).iter().filter_map(move |node| {
+            let is_before = begin < tokens && node.used > 0;
+            begin += node.used;
+            is_before.then_some(node.row)
+        })
+    }
+
     /// The tokens of a node that a path uses.
     fn tokens_of(&self, node: PathNode) -> &'a [i32] {
         let first = self.batch.layout.node_offsets()[node.row] as usize;

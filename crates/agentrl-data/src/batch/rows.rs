@@ -110,6 +110,7 @@ impl Batch {
             blobs.extend(part.blobs.iter().map(|(hash, content)| (*hash, content.clone())));
         }
         let mut batch = Self::new_with(tables, check)?.with_base(base).with_blobs(Arc::new(blobs));
+        batch.stored_blobs = parts.iter().flat_map(|part| part.stored_blobs.iter().cloned()).collect();
         let Some(head) = parts.first() else { return Ok(batch) };
         batch.source.clone_from(&head.source);
         for column in &head.columns {

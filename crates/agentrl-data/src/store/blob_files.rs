@@ -1,11 +1,12 @@
 //! The files of blobs: their names, what a killed writer left of them, and the check of contents.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::fs::{Fs, MAX_FILE_BYTES, failed, refuse_link};
-use crate::batch::{Blobs, hex};
+use super::fs::{Fs, MAX_FILE_BYTES, failed, read_whole, refuse_link};
+use crate::batch::{BlobFiles, Blobs, hex};
 use crate::{Error, Result};
 
 /// The folder of blobs.
@@ -13,6 +14,42 @@ pub(super) const FOLDER: &str = "blobs";
 
 /// Suffix of the name of a blob that is being written.
 pub(super) const STAGED: &str = ".tmp";
+
+/// The blobs of a store, which its batches read after the store has moved on. Contents never change under their hash.
+#[derive(Debug)]
+pub(super) struct StoredBlobs {
+    pub(super) fs: Arc<dyn Fs>,
+    pub(super) store: PathBuf,
+}
+
+impl BlobFiles for StoredBlobs {
+    fn read(&self, hash: &[u8; 32]) -> Result<Option<Vec<u8>>> {
+        read_blob(self.fs.as_ref(), &self.store, hash)
+    }
+}
+
+/// The file of a blob.
+pub(super) fn blob_path(store: &Path, hash: &[u8; 32]) -> PathBuf {
+    let name = hex(hash);
+    store.join(FOLDER).join(&name[..2]).join(name)
+}
+
+/// The content of a blob, compared with its hash; `None` if there is none.
+pub(super) fn read_blob(fs: &dyn Fs, store: &Path, hash: &[u8; 32]) -> Result<Option<Vec<u8>>> {
+    let path = blob_path(store, hash);
+    let content = match read_whole(fs, &path, MAX_FILE_BYTES) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        found => found.map_err(failed("read", &path))?,
+    };
+    if Sha256::digest(&content)[..] == hash[..] {
+        return Ok(Some(content.to_vec()));
+    }
+    Err(Error::corrupt(format!(
+        "{} is damaged in bytes 0 to {}: its SHA-256 is not its name; restore it from a copy",
+        path.display(),
+        content.len()
+    )))
+}
 
 /// Path and name of each file in the folders of blobs that has a name as a store gives it.
 pub(super) fn blob_files(fs: &dyn Fs, store: &Path) -> Result<Vec<(PathBuf, String)>> {

@@ -2,35 +2,26 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use sha2::{Digest as _, Sha256};
-
-use super::blob_files::{FOLDER, STAGED, blob_files};
-use super::fs::{MAX_FILE_BYTES, failed, read_whole, write};
+use super::blob_files::{FOLDER, STAGED, StoredBlobs, blob_files, blob_path, read_blob};
+use super::fs::{failed, write};
 use super::{Store, Sync};
-use crate::batch::{Blobs, hex};
+use crate::batch::{Batch, Blobs, hex};
 use crate::{Error, Result};
 
 impl Store {
     /// The content of a blob that nodes refer to, compared with its hash.
     pub fn blob(&mut self, hash: &[u8; 32]) -> Result<Vec<u8>> {
         self.settle()?;
-        let path = self.blob_path(hash);
-        let content = read_whole(self.fs.as_ref(), &path, MAX_FILE_BYTES).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Error::not_found(format!(
-                "the store has no blob {}; hashes are in column blobs of store.nodes",
-                hex(hash)
-            )),
-            _ => failed("read", &path)(error),
-        })?;
-        if Sha256::digest(&content)[..] == hash[..] {
-            return Ok(content.to_vec());
-        }
-        Err(Error::corrupt(format!(
-            "{} is damaged in bytes 0 to {}: its SHA-256 is not its name; restore it from a copy",
-            path.display(),
-            content.len()
-        )))
+        read_blob(self.fs.as_ref(), &self.path, hash)?.ok_or_else(|| {
+            Error::not_found(format!("the store has no blob {}; hashes are in column blobs of store.nodes", hex(hash)))
+        })
+    }
+
+    /// A batch of this store's rows, which reads their blobs when they are requested.
+    pub(super) fn with_blobs(&self, batch: &Batch) -> Batch {
+        batch.with_stored_blobs(Arc::new(StoredBlobs { fs: Arc::clone(&self.fs), store: self.path.clone() }))
     }
 
     /// Writes blobs that are not there yet. They are durable when this returns, before the commit that refers to them.
@@ -77,7 +68,6 @@ impl Store {
     }
 
     fn blob_path(&self, hash: &[u8; 32]) -> PathBuf {
-        let name = hex(hash);
-        self.path.join(FOLDER).join(&name[..2]).join(name)
+        blob_path(&self.path, hash)
     }
 }

@@ -140,7 +140,7 @@ impl Store {
         if let Some(components) = last.and_then(|entry| entry.components.as_deref()) {
             batch = batch.with_state(components);
         }
-        Ok(batch.with_base(self.head.next))
+        Ok(self.with_blobs(&batch.with_base(self.head.next)))
     }
 
     /// Trajectories of any age as a batch of their own: with their steps and the nodes of their paths, without draws.
@@ -168,7 +168,8 @@ impl Store {
         tables[Table::Nodes as usize].push(self.paths(&ends)?);
         tables[Table::Steps as usize].push(steps);
         tables[Table::Trajectories as usize].push(trajectories);
-        Ok(to_batch(&tables, &self.head.declared().unwrap_or_default())?.with_base(self.head.next))
+        let batch = to_batch(&tables, &self.head.declared().unwrap_or_default())?.with_base(self.head.next);
+        Ok(self.with_blobs(&batch))
     }
 
     /// Makes what this writer appended readable, by making it durable: what is read is what a crash leaves.

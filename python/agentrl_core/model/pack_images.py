@@ -1,0 +1,201 @@
+"""The images of a pack, and the features that a model makes of them while the pack is run."""
+
+from __future__ import annotations
+
+import io
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from agentrl_core.exceptions import InvalidInputError, NotFoundError, UnsupportedError
+from agentrl_core.model.architecture import decoder_of, head_of
+from agentrl_core.model.images import (
+    ImageFeatures,
+    ImageInputs,
+    arguments,
+    features,
+    image_token,
+    placeholder_ids,
+    takes_images,
+)
+
+if TYPE_CHECKING:
+    from transformers import ProcessorMixin
+
+    from agentrl_core._core import Plan
+    from agentrl_core.data.batch import Batch
+
+_INPUTS: weakref.WeakKeyDictionary[Any, ImageInputs] = weakref.WeakKeyDictionary()
+"""Of each processor: pixels of an image are made once, however many packs show it."""
+_PROCESSORS: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class PackImages:
+    """The images that the sequences of a pack show, in the order of their placeholders.
+
+    Attributes:
+        hashes: SHA-256 of each image, once.
+        sequence: `int64[I]`, the sequence of each use of an image, ascending.
+        image: `int64[I]`, its index in `hashes`.
+        blob: reads the content of an image by its hash.
+        processor: makes inputs of the model of it; None: the one saved at `model.name_or_path`.
+    """
+
+    hashes: tuple[bytes, ...]
+    sequence: NDArray[np.int64]
+    image: NDArray[np.int64]
+    blob: Callable[[bytes], bytes]
+    processor: ProcessorMixin | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, index: int, batch: Batch, processor: ProcessorMixin | None) -> PackImages:
+        """Return the images of one pack of a plan."""
+        hashes, sequence, image = plan.images(index)
+        return cls(tuple(hashes), sequence, image, batch.blob, processor)
+
+    @cached_property
+    def of_sequences(self) -> list[list[int]]:
+        """The indices of each sequence's images; sequences after the last one with images are left out."""
+        ends = np.cumsum(np.bincount(self.sequence))
+        return [part.tolist() for part in np.split(self.image, ends[:-1])] if len(ends) else []
+
+    def of_sequence(self, sequence: int) -> list[int]:
+        """Return the indices of a sequence's images."""
+        return self.of_sequences[sequence] if sequence < len(self.of_sequences) else []
+
+    def inputs(self, inner: nn.Module) -> list[Mapping[str, Tensor]]:
+        """Return the inputs of a model for each image.
+
+        Raises:
+            InvalidInputError: the content of an image is missing, or it is not a picture.
+            UnsupportedError: there is no processor.
+        """
+        maker = inputs_of(self.processor, inner)
+        return [maker.of(self._content(each)) for each in self.hashes]
+
+    def _content(self, sha256: bytes) -> bytes:
+        try:
+            return self.blob(sha256)
+        except NotFoundError as error:
+            raise InvalidInputError(
+                f"the pack shows image {sha256.hex()[:16]}, whose content is missing ({error}); take the batch from "
+                "the collector or from store.batch of the store that has it"
+            ) from error
+
+
+def inputs_of(processor: ProcessorMixin | None, inner: nn.Module) -> ImageInputs:
+    """Return what makes inputs of a model, of a processor or of the one saved beside the model.
+
+    Raises:
+        UnsupportedError: none is given, and none is found.
+        InvalidInputError: the processor takes no images.
+    """
+    found: Any = processor if processor is not None else _saved_processor(inner)
+    if found not in _INPUTS:
+        _INPUTS[found] = ImageInputs(found)
+    return _INPUTS[found]
+
+
+def _saved_processor(inner: nn.Module) -> Any:
+    if inner not in _PROCESSORS:
+        from transformers import AutoProcessor
+
+        name = str(getattr(inner, "name_or_path", ""))
+        try:
+            _PROCESSORS[inner] = AutoProcessor.from_pretrained(name or "(no name)")
+        except (OSError, ValueError) as error:
+            raise UnsupportedError(
+                f"processor: rollouts show images, and no processor of {type(inner).__name__} was given or found "
+                f"({error}); give it: update.pack(..., processor=processor)"
+            ) from error
+    return _PROCESSORS[inner]
+
+
+class ShownImages:
+    """The images of a pack during one call of a model, whose features are computed once.
+
+    Args:
+        images: of the pack; None: it has none.
+        inner: the causal model inside its wrappers.
+        ranks: number of ranks over which gradients are averaged.
+        sharded: whether each rank keeps a part of the parameters.
+    """
+
+    def __init__(self, images: PackImages | None, inner: nn.Module, *, ranks: int, sharded: bool) -> None:
+        self._images, self._inner = images, inner
+        self._found: ImageFeatures | None = None
+        self._unused: Tensor | None = None
+        if images is not None and images.hashes:
+            self._found = features(inner, images.inputs(inner))
+        elif ranks > 1 and takes_images(inner) and (sharded or _trains_tower(inner)):
+            # All ranks run all parts of the model: wrappers wait for gradients and parameters of each.
+            processor = None if images is None else images.processor
+            blank = features(inner, [inputs_of(processor, inner).of(_blank())])
+            self._unused = sum(each.sum() for layer in (blank.pooled, *blank.deepstack) for each in layer) * 0.0
+
+    def arguments(self, ids: Tensor, real: Tensor, sequences: Tensor) -> dict[str, Any]:
+        """Return what the model's forward needs for the images of some sequences; see `images.arguments`."""
+        if self._found is None or self._images is None:
+            return {}
+        of_row = [self._images.of_sequence(each) for each in sequences.tolist()]
+        return arguments(self._inner, self._found, ids, real, of_row)
+
+    def joined(self, results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return results of the model, with gradients of 0 for a vision tower that no image of theirs used."""
+        if self._unused is None:
+            return results
+        return (results[0] + self._unused.to(results[0].dtype), *results[1:])
+
+
+def check_images(pack: Any, inner: nn.Module) -> None:
+    """Refuse a pack whose images would not reach a model, or whose actions have placeholders of images.
+
+    Raises:
+        UnsupportedError: the model takes no images.
+        InvalidInputError: image tokens without images, or trained ones.
+    """
+    shows = pack.images is not None and bool(pack.images.hashes)
+    if not takes_images(inner):
+        if shows:
+            raise UnsupportedError(
+                f"the pack has rollouts that show images, and {type(inner).__name__} takes none; give the vision-"
+                "language model, or leave these draws out (batch.select_draws)"
+            )
+        return
+    if pack.input_ids.device.type != "cpu":  # it would wait
+        return
+    never = torch.tensor(placeholder_ids(inner))
+    if bool(torch.isin(pack.target, never).any()):
+        raise InvalidInputError(
+            f"the pack trains placeholder tokens of images ({', '.join(map(str, never.tolist()))}), which have "
+            "probability 0; sample with an engine that excludes them, or mark these tokens as not trainable"
+        )
+    if not shows and bool((pack.input_ids == image_token(inner)).any()):
+        raise InvalidInputError(
+            f"the pack has image tokens ({image_token(inner)}), but its nodes name no images; append observations "
+            "with their images (Forest.append(..., blobs=[forest.add_blob(content)]))"
+        )
+
+
+def _trains_tower(inner: nn.Module) -> bool:
+    """Whether a part of the model beside its decoder and output layer is trained."""
+    if not torch.is_grad_enabled():
+        return False
+    others = {id(each) for part in (decoder_of(inner), head_of(inner)) for each in part.parameters()}
+    return any(each.requires_grad and id(each) not in others for each in inner.parameters())
+
+
+def _blank() -> bytes:
+    from PIL import Image as Picture
+
+    made = io.BytesIO()
+    Picture.new("RGB", (64, 64), (255, 255, 255)).save(made, "PNG")
+    return made.getvalue()
