@@ -193,10 +193,32 @@ def test_wrong_calls(make_model, tokenizer, tmp_path):
         generate_all(generate, [Request(np.array([1], np.int32), 0, Sampling(top=100_000))])
 
 
+@pytest.mark.parametrize("family", ["mistral, window", "qwen2, window", "gemma2, window", "gemma3, window"])
+def test_layers_with_windows_equal_the_models_own_forward(family, make_model, tokenizer, own_words):
+    options = {"attn_implementation": "eager"} if "gemma2" in family else {}  # its scores are capped
+    model = make_model(family, **options)
+    generate = engine.Transformers(model, tokenizer)
+    sampling = Sampling(max_tokens=12)
+    random = np.random.default_rng(0)
+    begin = random.integers(0, generate.vocabulary_size, 80, dtype=np.int32)  # shared, and longer than the window of 4
+    first = [Request(np.append(begin[: 80 - seed % 2], seed).astype(np.int32), seed, sampling) for seed in range(6)]
+    first += ragged_requests(generate.vocabulary_size, sampling)
+    segments = generate_all(generate, first)
+    turns = [np.concatenate([one.tokens, said.tokens, begin[:5]]) for one, said in zip(first, segments, strict=True)]
+    later = [Request(tokens, 50 + place, sampling) for place, tokens in enumerate(turns)]
+    assert all(said.cached_tokens > 0 for said in generate_all(generate, later)), "continued from the cache"
+    for request, segment in zip(first + later, segments + generate_all(generate, later), strict=True):
+        np.testing.assert_allclose(segment.logprobs, own_words(model, request, segment, sampling)[0], atol=1e-5)
+
+
 def test_models_that_would_be_wrong_are_refused(make_model, tokenizer):
-    windowed = make_model("qwen3", use_sliding_window=True, sliding_window=4, max_window_layers=0)
-    with pytest.raises(UnsupportedError, match="sliding_attention"):
-        engine.Transformers(windowed, tokenizer)
+    linear = make_model("qwen3")
+    linear.config.layer_types = ["full_attention", "linear_attention"]
+    with pytest.raises(UnsupportedError, match=r"neither full_attention .*linear_attention"):
+        engine.Transformers(linear, tokenizer)
     flexible = make_model("llama", attn_implementation="flex_attention")
     with pytest.raises(UnsupportedError, match="flex_attention"):
         engine.Transformers(flexible, tokenizer)
+    capped = make_model("gemma2", attn_logit_softcapping=30.0)
+    with pytest.raises(UnsupportedError, match="attn_logit_softcapping is 30"):
+        engine.Transformers(capped, tokenizer)

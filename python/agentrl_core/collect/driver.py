@@ -346,7 +346,8 @@ class RolloutDriver:
         key = question(request, agent if agent in self._engines else next(iter(self._engines)))
         segment = self._recorded(name, key)
         if segment is None:
-            check_request(request, engine.vocabulary_size)
+            takes_images = bool(getattr(engine, "takes_images", False))
+            check_request(request, engine.vocabulary_size, takes_images=takes_images)
             segment = await self._sample(name, engine, request)
             self.progress.tokens += len(segment.tokens)
             self._journal.keep(name, key, segment, write_segment)

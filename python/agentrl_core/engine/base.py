@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.engine.entropy_temperature import EntropyTemperature
-from agentrl_core.exceptions import DataError, InvalidInputError
+from agentrl_core.env.image import Image
+from agentrl_core.exceptions import DataError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from agentrl_core.engine.chat import Chat
-    from agentrl_core.env.image import Image
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class Request:
     cache. It does not change the sampled tokens; "" means no group.
 
     Raises:
-        InvalidInputError: tokens are no integer array or empty, the seed is out of range, or sampling is no `Sampling`.
+        InvalidInputError: tokens are no integer array or empty, the seed is out of range, sampling is no `Sampling`, or
+            an image is no `env.Image`.
 
     Example:
         >>> import numpy as np
@@ -122,6 +123,9 @@ class Request:
         sampling: object = self.sampling
         if not isinstance(sampling, Sampling):
             raise InvalidInputError(f"Request: sampling is {sampling!r}; give an engine.Sampling")
+        for image in self.images:
+            if not isinstance(image, Image):
+                raise InvalidInputError(f"Request: images holds {image!r:.60}; give a tuple of env.Image")
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,11 +348,12 @@ def check_version(version: object) -> None:
         raise InvalidInputError(f"update_weights: version is {version!r}; give a whole number of at least 0")
 
 
-def check_request(request: object, vocabulary_size: int) -> None:
-    """Refuse what is no request, and token ids outside the vocabulary: a model would crash or answer nonsense.
+def check_request(request: object, vocabulary_size: int, *, takes_images: bool = False) -> None:
+    """Refuse what is no request, images, and token ids outside the vocabulary: a model would crash or answer nonsense.
 
     Raises:
         InvalidInputError: names the value, or the token and the vocabulary.
+        UnsupportedError: it has images, and the engine takes none.
     """
     if not isinstance(request, Request):
         raise InvalidInputError(
@@ -360,6 +365,11 @@ def check_request(request: object, vocabulary_size: int) -> None:
         raise DataError(
             f"generate: the request holds token {wrong}, outside the vocabulary of {vocabulary_size} tokens; "
             f"make its tokens with this engine's chat"
+        )
+    if request.images and not takes_images:
+        raise UnsupportedError(
+            f"generate: the request has {len(request.images)} images, and this engine takes none; use an engine with "
+            "takes_images = True, such as engine.Transformers with a model that takes images and its processor"
         )
 
 

@@ -64,7 +64,8 @@ class ContinuousBatching(ABC):
 
     A subclass has `chat`, `vocabulary_size`, `entropy_estimator`, `shares_parameters`, and:
 
-    - `_begin(newcomers)`: adds requests, by number; an error does not affect running ones;
+    - `_begin(newcomers)`: adds requests, by number, and returns the errors of those that it refuses; an error that it
+      raises does not affect running ones;
     - `_step()`: samples one token for every running request;
     - `_end(numbers)`: returns the segments of stopped requests, as aborted ones;
     - `_forget()`: drops all requests, after a step that failed;
@@ -72,7 +73,7 @@ class ContinuousBatching(ABC):
     - `_replace(weights)`: loads weights while no request runs; it sets `_is_torn` before it changes the first one;
     - `_release()`: frees memory, once, after the last step;
     - `_check(request)`: refuses unsupported requests, in the thread of the caller;
-    - optionally `_working()`, in which all steps run.
+    - optionally `_working()`, in which all steps run, and `takes_images`.
 
     `_begin` and `_step` return ended segments, by number.
     """
@@ -80,6 +81,7 @@ class ContinuousBatching(ABC):
     chat: Chat
     vocabulary_size: int
     shares_parameters: bool
+    takes_images = False
 
     def __init__(self) -> None:
         self.policy_version = 0
@@ -97,7 +99,7 @@ class ContinuousBatching(ABC):
         # Of the thread alone.
         self._newcomers: dict[int, _QueuedRequest] = {}
         self._running: dict[int, _QueuedRequest] = {}
-        self._answers: list[tuple[_QueuedRequest, Segment | EngineError]] = []
+        self._answers: list[tuple[_QueuedRequest, Segment | AgentRLError]] = []
         self._finished_work: list[_Work] = []
         self._ends = False
 
@@ -110,7 +112,7 @@ class ContinuousBatching(ABC):
             EngineError: a step failed; the engine can be used again.
         """
         self._check_open("generate")
-        check_request(request, self.vocabulary_size)
+        check_request(request, self.vocabulary_size, takes_images=self.takes_images)
         self._check(request)
         loop = asyncio.get_running_loop()
         asked = _QueuedRequest(next(self._numbers), request, loop, loop.create_future())
@@ -195,7 +197,7 @@ class ContinuousBatching(ABC):
     def _check_weights(self, weights: PolicyWeights) -> None: ...
 
     @abstractmethod
-    def _begin(self, newcomers: Mapping[int, Request]) -> Mapping[int, Segment]: ...
+    def _begin(self, newcomers: Mapping[int, Request]) -> Mapping[int, Segment | AgentRLError]: ...
 
     @abstractmethod
     def _step(self) -> Mapping[int, Segment]: ...
@@ -341,7 +343,7 @@ class ContinuousBatching(ABC):
         if numbers:
             self._answer(self._end(numbers))
 
-    def _answer(self, segments: Mapping[int, Segment]) -> None:
+    def _answer(self, segments: Mapping[int, Segment | AgentRLError]) -> None:
         self._answers += [(self._running.pop(number), segment) for number, segment in segments.items()]
 
     def _fail(self, error: BaseException) -> None:
@@ -372,7 +374,7 @@ class ContinuousBatching(ABC):
         answers, self._answers = self._answers, []
         work, self._finished_work = self._finished_work, []
         answers.sort(key=lambda answer: answer[0].number)
-        of_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[_QueuedRequest, Segment | EngineError]]] = (
+        of_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[_QueuedRequest, Segment | AgentRLError]]] = (
             defaultdict(list)
         )
         for answer in answers:
@@ -384,12 +386,12 @@ class ContinuousBatching(ABC):
             each.done.set()
 
 
-def _hand_over(answers: list[tuple[_QueuedRequest, Segment | EngineError]]) -> None:
+def _hand_over(answers: list[tuple[_QueuedRequest, Segment | AgentRLError]]) -> None:
     """Set the answers, in the event loop of their callers."""
     for asked, answer in answers:
         if asked.answer.done():  # cancelled
             continue
-        if isinstance(answer, EngineError):
+        if isinstance(answer, AgentRLError):
             asked.answer.set_exception(answer)
         else:
             asked.answer.set_result(answer)

@@ -24,7 +24,7 @@ def grouped_attention(model: nn.Module) -> Iterator[None]:
 
     The choice is a field of the model's config, so the model must not run elsewhere meanwhile.
     """
-    config: Any = model.config
+    config: Any = model.config.get_text_config()  # type: ignore[operator] -- nn.Module knows no config
     if config._attn_implementation != "sdpa":  # noqa: SLF001 - the library's own switch, in no public name
         yield
         return

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import Cache
 
+from agentrl_core.engine.attention_windows import Windows, masks_of
+
 # The cache grows by this many positions at a time.
 _GROWTH = 32
 # And by this share of its rows, so that rows that come one by one do not copy it each time.
@@ -25,10 +27,12 @@ class KVCache(Cache):
         lengths: tokens of each row, int64 [B].
         device: device of keys and values.
         dtype: dtype of the mask.
+        windows: of the model's layers.
     """
 
-    def __init__(self, lengths: NDArray[np.int64], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, lengths: NDArray[np.int64], device: torch.device, dtype: torch.dtype, windows: Windows) -> None:
         super().__init__(layers=[])
+        self._windows = windows
         self.lengths = lengths
         self._device = device
         self._dtype = dtype
@@ -92,22 +96,21 @@ class KVCache(Cache):
         self._set_rows()
         return order
 
-    def begin_step(self, count: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make room for `count` more tokens in each row.
+    def begin_step(
+        self, count: int = 1, blocks: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | dict[str, torch.Tensor]]:
+        """Make room for `count` more tokens in each row, some of which may be blocks of `masks_of`.
 
         Returns:
-            Positions of the new tokens [B, count], and what each may see: additive mask [B, 1, count, longest].
+            Positions of the new tokens [B, count], and what each may see: additive mask [B, 1, count, longest], by type
+            of layer if the model has types.
         """
         self._longest += count
         for store in (self._keys, self._values):
             for layer, old in enumerate(store):
                 store[layer] = _grown(old, len(self.lengths), len(self.lengths), self._longest)
         self._positions = self._position[:, None] + torch.arange(count, device=self._device)
-        slots = torch.arange(self._longest, device=self._device)
-        unseen = slots > self._positions[:, :, None]
-        mask = torch.zeros(unseen.shape, dtype=self._dtype, device=self._device)
-        mask.masked_fill_(unseen, torch.finfo(self._dtype).min)
-        return self._positions, mask[:, None]
+        return self._positions, masks_of(self._windows, self._positions, self._longest, self._dtype, blocks)
 
     def end_step(self, counts: NDArray[np.int64] | None = None) -> None:
         """Advance every row by one token, or by a number each with padding after them."""

@@ -59,12 +59,13 @@ class RayActor:
         self._weights: tuple[Any, int] | None = None
         self._closed = False
         self._actor = self._start()
-        chat, size, estimator, version, precision = self._wait(self._actor.about.remote())
+        chat, size, estimator, version, precision, images = self._wait(self._actor.about.remote())
         self.chat: Chat = chat
         self.vocabulary_size: int = size
         self.entropy_estimator: str = estimator
         self.policy_version: int = version
         self.precision: int | None = precision
+        self.takes_images: bool = images
 
     async def generate(self, request: Request) -> Segment:
         """Generate the segment of one request; cancelling the wait gives it up.
@@ -74,7 +75,7 @@ class RayActor:
             EngineError: the engine failed at it, or its actor died.
         """
         self._check_open("generate")
-        check_request(request, self.vocabulary_size)
+        check_request(request, self.vocabulary_size, takes_images=self.takes_images)
         number, actor = next(self._numbers), self._actor
         self._asked.setdefault(request, []).append(number)
         try:
@@ -164,10 +165,11 @@ class _EngineActor:
         self._ready = asyncio.Lock()
         """Held while weights are replaced: who asks later gets the new ones."""
 
-    async def about(self) -> tuple[Chat, int, str, int, int | None]:
+    async def about(self) -> tuple[Chat, int, str, int, int | None, bool]:
         """Properties of the remote engine."""
         engine, precision = self._engine, getattr(self._engine, "precision", None)
-        return engine.chat, engine.vocabulary_size, engine.entropy_estimator, engine.policy_version, precision
+        images = bool(getattr(engine, "takes_images", False))
+        return engine.chat, engine.vocabulary_size, engine.entropy_estimator, engine.policy_version, precision, images
 
     async def generate(self, number: int, request: Request) -> Segment:
         """See `Engine`."""

@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
+from agentrl_core.engine.attention_windows import windows_of
 from agentrl_core.engine.base import Request, Sampling, Segment, TopLogprobs
+from agentrl_core.engine.engine_images import EngineImages
 from agentrl_core.engine.grouped_attention import grouped_attention
 from agentrl_core.engine.kv_cache import KVCache
 from agentrl_core.engine.prefix_cache import Layers, PrefixCache
@@ -26,7 +28,13 @@ _PREFILL_TOKENS = 2048
 # Initial capacity in tokens, doubled when a row needs more.
 _FIRST_ROOM = 64
 # What is known of a row: `drawn` of at most `limit` tokens; rows of one `kind` are drawn alike; `cached` of its prompt.
-_ROW = np.dtype([("number", "i8"), ("seed", "u8"), ("limit", "i8"), ("drawn", "i8"), ("kind", "i8"), ("cached", "i8")])
+# Its images move the positions of drawn tokens by `shift`.
+_ROW = np.dtype(
+    [
+        (name, "u8" if name == "seed" else "i8")
+        for name in ("number", "seed", "limit", "drawn", "kind", "cached", "shift")
+    ]
+)
 # Sampled results of a step.
 _STEP = np.dtype([("token", "i4"), ("logprob", "f4"), ("entropy", "f4")])
 
@@ -40,10 +48,23 @@ class RunningBatch:
         model: a causal model of Hugging Face.
         requests: by number. Identical prompts, and what different ones begin with, are computed once.
         kept: prefix cache to read and fill; None: each row is computed from the start.
+        images: features of the requests' images; None: they have none.
+        never: tokens that are never drawn.
     """
 
-    def __init__(self, model: Any, requests: Mapping[int, Request], kept: PrefixCache | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        requests: Mapping[int, Request],
+        kept: PrefixCache | None = None,
+        images: EngineImages | None = None,
+        never: Sequence[int] = (),
+    ) -> None:
         self._model = model
+        self._images = images
+        self._pictures = {image.sha256: image for request in requests.values() for image in request.images}
+        self._never = list(never)
+        self._windows = windows_of(model)
         self._kept = kept
         self._requests = list(requests.values())
         samplings = [_without_limit(request.sampling) for request in self._requests]
@@ -57,15 +78,19 @@ class RunningBatch:
         self._top: list[list[tuple[NDArray[np.int32], NDArray[np.float32]]]] = [[] for _ in requests]
         """For each row the most likely tokens of each step, if requested."""
 
-        prompts, prompt_of_row = _distinct([request.tokens for request in self._requests])
+        self._prompts = [request.tokens if images is None else images.coded(request) for request in self._requests]
+        """Tokens of each row's request, with codes of its images."""
+        prompts, prompt_of_row = _distinct(self._prompts)
+        shift = np.zeros(len(prompts), np.int64) if images is None else images.shifts(prompts)
+        self._rows["shift"] = shift[prompt_of_row]
         # The last token of each prompt is the first one fed: the head runs only for sampled positions.
         computed, known = self._prefill([prompt[:-1] for prompt in prompts])
         # All but the first of identical prompts have it from that one.
         self._rows["cached"] = computed.lengths[prompt_of_row]
         self._rows["cached"][np.unique(prompt_of_row, return_index=True)[1]] = known
         token = torch.tensor([int(prompt[-1]) for prompt in prompts], device=model.device)
-        logits = self._next_logits(token, computed)
-        self._cache = KVCache(np.empty(0, np.int64), model.device, model.dtype)
+        logits = self._next_logits(token, computed, shift)
+        self._cache = self._cache_of(np.empty(0, np.int64))
         self._cache.join(computed, prompt_of_row)
         self._token = token
         self._first_logits: torch.Tensor | None = logits[torch.from_numpy(prompt_of_row).to(model.device)]
@@ -75,8 +100,12 @@ class RunningBatch:
 
     def step(self, version: int) -> dict[int, Segment]:
         """Sample one token for every row; return the segments of those that ended, by number."""
-        logits = self._next_logits(self._token, self._cache) if self._first_logits is None else self._first_logits
+        logits = self._first_logits
+        if logits is None:
+            logits = self._next_logits(self._token, self._cache, self._rows["shift"])
         self._first_logits = None
+        if self._never:
+            logits[:, self._never] = -torch.inf
         ended = self._rows["drawn"] + 1 == self._rows["limit"]
         if int(self._rows["drawn"].max()) == self._steps.shape[1]:
             self._steps = _grown(self._steps, len(self), 2 * self._steps.shape[1])
@@ -112,6 +141,7 @@ class RunningBatch:
         self._steps[before : len(self), : other._steps.shape[1]] = other._steps[: len(other)]
         self._token = torch.cat([self._token, other._token])
         self._requests += other._requests
+        self._prompts += other._prompts
         self._samplings |= other._samplings
         self._top += other._top
 
@@ -147,7 +177,7 @@ class RunningBatch:
             for row in np.flatnonzero(leaving).tolist():
                 drawn = self._steps["token"][row, : int(self._rows["drawn"][row])]
                 # The last token was drawn and not fed.
-                tokens = np.concatenate([self._requests[row].tokens, drawn])[:-1].astype(np.int32, copy=False)
+                tokens = np.concatenate([self._prompts[row], drawn])[:-1].astype(np.int32, copy=False)
                 self._kept.keep(tokens, self._cache.row(row))
         order = self._cache.keep(~leaving)
         moved = np.flatnonzero(order != np.arange(len(order)))
@@ -155,6 +185,7 @@ class RunningBatch:
         self._rows = self._rows[order]
         self._token = self._token[torch.from_numpy(order).to(self._token.device)]
         self._requests = [self._requests[row] for row in order]
+        self._prompts = [self._prompts[row] for row in order]
         self._top = [self._top[row] for row in order]
         return segments
 
@@ -176,9 +207,11 @@ class RunningBatch:
             cached_tokens=int(self._rows["cached"][row]),
         )
 
-    def _next_logits(self, token: torch.Tensor, cache: KVCache) -> torch.Tensor:
+    def _next_logits(self, token: torch.Tensor, cache: KVCache, shift: NDArray[np.int64]) -> torch.Tensor:
         """Return logits [B, V] after one more token per row."""
         position, mask = cache.begin_step()
+        if shift.any():
+            position = position + torch.from_numpy(shift).to(position.device)[:, None]
         with grouped_attention(self._model):
             outputs = self._model(
                 input_ids=token[:, None],
@@ -212,10 +245,13 @@ class RunningBatch:
                         self._kept.keep(tokens, own)
                     computed[level[row].prompt] += count - found[row][1]
         found = [self._known(prompt, shared) for prompt in prompts]
-        cache = KVCache(np.array([len(prompt) for prompt in prompts]), self._model.device, self._model.dtype)
+        cache = self._cache_of(np.array([len(prompt) for prompt in prompts]))
         for rows, layers in self._computed(prompts, found):
             cache.fill(rows, layers)
         return cache, np.array([count for _, count in found], np.int64) - computed
+
+    def _cache_of(self, lengths: NDArray[np.int64]) -> KVCache:
+        return KVCache(lengths, self._model.device, self._model.dtype, self._windows)
 
     def _known(self, tokens: NDArray[np.int32], shared: PrefixCache) -> tuple[Layers, int]:
         """Return keys and values of the longest beginning that is cached or shared, and its number of tokens."""
@@ -244,27 +280,46 @@ class RunningBatch:
                 for row, prompt in enumerate(chunk):
                     ids[row, : missing[prompt]] = prompts[prompt][known[prompt] :]
                 ids_there = torch.from_numpy(ids).to(self._model.device)
+                shown, shift = self._shown([prompts[row] for row in chunk], known[chunk], ids_there)
                 if known[chunk[0]]:
-                    yield chunk, self._continued(ids_there, [found[row][0] for row in chunk], missing[chunk])
+                    layers_known = [found[row][0] for row in chunk]
+                    yield chunk, self._continued(ids_there, layers_known, missing[chunk], shown, shift)
                 else:
                     computed = DynamicCache()
-                    self._model.base_model(ids_there, past_key_values=computed, use_cache=True)
+                    self._model.base_model(ids_there, past_key_values=computed, use_cache=True, **shown)
                     layers: list[Any] = computed.layers
                     yield chunk, ((layer.keys, layer.values) for layer in layers)
 
+    def _shown(
+        self, prompts: list[NDArray[np.int32]], known: NDArray[np.int64], ids: torch.Tensor
+    ) -> tuple[dict[str, Any], NDArray[np.int64]]:
+        """Return the model's arguments for images after known beginnings, and how far those in them move positions."""
+        if self._images is None:
+            return {}, np.zeros(len(prompts), np.int64)
+        shift = self._images.shifts(prompt[:count] for prompt, count in zip(prompts, known, strict=True))
+        parts = [prompt[count:] for prompt, count in zip(prompts, known, strict=True)]
+        return self._images.arguments(parts, ids, known + shift, self._pictures), shift
+
     def _continued(
-        self, ids: torch.Tensor, known: list[Layers], missing: NDArray[np.int64]
+        self,
+        ids: torch.Tensor,
+        known: list[Layers],
+        missing: NDArray[np.int64],
+        shown: dict[str, Any],
+        shift: NDArray[np.int64],
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the keys and values of rows whose beginnings are known."""
         lengths = np.array([layers[0][0].shape[1] for layers in known], np.int64)
-        cache = KVCache(lengths, self._model.device, self._model.dtype)
+        cache = self._cache_of(lengths)
         for row, layers in enumerate(known):
             cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in layers))
-        positions, mask = cache.begin_step(ids.shape[1])
+        blocks = self._images.blocks(ids) if self._images is not None and shown else None
+        positions, mask = cache.begin_step(ids.shape[1], blocks)
+        if shift.any():
+            positions = positions + torch.from_numpy(shift).to(positions.device)[:, None]
+        given = {"position_ids": positions, **shown}
         with grouped_attention(self._model):
-            self._model.base_model(
-                ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
-            )
+            self._model.base_model(ids, attention_mask=mask, past_key_values=cache, use_cache=True, **given)
         cache.end_step(missing)
         return cache.pairs()
 

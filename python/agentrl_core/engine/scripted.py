@@ -103,7 +103,7 @@ class Scripted:
                 reply's tokens; a requested token outside the vocabulary; the engine is closed.
         """
         self._check_open("generate")
-        check_request(request, self.vocabulary_size)
+        check_request(request, self.vocabulary_size, takes_images=self.takes_images)
         version = self.policy_version
         segment = self._segment(request)
         seconds = self._delay(request)

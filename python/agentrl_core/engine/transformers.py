@@ -8,20 +8,24 @@ from copy import deepcopy
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoProcessor, AutoTokenizer
 
 from agentrl_core.engine.adapters import adapter_states
+from agentrl_core.engine.attention_windows import windows_of
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat, ends_of
 from agentrl_core.engine.continuous_batching import ContinuousBatching
+from agentrl_core.engine.engine_images import EngineImages
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 from agentrl_core.engine.prefix_cache import PrefixCache
 from agentrl_core.engine.running_batch import RunningBatch
 from agentrl_core.engine.weight_stamp import weight_stamp
 from agentrl_core.engine.weights import check_weights, layout_of, weights_to_load
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.exceptions import AgentRLError, InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of
+from agentrl_core.model.images import ImageInputs, placeholder_ids, takes_images
 from agentrl_core.model.ranks import is_sharded
 
 if TYPE_CHECKING:
@@ -39,6 +43,9 @@ class Transformers(ContinuousBatching):
     its seed and its tokens alone
     (token i of a segment uses `uniform(seed, i)`), not on other rows, except for rounding in matrix products.
 
+    With the processor of a vision-language model the engine `takes_images`: the features of an image are computed once,
+    for all requests and turns that show it, until the weights change. Tokens that stand for images are never sampled.
+
     Log-probabilities and entropies are those of the sampling distribution, after temperature, top_k and top_p, in
     float32 (computed in float64 for a float64 model). `entropy_estimator` is "exact".
 
@@ -46,8 +53,10 @@ class Transformers(ContinuousBatching):
     autocast of other threads.
 
     Args:
-        model: a decoder with full attention in every layer (Llama, Qwen2, Qwen3 and their like).
-        tokenizer: its tokenizer with a chat template. None: the one saved at `model.name_or_path`.
+        model: a decoder whose layers attend to all earlier tokens or to a window of them (Llama, Qwen, Mistral, Gemma
+            and their like).
+        tokenizer: its tokenizer with a chat template, or the processor of a model that takes images. None: the one
+            saved at `model.name_or_path`.
         device: move the model there first. None: keep its device.
         copy: sample from a copy of the model, which changes
             only by `update_weights`: for a trainer that steps while this engine generates.
@@ -61,8 +70,8 @@ class Transformers(ContinuousBatching):
     Raises:
         InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template;
             prefix_cache_bytes is negative.
-        UnsupportedError: the model attends through a sliding window, or by an attention implementation other than sdpa
-            and eager; or its weights lie on several ranks.
+        UnsupportedError: the model has layers of another kind, or an attention implementation other than sdpa and
+            eager, or caps attention scores in sdpa, which leaves them out; or its weights lie on several ranks.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
@@ -99,10 +108,14 @@ class Transformers(ContinuousBatching):
             )
         own: Any = deepcopy(model) if copy else model
         self.model: Any = own if device is None else own.to(device)
-        self.tokenizer: Any = tokenizer if tokenizer is not None else _tokenizer_of(model)
+        sees = takes_images(self.model)
+        given: Any = tokenizer if tokenizer is not None else _tokenizer_of(model, sees=sees)
+        self.tokenizer: Any = getattr(given, "tokenizer", given)
         configured = getattr(self.model, "generation_config", None)
         stops = ends_of(self.tokenizer, getattr(configured, "eos_token_id", None))
-        self.chat = Chat(self.tokenizer, chat_template_kwargs, stop_token_ids=stops)
+        self.chat = Chat(given, chat_template_kwargs, stop_token_ids=stops)
+        self.takes_images = sees and hasattr(given, "image_processor")
+        """True if the model takes images and its processor was given."""
         self.vocabulary_size = int(self.model.get_output_embeddings().weight.shape[0])
         self.batch_invariant = batch_invariant
         self.shares_parameters = not copy
@@ -110,8 +123,12 @@ class Transformers(ContinuousBatching):
         self._batches: list[RunningBatch] = []
         self._kept = PrefixCache(prefix_cache_bytes) if prefix_cache_bytes and not batch_invariant else None
         self._stamp: object = None
-        """Key of the weights by which the cached keys and values were computed."""
-        _check_attention(self.model)
+        """Key of the weights by which cached keys, values and features were computed."""
+        self._never = placeholder_ids(self.model)
+        """Placeholders of images and the like, which training gives probability 0 as well."""
+        inputs = ImageInputs(given) if self.takes_images else None
+        self._images = None if inputs is None else EngineImages(self.model, inputs, alone=batch_invariant)
+        windows_of(self.model)
 
     @property
     def precision(self) -> int | None:
@@ -125,6 +142,12 @@ class Transformers(ContinuousBatching):
                 f"generate: top is {request.sampling.top} and the vocabulary has {self.vocabulary_size} tokens; "
                 f"ask for at most these"
             )
+        placeholders = np.isin(request.tokens, self._never) if self._never and self._images is None else None
+        if placeholders is not None and placeholders.any():
+            raise InvalidInputError(
+                f"generate: the request holds token {request.tokens[placeholders][0]}, the placeholder of an image; "
+                f"make the engine with the processor of {type(self.model).__name__}, not a tokenizer"
+            )
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -133,10 +156,14 @@ class Transformers(ContinuousBatching):
             yield
 
     @torch.inference_mode()
-    def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment]:
-        apart = [{number: request} for number, request in newcomers.items()] if self.batch_invariant else [newcomers]
-        batches = [RunningBatch(self.model, requests, self._kept) for requests in apart]
-        ended = self._of_each(batches, lambda rows: rows.step(self.policy_version))
+    def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment | AgentRLError]:
+        refused = {} if self._images is None else self._images.refused(newcomers)
+        taken = {number: request for number, request in newcomers.items() if number not in refused}
+        apart = [{number: request} for number, request in taken.items()] if self.batch_invariant else [taken]
+        batches = [
+            RunningBatch(self.model, requests, self._kept, self._images, self._never) for requests in apart if requests
+        ]
+        ended = refused | self._of_each(batches, lambda rows: rows.step(self.policy_version))
         self._batches += batches
         if not self.batch_invariant:
             while len(self._batches) > 1:
@@ -169,9 +196,11 @@ class Transformers(ContinuousBatching):
         self._drop_stale_prefixes()
 
     def _drop_stale_prefixes(self) -> None:
-        """Forget cached keys and values if the weights are no longer those that computed them."""
-        if self._kept is not None and self._stamp != (stamp := _stamp(self.model)):
-            self._kept.forget()
+        """Forget cached keys, values and features if the weights are no longer those that computed them."""
+        caches = [cache for cache in (self._kept, self._images) if cache is not None]
+        if caches and self._stamp != (stamp := _stamp(self.model)):
+            for cache in caches:
+                cache.forget()
             self._stamp = stamp
 
     def _shares(self, weights: PolicyWeights) -> bool:
@@ -180,7 +209,7 @@ class Transformers(ContinuousBatching):
 
     def _release(self) -> None:
         self._batches = []
-        self._kept = None
+        self._kept = self._images = None
 
     @staticmethod
     def _of_each(batches: list[RunningBatch], do: Callable[[RunningBatch], dict[int, Segment]]) -> dict[int, Segment]:
@@ -209,29 +238,14 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _tokenizer_of(model: PreTrainedModel) -> Any:
+def _tokenizer_of(model: PreTrainedModel, *, sees: bool) -> Any:
+    """Return the tokenizer that was saved with a model; if the model takes images, its processor."""
     path = model.name_or_path
+    kind: Any = AutoProcessor if sees else AutoTokenizer
     try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+        return kind.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         raise InvalidInputError(
             f"Transformers: no tokenizer is given and none is found at model.name_or_path {path!r}; "
             f"pass tokenizer= or load the model from a directory that holds one"
         ) from error
-
-
-def _check_attention(model: Any) -> None:
-    config = model.config.get_text_config()
-    layer_types = getattr(config, "layer_types", None)
-    windowed = set(layer_types or ()) - {"full_attention"}
-    if windowed or (layer_types is None and getattr(config, "sliding_window", None)):
-        raise UnsupportedError(
-            f"Transformers: {type(model).__name__} has layers without full attention "
-            f"({sorted(windowed) or 'a sliding window'}); generate with engine.Vllm"
-        )
-    implementation = config._attn_implementation  # noqa: SLF001 -- transformers has no public name for it
-    if implementation not in ("sdpa", "eager"):
-        raise UnsupportedError(
-            f"Transformers: the model's attention implementation is {implementation!r}; "
-            f"load it with attn_implementation='sdpa'"
-        )

@@ -1,0 +1,79 @@
+"""The windows through which the layers of a model attend, and the masks that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from agentrl_core.exceptions import UnsupportedError
+
+ALL_LAYERS = ""
+"""The type of every layer of a model that takes one mask for all."""
+Windows = Mapping[str, int | None]
+"""By type of layer, how many last tokens a token sees, itself included; None: all."""
+_IGNORE_THEIR_WINDOW = ("moshi",)  # types that attend through their window in flash attention only
+
+
+def windows_of(model: Any) -> Windows:
+    """Return the windows of a causal model of Hugging Face.
+
+    Raises:
+        UnsupportedError: a layer attends in another way, or the attention implementation ignores part of the config.
+    """
+    config = model.config.get_text_config()
+    name = type(model).__name__
+    implementation = config._attn_implementation  # noqa: SLF001 -- transformers has no public name for it
+    if implementation not in ("sdpa", "eager"):
+        raise UnsupportedError(
+            f"Transformers: the model's attention implementation is {implementation!r}; "
+            f"load it with attn_implementation='sdpa'"
+        )
+    if implementation == "sdpa" and getattr(config, "attn_logit_softcapping", None) is not None:
+        raise UnsupportedError(
+            f"Transformers: {name} caps attention scores (attn_logit_softcapping is {config.attn_logit_softcapping}), "
+            "which the attention implementation 'sdpa' leaves out; load it with attn_implementation='eager'"
+        )
+    window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
+    types = set(getattr(config, "layer_types", None) or ())
+    blocks = set(getattr(config, "layers_block_type", None) or ()) - {"attention"}
+    unknown = sorted(types - {"full_attention", "sliding_attention"} | blocks)
+    if unknown or (not types and chunk is not None and window is None):
+        raise UnsupportedError(
+            f"Transformers: {name} has layers that are neither full_attention nor sliding_attention "
+            f"({', '.join(unknown) or f'attention_chunk_size is {chunk}'}); generate with engine.Vllm"
+        )
+    if window is not None and config.model_type in _IGNORE_THEIR_WINDOW:
+        raise UnsupportedError(
+            f"Transformers: {name} leaves its window of {window} tokens out in the attention implementation "
+            f"{implementation!r}, which this engine needs; generate with engine.Vllm"
+        )
+    if "sliding_attention" not in types:
+        return {ALL_LAYERS: None if types else window}
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(types)}
+
+
+def masks_of(
+    windows: Windows, positions: torch.Tensor, count: int, dtype: torch.dtype, blocks: torch.Tensor | None = None
+) -> torch.Tensor | dict[str, torch.Tensor]:
+    """Return the additive mask of new tokens over `count` slots, [B, 1, new tokens, count]; by type if there are types.
+
+    Args:
+        windows: of the model.
+        positions: slots of the new tokens, [B, new tokens].
+        count: of slots.
+        dtype: of the mask.
+        blocks: int64 [B, new tokens]: tokens of a block see each other inside their window; 0: in none.
+    """
+    slots = torch.arange(count, device=positions.device)
+    later = slots > positions[:, :, None]
+    if blocks is not None:
+        of_slot = blocks.new_zeros(len(blocks), count).scatter(1, positions, blocks)
+        later &= (blocks[:, :, None] != of_slot[:, None]) | (blocks == 0)[:, :, None]
+    masks: dict[str, torch.Tensor] = {}
+    for kind, window in windows.items():
+        unseen = later if window is None else later | (slots <= positions[:, :, None] - window)
+        mask = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
+        masks[kind] = mask.masked_fill_(unseen, torch.finfo(dtype).min)[:, None]
+    return masks.get(ALL_LAYERS, masks)
