@@ -115,14 +115,14 @@ class Click:
 
     def step(self, action: str) -> env.StepResult:
         """Answer the only action."""
-        found = re.fullmatch(r"([0-7]) ([0-7])", action.strip())
-        if found is None:
+        point = click_of(action)
+        if point is None:
             facts = self._facts.of(None, None)
             return env.StepResult(
                 reward=0.0, terminated=True, success=False, flags=env.StepFlag.FORMAT_ERROR, facts=facts
             )
-        column, row = int(found[1]), int(found[2])
-        x, y = _LEFT + (column + 0.5) * _PAGE / CELLS, _TOP + (row + 0.5) * _PAGE / CELLS
+        x, y = point
+        column, row = int((x - _LEFT) * CELLS / _PAGE), int((y - _TOP) * CELLS / _PAGE)
         hit = bool(self._world.hits[self._place, column, row])
         facts = self._facts.of(ScreenAction("click", (x, y)), (x, y, x, y))
         return env.StepResult(reward=float(hit), terminated=True, success=hit, facts=facts)
@@ -130,3 +130,11 @@ class Click:
     def state_key(self) -> bytes:
         """Return the screen."""
         return str(self._place).encode()
+
+
+def click_of(action: str) -> tuple[float, float] | None:
+    """Return the point that an action clicks, the centre of its cell; None: it is no action."""
+    found = re.fullmatch(r"([0-7]) ([0-7])", action.strip())
+    if found is None:
+        return None
+    return _LEFT + (int(found[1]) + 0.5) * _PAGE / CELLS, _TOP + (int(found[2]) + 0.5) * _PAGE / CELLS

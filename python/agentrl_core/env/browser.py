@@ -78,7 +78,11 @@ class Browser:
             for option in (*_OPTIONS, _WINDOW):
                 options.add_argument(option)
             # The driver's own limits come first.
-            config = ClientConfig(remote_server_addr=address, timeout=int(seconds) + 5)
+            config = ClientConfig(
+                remote_server_addr=address,
+                timeout=int(seconds) + 5,
+                init_args_for_pool_manager={"init_args_for_pool_manager": {"retries": False}},
+            )
             connection = ChromiumRemoteConnection(
                 remote_server_addr=address, vendor_prefix="goog", browser_name="chrome", client_config=config
             )
