@@ -36,6 +36,7 @@ HERE = (
     "howto/resume",
     "howto/statistics",
     "howto/teachers",
+    "howto/vision",
     "models",
     "start",
     "store",
@@ -105,6 +106,13 @@ def test_the_tree_of_the_concepts(capsys: pytest.CaptureFixture[str]) -> None:
     assert pl.DataFrame(batch.nodes)["tokens"].list.len().sum() == 8
     assert "advantage" in capsys.readouterr().out
     np.testing.assert_allclose(batch.column("advantage", "draw"), [-0.7071, 0.7071], atol=1e-4)
+
+
+def test_the_image_of_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("minigrid")
+    names = run("howto/vision")
+    assert capsys.readouterr().out.startswith("Your mission: go to the red ball\nActions: turn left")
+    assert names["view"].content.startswith(b"\x89PNG")
 
 
 def test_files_are_merged_beside_the_run() -> None:
