@@ -1,6 +1,6 @@
 """A tiny vision-language model learns to click a button from pixels: success before and after, with controls.
 
-    python bench/demo_screen.py [--seeds 0 1 2] [--iterations 600] [--warm-start-steps 250] [--folder runs/demo-screen]
+    python bench/demo_screen.py [--seeds 0 1 2] [--iterations 500] [--warm-start-steps 250] [--folder runs/demo-screen]
 
 A real Chromium shows `click-test-2` of MiniWoB++ (`env.MiniWoB`); its screenshots and buttons are recorded once, with
 1 000 seeds for training and 256 held out. A SmolVLM of 0.17 M random parameters imitates clicks until it hits the
@@ -145,7 +145,7 @@ def main() -> None:
     """Record, train and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--iterations", type=int, default=600)
+    parser.add_argument("--iterations", type=int, default=500)
     parser.add_argument("--blind-iterations", type=int, default=100, help="of the copy that is shown no screen")
     parser.add_argument("--warm-start-steps", type=int, default=250)
     parser.add_argument("--learning-rate", type=float, default=1e-3)

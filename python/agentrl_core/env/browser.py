@@ -116,7 +116,7 @@ class Browser:
 
         self.untouched = None
         with self._bounded():
-            actions = ActionBuilder(self._driver, duration=0)
+            actions: Any = ActionBuilder(self._driver, duration=0)
             actions.pointer_action.move_to_location(round(x), round(y)).pointer_down().pointer_up()
             actions.perform()
 
@@ -125,7 +125,7 @@ class Browser:
         from selenium.webdriver.common.actions.action_builder import ActionBuilder
 
         with self._bounded():
-            actions = ActionBuilder(self._driver, duration=0)
+            actions: Any = ActionBuilder(self._driver, duration=0)
             actions.pointer_action.move_to_location(round(x), round(y))
             actions.perform()
 
@@ -135,7 +135,7 @@ class Browser:
 
         self.untouched = None
         with self._bounded():
-            actions = ActionBuilder(self._driver, duration=0)
+            actions: Any = ActionBuilder(self._driver, duration=0)
             actions.wheel_action.scroll(x=round(x), y=round(y), delta_y=round(rows))
             actions.perform()
 
