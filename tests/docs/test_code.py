@@ -130,6 +130,13 @@ def test_images_are_read_by_their_hashes() -> None:
     assert len(names["sizes"]) >= len(names["images"]) > 2
 
 
+def test_the_image_of_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("minigrid")
+    names = run("howto/vision", only=0)
+    assert capsys.readouterr().out.startswith("Your mission: go to the red ball\nActions: turn left")
+    assert names["view"].content.startswith(b"\x89PNG")
+
+
 def test_files_are_merged_beside_the_run() -> None:
     from stores import trained
 

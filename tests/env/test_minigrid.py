@@ -1,8 +1,11 @@
 """MiniGrid and BabyAI in text, on the real package."""
 
+import io
 import re
 
+import numpy as np
 import pytest
+from PIL import Image as Picture
 
 from agentrl_core import env
 from agentrl_core.env.minigrid import describe
@@ -96,3 +99,47 @@ def test_an_environment_without_a_mission_is_refused():
         env.MiniGrid("FrozenLake-v1")
     with pytest.raises(InvalidInputError, match="'MiniGrid-Nowhere-v0' is refused"):
         env.MiniGrid("MiniGrid-Nowhere-v0")
+
+
+def pixels_of(image):
+    return np.asarray(Picture.open(io.BytesIO(image.content)))
+
+
+def test_images_keep_the_protocol():
+    world = env.MiniGrid("BabyAI-GoToRedBall-v0", observation="image", max_turns=5)
+    assert env.check(world, actions=ACTIONS).ended == 3
+    with pytest.raises(InvalidInputError, match="observation is 'picture'"):
+        env.MiniGrid("BabyAI-GoToRedBall-v0", observation="picture")
+
+
+def test_an_image_shows_what_the_text_names():
+    """A red ball is red where the words place it, and nowhere else if it is not seen."""
+    seen = 0
+    for task in env.MiniGrid("BabyAI-GoToRedBallGrey-v0").tasks(12):
+        text = env.MiniGrid("BabyAI-GoToRedBallGrey-v0").reset(task, 0).observation
+        message = env.MiniGrid("BabyAI-GoToRedBallGrey-v0", observation="image").reset(task, 0).observation
+        words, image = message["content"]
+        assert text.startswith(words)
+        pixels = pixels_of(image).astype(int)
+        assert pixels.shape == (56, 56, 3)
+        red = (pixels[..., 0] > 150) & (pixels[..., 1:].max(-1) < 100)
+        red[48:, 24:32] = False  # the agent itself
+        place = re.search(r"a red ball (?:(\d+) ahead)?(?:, )?(?:(\d+) (left|right))?[;.]", text)
+        assert red.any() == bool(place)
+        if place is not None:
+            rows, columns = np.nonzero(red)
+            ahead, aside = int(place[1] or 0), int(place[2] or 0) * (1 if place[3] == "right" else -1)
+            assert (set(rows // 8), set(columns // 8)) == ({6 - ahead}, {3 + aside})
+            seen += 1
+    assert seen > 3
+
+
+def test_an_image_moves_with_the_agent():
+    episode = env.MiniGrid("BabyAI-GoToRedBall-v0", observation="image").reset(
+        env.MiniGrid("BabyAI-GoToRedBall-v0").tasks(1)[0], 0
+    )
+    first = episode.observation["content"][-1]
+    turned = episode.step("turn left").observation["content"]
+    assert len(turned) == 1
+    assert not np.array_equal(pixels_of(first), pixels_of(turned[0]))
+    assert episode.step("fly").observation.startswith("No action 'fly'.")

@@ -11,6 +11,7 @@ CALLS = {
     "gymnasium": ("env.Gymnasium('Taxi-v4')", "gymnasium"),
     "mcp": ("env.MCP(['a', 'server'])", "mcp"),
     "minigrid": ("env.MiniGrid('MiniGrid-Empty-5x5-v0')", "minigrid"),
+    "miniwob": ("env.MiniWoB('click-test')", "miniwob"),
     "reasoning_gym": ("env.ReasoningGym()", "reasoning-gym"),
     "scienceworld": ("env.ScienceWorld()", "scienceworld"),
     "textworld": ("env.TextWorld()", "textworld"),

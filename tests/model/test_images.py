@@ -300,7 +300,7 @@ def test_the_loop_of_the_page_trains_a_saved_model(tmp_path: Path, monkeypatch: 
         each.save_pretrained(name)
     batch, before = rollouts(processor), {key: each.clone() for key, each in model.state_dict().items()}
     names: dict[str, Any] = {"recipe": ALL_ROWS, "batch": batch, "optimizer": _NoStep()}
-    loaded = run("howto/vision", names)["model"]
+    loaded = run("howto/vision", names, only=1)["model"]
     assert all(torch.equal(each, before[key]) for key, each in loaded.state_dict().items())
     found = gradients(loaded)
     (update,) = ALL_ROWS.updates(batch)

@@ -1,15 +1,17 @@
 """The programs of docs/environments.md run as they are written, and its tables name what there is."""
 
 import re
+import shutil
 
 import pytest
+from browser import program
 from pages import ROOT, blocks, run, text_of
 
 from agentrl_core import env
 
 
 def test_an_environment_of_thirty_lines_keeps_the_protocol(capsys):
-    first, _, _ = blocks("environments")
+    first, *_ = blocks("environments")
     assert len([line for line in first.splitlines() if line.strip() and not line.startswith("print")]) <= 34
     run("environments", only=0)
     assert capsys.readouterr().out.startswith("CheckReport(tasks=3, steps=24, ended=3, hints=())")
@@ -20,9 +22,22 @@ def test_an_environment_of_several_agents_keeps_the_protocol(capsys):
     assert capsys.readouterr().out.startswith("CheckReport(tasks=3, steps=6, ended=3, hints=())")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(
+    program() is None or shutil.which("chromedriver") is None,
+    reason="MiniWoB needs Chromium and chromedriver: make browser",
+)
+def test_the_browser_plays_a_task(capsys):
+    pytest.importorskip("miniwob")
+    run("environments", only=2)
+    shown = capsys.readouterr().out
+    assert shown.startswith("Click button ONE.\nActions: click(x, y)")
+    assert shown.endswith("1.0\n")
+
+
 def test_the_environment_with_tools_runs(capsys):
     pytest.importorskip("bm25s")
-    run("environments", only=2)
+    run("environments", only=3)
     assert capsys.readouterr().out == (
         "[{'role': 'tool', 'name': 'search', 'content': '[1] Polar bears live in the north.'}]\n1.0\n"
     )
@@ -39,6 +54,7 @@ def test_the_tables_name_what_there_is_with_its_extra():
         "Gymnasium",
         "MCP",
         "MiniGrid",
+        "MiniWoB",
         "Python",
         "ReasoningGym",
         "ScienceWorld",

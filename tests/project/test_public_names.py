@@ -8,7 +8,7 @@ from public_names import public_names
 
 import agentrl_core
 
-MOST = 281
+MOST = 282
 """A name more than this needs a reason that is worth raising it."""
 
 

@@ -170,13 +170,14 @@ class Speaker(engine.Scripted):
     Of half of them it is sure, of the others it is not. Where it is asked for likely tokens, its own is the likeliest.
     """
 
-    def __init__(self) -> None:
-        super().__init__(TOKENIZER, self._reply)
-        self._surprise = float(np.log(len(TOKENIZER)))
+    def __init__(self, tokenizer: Any = TOKENIZER) -> None:
+        super().__init__(tokenizer, self._reply)
+        self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+        self._surprise = float(np.log(len(self._tokenizer)))
 
     def _reply(self, request: Request) -> ScriptedReply:
         rng = np.random.default_rng(request.seed)
-        context = TOKENIZER.decode(request.tokens)
+        context = self._tokenizer.decode(request.tokens)
         asked = (answer for words, answer in ASKED.items() if words in context)
         said = next(asked, SAYINGS[int(rng.integers(len(SAYINGS)))])
         if "<question>" in said and "go on" not in context:

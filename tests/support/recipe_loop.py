@@ -122,7 +122,7 @@ class Loop:
     """
 
     recipe: Recipe
-    layout: Literal["tree", "sequence"]
+    layout: Literal["tree", "sequence", "padded"]
     models: dict[str, Any] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     norms: dict[str, float] = field(default_factory=dict)
@@ -141,11 +141,15 @@ class Loop:
         if "imagined" in vars(self.recipe.rollout).values():
             self.world = {"real": self.world, "imagined": WorldModelEnvironment(self.world, Speaker())}
 
+    def speaker(self) -> Any:
+        """The engine of a collector."""
+        return Speaker()
+
     def collector(
         self, store: arl.Store, *, stops: int | None = None, stopping: type[Stopping] = Stopping
     ) -> arl.Collector:
         """A collector on the store; its engine is gone after so many segments."""
-        says: Any = Speaker()
+        says = self.speaker()
         says.update_weights(self.models["policy"], version=store.iteration)
         says = self.heard.beside(says) if stops is None else stopping(says, stops, set())
         return arl.Collector(
@@ -211,7 +215,7 @@ class Loop:
         for update in updates:
             trained = self.models[update.model]
             total = 0.0
-            for pack in update.pack(max_tokens=TOKENS, layout=self.layout):
+            for pack in update.pack(max_tokens=TOKENS, layout=self.layout, model=trained):
                 distils = any(output.startswith("divergence:") for output in pack.outputs)
                 loss = update.loss(pack.run(trained, teacher=model(99) if distils else None), pack)
                 if loss.requires_grad:

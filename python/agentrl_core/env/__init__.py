@@ -1,8 +1,9 @@
 """Environments: where tasks come from, what answers an action, and what it paid.
 
 `Environment` and `Episode` are protocols: any object with their methods will do, and `check` verifies them.
-`ReasoningGym`, `Gymnasium`, `MiniGrid`, `TextWorld` and `ScienceWorld` are environments on the packages of those names,
-`ToolEnvironment` one of your own tasks with tools: `Calculator`, `Python`, `Search`, those of `MCP` servers, yours.
+`ReasoningGym`, `Gymnasium`, `MiniGrid`, `MiniWoB`, `TextWorld` and `ScienceWorld` are environments on the packages of
+those names, `ToolEnvironment` one of your own tasks with tools: `Calculator`, `Python`, `Search`, those of `MCP`
+servers, yours.
 Names load on first use, so importing this package stays cheap.
 """
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from agentrl_core.env.image import Image
     from agentrl_core.env.mcp import MCP
     from agentrl_core.env.minigrid import MiniGrid
+    from agentrl_core.env.miniwob import MiniWoB
     from agentrl_core.env.protocol_check import check
     from agentrl_core.env.python import Python
     from agentrl_core.env.reasoning_gym import ReasoningGym
@@ -67,6 +69,7 @@ _HOME = {
     "Image": "image",
     "MCP": "mcp",
     "MiniGrid": "minigrid",
+    "MiniWoB": "miniwob",
     "Python": "python",
     "ReasoningGym": "reasoning_gym",
     "ScienceWorld": "scienceworld",
@@ -90,6 +93,7 @@ __all__ = [
     "Image",
     "Message",
     "MiniGrid",
+    "MiniWoB",
     "MultiEpisode",
     "Python",
     "ReasoningGym",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from agentrl_core.env.base import Split, Task
+from agentrl_core.env.base import Content, Split, Task
+from agentrl_core.env.image import Image
 from agentrl_core.env.text_game import GAME_FACTS, GameEpisode, GameStep, check_counts, payload_of, seeded_tasks
 from agentrl_core.env.toy_text import TOY_TEXT, GameText
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
@@ -98,6 +99,7 @@ class Gymnasium:
             )
         self._instruction = instruction or known.instruction(environment.unwrapped) or f"A game: {self.name}."
         self._solved = solved or known.solved
+        self._draw: Callable[[Any], Image] | None = None
         self.runs = "thread" if toy is None else "inline"
         self._max_turns = max_turns
         self._seed = seed
@@ -131,9 +133,11 @@ class Gymnasium:
         observation, _ = environment.reset(seed=task_seed)
         environment.unwrapped.np_random = np.random.default_rng([task_seed, seed])
         instruction = self._instruction_of(observation)
-        game = _GymnasiumGame(environment, observation, self._actions, self._describe, self._solved, instruction)
-        legend = f"Actions: {', '.join(self._actions)}"
-        return GameEpisode(game, f"{instruction}\n{legend}\n\n{game.seen}", max_turns=self._max_turns)
+        game = _GymnasiumGame(
+            environment, observation, self._actions, self._describe, self._solved, instruction, self._draw
+        )
+        begin = f"{instruction}\nActions: {', '.join(self._actions)}"
+        return GameEpisode(game, game.shown(begin), max_turns=self._max_turns)
 
     def _instruction_of(self, observation: Any) -> str:  # noqa: ARG002 -- for games that begin with a mission
         return self._instruction
@@ -177,12 +181,14 @@ class _GymnasiumGame:
         describe: Callable[[Any, Any], str],
         solved: Callable[[float, float], bool],
         instruction: str,
+        draw: Callable[[Any], Image] | None,
     ) -> None:
         self._environment = environment
         self._actions = actions
         self._describe = describe
         self._solved = solved
         self._instruction = instruction
+        self._draw = draw
         self._score = 0.0
         self.seen = describe(environment.unwrapped, observation)
 
@@ -195,7 +201,14 @@ class _GymnasiumGame:
         self._score += reward
         self.seen = self._describe(self._environment.unwrapped, observation)
         success = bool(terminated) and self._solved(self._score, reward)
-        return GameStep(self.seen, self._score, reward, bool(terminated), bool(truncated), success)
+        return GameStep(self.shown(), self._score, reward, bool(terminated), bool(truncated), success)
+
+    def shown(self, begin: str = "") -> Content:
+        """Return what is seen, after some words: as text, or as an image."""
+        if self._draw is None:
+            return f"{begin}\n\n{self.seen}" if begin else self.seen
+        image = self._draw(self._environment.unwrapped)
+        return {"role": "user", "content": [begin, image] if begin else [image]}
 
     def state(self) -> str:
         return f"{self._instruction}\n{self.seen}"

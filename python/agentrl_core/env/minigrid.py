@@ -1,28 +1,34 @@
-"""MiniGrid and BabyAI as text: the mission and the view."""
+"""MiniGrid and BabyAI as text or as images: the mission and the view."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentrl_core.env.gymnasium import Gymnasium
+from agentrl_core.env.image import Image
+from agentrl_core.env.png import encode_png
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
 if TYPE_CHECKING:
     import gymnasium
 
 _ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
+_CELL = 8
 _UNSEEN_OR_EMPTY = ("unseen", "empty", "floor")
 
 
 class MiniGrid(Gymnasium):
-    """Grid worlds of the package `minigrid` (MiniGrid and BabyAI), as text.
+    """Grid worlds of the package `minigrid` (MiniGrid and BabyAI), as text or as images.
 
-    The first observation has the mission and the actions, and each one the view of the seven by seven cells ahead: each
-    object by its place ("a red ball 2 ahead, 1 left"), the nearest wall straight ahead, and the carried object. Success
-    is a positive reward at the end, as defined by the package (1 for the mission done at once, less for later).
+    The first observation has the mission and the actions, and each one the view of the seven by seven cells ahead. As
+    text it names each object with its place ("a red ball 2 ahead, 1 left"), the nearest wall straight ahead, and the
+    carried object. As an image it is a PNG of 8 x 8 pixels a cell, in which the agent looks up from the middle of the
+    last row. Success is a positive reward at the end, as defined by the package (1 for the mission done at once, less
+    for later).
 
     Args:
         game: name of a registered environment, such as `BabyAI-GoToRedBall-v0` or `MiniGrid-DoorKey-5x5-v0`.
+        observation: `text` or `image`.
         max_turns: actions in an episode; the environment's own limit holds too.
         seed: seed of the tasks; two seeds share none.
         held_out: number of held-out tasks.
@@ -42,7 +48,17 @@ class MiniGrid(Gymnasium):
         False
     """
 
-    def __init__(self, game: str, *, max_turns: int = 100, seed: int = 0, held_out: int = 512) -> None:
+    def __init__(
+        self,
+        game: str,
+        *,
+        observation: Literal["text", "image"] = "text",
+        max_turns: int = 100,
+        seed: int = 0,
+        held_out: int = 512,
+    ) -> None:
+        if observation not in ("text", "image"):
+            raise InvalidInputError(f"MiniGrid: observation is {observation!r}; give 'text' or 'image'")
         super().__init__(
             game,
             describe=describe,
@@ -52,6 +68,7 @@ class MiniGrid(Gymnasium):
             seed=seed,
             held_out=held_out,
         )
+        self._draw = draw if observation == "image" else None
 
     def _instruction_of(self, observation: Any) -> str:
         return f"Your mission: {observation['mission']}"
@@ -98,6 +115,11 @@ def describe(environment: Any, observation: Any) -> str:
     carried = environment.carrying
     lines.append(f"You carry a {carried.color} {carried.type}." if carried is not None else "You carry nothing.")
     return " ".join(lines)
+
+
+def draw(environment: Any) -> Image:
+    """Draw the view of an agent, which looks up."""
+    return Image(encode_png(environment.get_frame(tile_size=_CELL, agent_pov=True)))
 
 
 def _place(ahead: int, aside: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agentrl_core.data.codes import StepFlag
-from agentrl_core.env.base import ExtraColumn, Split, StepResult, Task
+from agentrl_core.env.base import Content, ExtraColumn, Split, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 
 GAME_FACTS: Mapping[str, ExtraColumn] = {"points": ExtraColumn("trajectory"), "command": ExtraColumn("step", "key")}
@@ -26,7 +26,7 @@ _COMMAND = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 class GameStep:
     """Result of one command; `refused` if the game does not accept it here."""
 
-    observation: str
+    observation: Content
     score: float
     reward: float = 0.0
     terminated: bool = False
@@ -61,7 +61,7 @@ class GameEpisode:
     `info["end"]`.
     """
 
-    def __init__(self, game: Game, observation: str, *, max_turns: int) -> None:
+    def __init__(self, game: Game, observation: Content, *, max_turns: int) -> None:
         self.observation = observation
         self._game = game
         self._turns_left = max_turns
@@ -87,7 +87,7 @@ class GameEpisode:
             truncated=truncated,
             flags=StepFlag.FORMAT_ERROR if move.refused else 0,
             success=move.success if self._over else None,
-            info={"end": move.observation} if self._over else None,
+            info={"end": move.observation} if self._over and isinstance(move.observation, str) else None,
             facts={"points": move.score, "command": command[:_LONGEST_FACT], **move.facts},
         )
 

@@ -1,0 +1,105 @@
+"""Iterations of a recipe whose observations are images, with a tiny vision-language model."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import tempfile
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from any_world import AnyEpisode, AnyGame, AnyWorld, Speaker
+from recipe_loop import TOKENS, Loop, names
+from torch import nn
+from vision_models import build, screenshot
+
+import agentrl_core as arl
+from agentrl_core.env import StepResult, Task
+
+
+@functools.cache
+def processor() -> Any:
+    """The processor of all models here."""
+    return build("smolvlm")[1]
+
+
+@functools.cache
+def folder() -> str:
+    """Where that processor is saved, as beside a checkpoint."""
+    path = tempfile.mkdtemp()
+    processor().save_pretrained(path)
+    return path
+
+
+@functools.cache
+def seeing_model(seed: int) -> Any:
+    """A vision-language model with a value head, one for each seed."""
+    made = build("smolvlm", seed)[0]
+    made.name_or_path = folder()
+    made.value_head = nn.Linear(made.config.text_config.hidden_size, 1)
+    return made
+
+
+def shown(text: Any, number: int, role: str = "user") -> Any:
+    """A text beside an image."""
+    return {"role": role, "content": [screenshot(number, 32, 32), str(text)]}
+
+
+class SeeingEpisode:
+    """An episode of one player, who sees an image before each action."""
+
+    def __init__(self, episode: AnyEpisode, number: int) -> None:
+        self.observation = shown(episode.observation, number)
+        self._episode, self._number = episode, number
+
+    def step(self, action: str) -> StepResult:
+        self._number += 1
+        result = self._episode.step(action)
+        if result.observation is None:
+            return result
+        return replace(result, observation=shown(result.observation, self._number))
+
+    def state_key(self) -> bytes:
+        return self._episode.state_key()
+
+
+class SeeingGame:
+    """A game of several players, each of whom sees an image at first: the spy, who comes first, another one."""
+
+    def __init__(self, game: AnyGame, number: int) -> None:
+        self.observations = {
+            player: shown(text, number + (place == 0)) for place, (player, text) in enumerate(game.observations.items())
+        }
+        self.turn_of, self.step, self.state_key = game.turn_of, game.step, game.state_key
+
+
+class SeeingWorld(AnyWorld):
+    """The world of a recipe, in images."""
+
+    def reset(self, task: Task, seed: int) -> Any:
+        episode = super().reset(task, seed)
+        number = int(task.task_id.split()[1]) * 10
+        return SeeingGame(episode, number) if isinstance(episode, AnyGame) else SeeingEpisode(episode, number)
+
+
+@dataclass
+class SeeingLoop(Loop):
+    """A run of a recipe with vision-language models."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.models = {name: copy.deepcopy(seeing_model(place)) for place, name in enumerate(names(self.recipe))}
+        self.optimizers = {name: torch.optim.SGD(each.parameters(), lr=0.05) for name, each in self.models.items()}
+        self.world = SeeingWorld(self.recipe)
+
+    def annotated(self, batch: arl.Batch) -> arl.Batch:
+        """The batch; values of steps are read at the tokens themselves, since probes show no images."""
+        for column in self.recipe.model_columns:
+            if column.level == "step" and not batch.has(column.name, "step"):
+                critic = self.models[str(column.model)]
+                batch = arl.annotate(batch, column.name, critic, level="step", max_tokens=TOKENS)
+        return super().annotated(batch)
+
+    def speaker(self) -> Any:
+        return Speaker(processor())
