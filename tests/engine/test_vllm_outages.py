@@ -193,7 +193,7 @@ def test_an_engine_without_a_folder_follows_the_trainer(
     assert versions(sample(follower, 16)) == {2}
     for each in servers:
         each.version = "1"
-    with pytest.raises(EngineError, match="no server has weights of version 2, but .*: 1"):
+    with pytest.raises(EngineError, match=r"no server has weights of version 2, but .*: 1"):
         sample(follower, 1)
     trainer.close()
     follower.close()

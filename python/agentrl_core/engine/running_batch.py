@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -313,7 +313,10 @@ class RunningBatch:
     def _begun(self, ids: torch.Tensor, shown: dict[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return the keys and values of rows of which nothing is known."""
         computed = DynamicCache()
-        with nullcontext([]) if self._routes is None else self._routes.forward() as found:
+        traced: AbstractContextManager[list[torch.Tensor]] = nullcontext([])
+        if self._routes is not None:
+            traced = self._routes.forward()
+        with traced as found:
             self._model.base_model(ids, past_key_values=computed, use_cache=True, **shown)
         layers: list[Any] = computed.layers
         pairs = [(layer.keys, layer.values) for layer in layers]

@@ -34,7 +34,7 @@ def expert_weights(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
         weights = logits.sigmoid().gather(1, experts)
         if normalises:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
-        return weights * router.routed_scaling_factor
+        return weights * float(router.routed_scaling_factor)
     weights = torch.softmax(logits.float(), dim=-1).gather(1, experts)
     return weights / weights.sum(dim=-1, keepdim=True) if normalises else weights
 

@@ -407,10 +407,10 @@ class Update:
         """
         from agentrl_core.model.pack import Pack, PackOutput
 
-        for name, value, kind in (("outputs", outputs, PackOutput), ("pack", pack, Pack)):
-            if not isinstance(value, kind):
+        for name, given, kind in (("outputs", outputs, PackOutput), ("pack", pack, Pack)):
+            if not isinstance(given, kind):
                 raise InvalidInputError(
-                    f"{name} is of type {type(value).__name__}; call update.loss(pack.run(model), pack)"
+                    f"{name} is of type {type(given).__name__}; call update.loss(pack.run(model), pack)"
                 )
         value, sums = self.prepared.loss(outputs, pack)
         routed = routed_tokens(pack)
