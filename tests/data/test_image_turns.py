@@ -69,10 +69,10 @@ def test_a_chat_that_grows_is_one_path() -> None:
     ("context", "images", "added"),
     [
         ([1, IMAGE, IMAGE, 2, 20, 3, IMAGE, 5], [0, 1, 3], 3),  # the last image: what is before it is shared
-        ([1, IMAGE, IMAGE, 2, 20, 3, IMAGE, 5], [0, 2, 0], 7),
-        ([1, IMAGE, IMAGE, 2, 20, 3, IMAGE, 5], [1, 0, 0], 7),
-        ([1, IMAGE, 2, 20, IMAGE, 5], [0, 1], 5),
-        ([1, 2, 5], [], 2),
+        ([1, IMAGE, IMAGE, 2, 20, 3, IMAGE, 5], [0, 2, 0], 8),
+        ([1, IMAGE, IMAGE, 2, 20, 3, IMAGE, 5], [1, 0, 0], 8),
+        ([1, IMAGE, 2, 20, IMAGE, 5], [0, 1], 6),
+        ([1, 2, 5], [], 3),
         ([9, IMAGE, 5], [0], 3),  # no token is shared
         ([1, IMAGE, IMAGE, 2, 20, 6], [0, 1], 1),
         ([1, IMAGE, IMAGE, 2], [0, 1], 0),

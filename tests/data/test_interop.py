@@ -114,7 +114,7 @@ def test_types_are_plain(batch: Batch, name: str) -> None:
 
 def test_formats_and_codes_are_noted(batch: Batch) -> None:
     schema = pa.schema(batch.nodes)
-    assert schema.metadata[b"agentrl_format"] == b"3"
+    assert schema.metadata[b"agentrl_format"] == b"4"
     assert schema.field("kind").metadata[b"codes"] == b"0=prompt,1=action,2=observation,3=injected"
     source = pa.schema(batch.with_recipe("mine", {"clip": 0.2}).draw_columns).metadata
     assert (source[b"recipe"], source[b"options"]) == (b"mine", b'{"clip": 0.2}')

@@ -443,9 +443,9 @@ def test_names_of_rewards_and_pictures_stay_with_their_rows(tmp_path: Path) -> N
             for batch in (store.batch(iteration), store.trajectory_batch([iteration])):
                 assert (batch.reward_components, batch.entropies) == (components, estimator)
             picture = pl.DataFrame(store.batch(iteration).nodes)["blobs"].explode()[0]
-            assert store.blob(picture) == f"picture {iteration}".encode()
-            with pytest.raises(NotFoundError, match="contents of stored batches"):
-                store.batch(iteration).blob(picture)
+            assert store.blob(picture) == store.batch(iteration).blob(picture) == f"picture {iteration}".encode()
+            with pytest.raises(NotFoundError, match="pickled after it was read from a store has no contents"):
+                pickle.loads(pickle.dumps(store.batch(iteration))).blob(picture)
         with pytest.raises(InvalidInputError, match=r'different components, \["answer"\] and \["answer","format"\]'):
             Batch.concat([store.batch(0), store.batch(1)])
         with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give all 32"):

@@ -2,12 +2,14 @@
 
 import asyncio
 import functools
+import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from looking import SAMPLING, agrees, looking, outcomes, pictures
+from PIL import Image as Picture
 from vision_models import build, screenshot
 
 from agentrl_core import engine
@@ -162,7 +164,9 @@ def test_wrong_images_cost_their_own_request_alone():
     generate = engine.Transformers(model, processor)
     one, large = screenshot(1), screenshot(1, 112, 56)
     good, text = looking(generate, ["a", "b"], [one], 0), looking(generate, ["a"], [], 1)
-    broken = Image(b"not a picture")
+    whole = io.BytesIO()
+    Picture.open(io.BytesIO(one.content)).save(whole, "JPEG")
+    broken = Image(whole.getvalue()[:-100])
     wrong = {
         replace(good, images=(one, one)): r"holds 4 image tokens \(id 3\), and its 2 images have 8",
         replace(good, images=()): "holds 4 image tokens .*, and its 0 images have 0",
