@@ -28,6 +28,7 @@ LOADS = {
     "gymnasium": "from agentrl_core import env; env.Gymnasium('FrozenLake-v1')",
     "mcp": "import mcp; from agentrl_core import env; env.MCP",
     "minigrid": "from agentrl_core import env; env.MiniGrid('MiniGrid-Empty-5x5-v0')",
+    "miniwob": "import miniwob, selenium; from agentrl_core import env; env.MiniWoB(['click-test'])",
     "polars": "import polars, agentrl_core; agentrl_core.scan",
     "ray": "import ray; from agentrl_core import engine; engine.RayActor",
     "reasoning-gym": "from agentrl_core import env; env.ReasoningGym(['lcm']).tasks(1)",

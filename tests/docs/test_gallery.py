@@ -15,6 +15,7 @@ EXAMPLES = ROOT / "examples"
 PRINTED = ("mcp_tools", "openai_agent", "own_component", "own_rollout", "polars_analysis", "textworld_game")
 """Examples whose output is the same on every machine: a script plays the model."""
 ELSEWHERE = {
+    "collectors": "tests/train/test_example_of_collectors.py",
     "ddp_accelerate": "tests/model",
     "fsdp2": "tests/model",
     "langgraph_calculator": "tests/agents/test_example.py",
@@ -52,7 +53,7 @@ def test_every_example_is_in_the_gallery_and_tested() -> None:
 
 def test_examples_are_short() -> None:
     for path in EXAMPLES.glob("*.py"):
-        if path.stem not in ("langgraph_calculator", "fsdp2"):
+        if path.stem not in ("collectors", "langgraph_calculator", "fsdp2"):
             assert path.read_text(encoding="utf-8").count("\n") <= LONGEST, path.name
 
 

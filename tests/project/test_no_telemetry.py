@@ -18,6 +18,7 @@ MAY_CONNECT = {
     "engine/teacher_server.py",
     "engine/vllm_api.py",
     "engine/vllm_server.py",
+    "env/browser.py",  # env.MiniWoB, to the driver of a browser on this machine
     "env/runtime/process_worker.py",  # a pair of sockets between a process and its child
 }
 
