@@ -8,7 +8,7 @@ Each side is a process of its own, on one thread; the processes step in turn, `-
 does not count. Both have fp32 weights, the fused AdamW, gradients clipped at 1, no KL term, the same prompts, rewards
 and group sizes. An answer never ends before its limit (TRL: `min_new_tokens`; ours: requests without stop tokens), so
 that every step has the same number of sampled tokens and of tokens in its rows; the bench ends with an error if two
-sides differ. In "turns with a tool", TRL's side is a `rollout_func` that calls TRL's own generation once a turn.
+sides differ. Ours takes the loss by `loss.run_fused`. In "turns with a tool", TRL's side is a `rollout_func` that calls TRL's own generation once a turn.
 
 With `--curves`, both learn to say the largest of three numbers, with answers that end where they end: the mean reward
 of each step, for paired seeds.
@@ -17,6 +17,8 @@ of each step, for paired seeds.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import os
 import random
@@ -183,7 +185,7 @@ def ours(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any
             with timed(spent, "train"):
                 for pack in update.pack(max_tokens=16_384, layout=options.side):
                     rows += len(pack.input_ids)
-                    update.loss(pack.run(policy), pack).backward()
+                    update.loss(loss.run_fused(policy, pack, RECIPE.loss), pack).backward()
                 torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
             with timed(spent, "optimizer"):
                 update.step(optimizer)
@@ -345,6 +347,8 @@ def serve(options: argparse.Namespace) -> None:
         found = step()
         found["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(f"FIGURES {json.dumps(found)}", flush=True)
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # the other sides need the memory while they step
     os._exit(0)  # the trainer's thread waits for a step
 
 
@@ -423,6 +427,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
         print(
             f"{work}: tree {best:.2f} x, goal {GOAL[work]}: {'reached' if best >= GOAL[work] else 'missed'}", flush=True
         )
+        keep({"bench": "against_trl", **circumstances(), "lines": lines})
     return lines
 
 
@@ -461,7 +466,6 @@ def main() -> None:
     lines = curves(options) if options.curves else compare(options)
     if not options.curves:
         missed = {line["work"] for line in lines if line["side"] == "tree" and line["ratio"] < GOAL[line["work"]]}
-        keep({"bench": "against_trl", **circumstances(), "lines": lines})
         raise SystemExit(f"missed: {', '.join(sorted(missed))}" if missed else 0)
     keep({"bench": "against_trl_curves", **circumstances(), "lines": lines})
 

@@ -23,7 +23,8 @@ use crate::forest::{Finish, Forest, NewNode, StepOutcome};
 use crate::schema::Table;
 use crate::token_columns::TokenRows;
 use agentrl_compute::hash::hash_bytes;
-use arrow_array::RecordBatch;
+use arrow_array::{RecordBatch, new_null_array};
+use arrow_schema::{Field, Schema};
 use memory::Memory;
 
 /// Where stores lie in [`Memory`].
@@ -147,14 +148,29 @@ struct Seen {
 
 impl Seen {
     fn of(store: &mut Store) -> Self {
-        let one = |rows: Vec<RecordBatch>| {
-            let Some(first) = rows.first() else { return rows };
-            vec![arrow_select::concat::concat_batches(&first.schema(), &rows).unwrap()]
-        };
-        let rows = FOLDERS.iter().map(|folder| one(store.all_rows(folder).unwrap())).collect();
+        let rows = FOLDERS.iter().map(|folder| in_one(&store.all_rows(folder).unwrap())).collect();
         let arrays = store.arrays().unwrap();
         let head = &store.head;
         let (sequence, iteration) = (head.sequence, head.iteration);
         Self { sequence, iteration, dropped: head.dropped, state: head.state.clone(), arrays, rows }
     }
+}
+
+/// All rows with the columns of all of them, by name; a column that some rows have not is null there.
+fn in_one(rows: &[RecordBatch]) -> Vec<RecordBatch> {
+    let Some(first) = rows.first() else { return Vec::new() };
+    let mut fields = BTreeMap::new();
+    for part in rows {
+        fields.extend(part.schema().fields().iter().map(|field| (field.name().clone(), field.clone())));
+    }
+    let fields: Vec<_> = fields.into_values().collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, first.schema().metadata().clone()));
+    let widened = rows.iter().map(|part| {
+        let column = |field: &Arc<Field>| {
+            let found = part.column_by_name(field.name()).cloned();
+            found.unwrap_or_else(|| new_null_array(field.data_type(), part.num_rows()))
+        };
+        RecordBatch::try_new(schema.clone(), schema.fields().iter().map(column).collect()).unwrap()
+    });
+    vec![arrow_select::concat::concat_batches(&schema, &widened.collect::<Vec<_>>()).unwrap()]
 }
