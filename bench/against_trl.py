@@ -8,7 +8,8 @@ Each side is a process of its own, on one thread; the processes step in turn, `-
 does not count. Both have fp32 weights, the fused AdamW, gradients clipped at 1, no KL term, the same prompts, rewards
 and group sizes. An answer never ends before its limit (TRL: `min_new_tokens`; ours: requests without stop tokens), so
 that every step has the same number of sampled tokens and of tokens in its rows; the bench ends with an error if two
-sides differ. Ours takes the loss by `loss.run_fused`. In "turns with a tool", TRL's side is a `rollout_func` that calls TRL's own generation once a turn.
+sides differ. Ours takes the loss by `loss.run_fused`. In "turns with a tool", TRL's side is a `rollout_func` that
+calls TRL's own generation once a turn.
 
 With `--curves`, both learn to say the largest of three numbers, with answers that end where they end: the mean reward
 of each step, for paired seeds.

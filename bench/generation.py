@@ -127,7 +127,8 @@ def measure(options: argparse.Namespace) -> None:
         "peak_mib": (peak - loaded) / 1024,
     }
     Path(options.answers).write_text(json.dumps(found))
-    print(json.dumps(figures))
+    print(json.dumps(figures), flush=True)
+    os._exit(0)  # a thread of vLLM may abort a Python that ends
 
 
 def run(options: argparse.Namespace, shape: str, side: str, answers: Path) -> dict[str, Any]:
