@@ -44,7 +44,7 @@ def plain(messages):
 
 def each_on_its_own(template, messages, tools):
     """The naive reference: no answer is cut out of the history."""
-    return template._answers(messages, tools, "chat", RenderedHistory("", template._closes_in_history))
+    return template._answers(messages, tools, "chat", RenderedHistory("", template._closes_in_history), None)
 
 
 def rendered_characters(template, work):

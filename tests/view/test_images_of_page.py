@@ -125,12 +125,12 @@ def test_images_beyond_the_bytes_of_the_page_are_counted_and_named(browser: Any,
 def test_the_terminal_names_images_at_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make(tmp_path / "run", WIDE, JUNK, TALL)
     assert main(["show", str(folder), "0"]) == 0
-    text = "".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
-    at = [text.index(name) for name in ("prompt: 4 tokens", "[image PNG 640 x 360", "[image unknown type", "step 0")]
-    at += [text.index(name) for name in ("observation: 2 tokens", "[image JPEG 30 x 90", "step 1")]
+    text = "".join(capsys.readouterr().out.split())  # lines are broken at the width of the terminal
+    at = [text.index(name) for name in ("prompt:4tokens", "[imagePNG640x360", "[imageunknowntype", "step0")]
+    at += [text.index(name) for name in ("observation:2tokens", "[imageJPEG30x90", "step1")]
     assert at == sorted(at)
     for content in (WIDE, JUNK, TALL):
-        assert f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}" in text
+        assert f"{len(content)}bytes,sha256{hashlib.sha256(content).hexdigest()}" in text
     (next(iter((folder / "blobs").glob(f"*/{hashlib.sha256(TALL).hexdigest()}")))).unlink()
     assert main(["show", str(folder), "0"]) == 0
     assert f"[image sha256 {hashlib.sha256(TALL).hexdigest()}:" in "".join(capsys.readouterr().out.splitlines())

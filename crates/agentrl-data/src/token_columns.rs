@@ -218,6 +218,17 @@ pub(crate) fn types_in(schema: &Schema) -> Result<RowTypes> {
     Ok(found)
 }
 
+/// Leave out token columns without any row: those of other rows that lay in one file with these.
+pub(crate) fn drop_empty(nodes: &mut RecordBatch) -> Result<()> {
+    let own = Table::Nodes.schema().fields().len();
+    let is_kept = |&index: &usize| index < own || nodes.column(index).null_count() < nodes.num_rows();
+    let kept: Vec<usize> = (0..nodes.num_columns()).filter(is_kept).collect();
+    if kept.len() < nodes.num_columns() {
+        *nodes = nodes.project(&kept).map_err(arrow_bug)?;
+    }
+    Ok(())
+}
+
 /// Table `nodes` with token columns.
 pub(crate) fn schema(types: &RowTypes) -> Result<SchemaRef> {
     let known = Table::Nodes.schema();

@@ -88,7 +88,7 @@ impl Batch {
     }
 
     /// [`Batch::new`], which calls `check` between its steps and ends if that is an error.
-    pub fn new_with(tables: [RecordBatch; Table::COUNT], check: Check<'_>) -> Result<Self> {
+    pub fn new_with(mut tables: [RecordBatch; Table::COUNT], check: Check<'_>) -> Result<Self> {
         for (table, rows) in Table::ALL.into_iter().zip(&tables) {
             let found = rows.schema();
             let expected = match table {
@@ -100,6 +100,11 @@ impl Batch {
                     ErrorKind::Schema,
                     format!("table {} has columns {found:?}; format v4 has {expected:?}", table.name()),
                 ));
+            }
+        }
+        for (table, rows) in Table::ALL.into_iter().zip(&mut tables) {
+            if table == Table::Nodes {
+                token_columns::drop_empty(rows)?;
             }
         }
         let layout = Arc::new(Layout::build(&tables, check)?);
