@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from pathlib import Path
 from types import ModuleType
 
@@ -22,9 +23,7 @@ TOP = 50
 def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The program, whose neighbours it imports by name."""
     monkeypatch.syspath_prepend(str(BENCH))
-    import demo_screen
-
-    return demo_screen
+    return importlib.import_module("demo_screen")
 
 
 @pytest.fixture
@@ -86,7 +85,6 @@ def test_the_interval_is_of_paired_gains(demo: ModuleType) -> None:
     assert high == pytest.approx(0.5 + 1.96 / 32, abs=0.005)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shows", ["own", "nothing"])
 def test_a_policy_is_trained(demo: ModuleType, path: Path, shows: str) -> None:
     options = argparse.Namespace(
