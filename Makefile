@@ -41,7 +41,7 @@ demo-llm: $(STAMPS)/demo $(STAMPS)/wheel-demo $(SMOLLM2)/config.json ## Train Sm
 		--max-turns 2 --turn-tokens 24 --context-tokens 320 --rollouts 16 --iterations 16 --held-out 64 \
 		--learning-rate 2e-5 $(if $(filter --run --resume,$(ARGS)),,--run $(free_run)) $(ARGS)
 
-# The screens come from Chromium, once; the three seeds train one after another.
+# The screens come from Chromium, once; then two policies at a time train, each with one thread.
 .PHONY: demo-screen
 demo-screen: $(STAMPS)/test $(STAMPS)/wheel-demo browser ## Train a tiny vision model to click what it sees in a browser, in 20 minutes.
 	$(BIN)/python bench/demo_screen.py $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,7 +26,7 @@ _BUTTON = re.compile(r'"(ONE|TWO)" \((\d+), (\d+), (\d+), (\d+)\)')
 
 
 def record(path: Path, *, train: int, held_out: int) -> None:
-    """Write screenshots and the boxes of both buttons for tasks of both splits into a file.
+    """Write screenshots and the boxes of both buttons for tasks of both splits into a file, and the seconds it took.
 
     Args:
         path: of the file; one that is there is kept.
@@ -36,6 +37,7 @@ def record(path: Path, *, train: int, held_out: int) -> None:
 
     if path.exists():
         return
+    begin = time.perf_counter()
     world = env.MiniWoB(TASK, observation="both", held_out=held_out)
     columns: dict[str, list[Any]] = {"seed": [], "screen": [], "boxes": []}
     for task in [*world.tasks(train), *world.tasks(held_out, split="held_out")]:
@@ -53,7 +55,8 @@ def record(path: Path, *, train: int, held_out: int) -> None:
     world.close()
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_suffix(".part.npz")
-    np.savez_compressed(half, train=train, **{name: np.array(values) for name, values in columns.items()})
+    arrays = {name: np.array(values) for name, values in columns.items()}
+    np.savez_compressed(half, train=train, seconds=time.perf_counter() - begin, **arrays)
     half.rename(path)
 
 
@@ -61,6 +64,8 @@ class RecordedScreens:
     """Clicks on recorded screens: an action is the column and the row of a cell, such as `3 5`.
 
     The reward is 1 if the centre of the cell lies on button ONE and not on TWO, which covers it, else 0.
+
+    `seconds` is how long the recording took.
 
     Args:
         path: file of `record`.
@@ -73,7 +78,7 @@ class RecordedScreens:
     def __init__(self, path: Path, shows: Literal["own", "other", "nothing"] = "own") -> None:
         with np.load(path) as file:
             self.train, self.screens, self.boxes = int(file["train"]), file["screen"], file["boxes"]
-            self.seeds = file["seed"]
+            self.seeds, self.seconds = file["seed"], float(file["seconds"])
         self.shows = shows
         self.images = [env.Image(encode_png(screen)) for screen in self.screens]
         centres = (np.arange(CELLS) + 0.5) * _PAGE / CELLS

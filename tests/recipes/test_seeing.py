@@ -12,7 +12,6 @@ from recipe_loop import names, small
 from seeing_loop import SeeingLoop, seeing_model
 
 import agentrl_core as arl
-from agentrl_core.exceptions import AgentRLWarning
 
 RECIPES = (
     "active_vln",
@@ -23,6 +22,7 @@ RECIPES = (
     "gui_g1",
     "gui_libra",
     "mm_helix",
+    "ui_s1",
     "ver_ipo",
     "vision_zero",
     "vl_dac",
@@ -52,14 +52,3 @@ def test_an_iteration_trains_what_sees(name: str, tmp_path: Path) -> None:
             )
             assert any(not torch.equal(one, other) for one, other in pairs), f"{each} is trained without its vision"
     assert max(loop.norms.values()) > 1e-5
-
-
-@pytest.mark.slow
-def test_a_history_of_images_is_not_rewritten(tmp_path: Path) -> None:
-    """UI-S1 patches the history, which shows images here."""
-    loop = SeeingLoop(small("ui_s1"), "padded")
-    with (
-        arl.Store.open(tmp_path / "run", sync="never") as store,
-        pytest.warns(AgentRLWarning, match="rewrite does not support images; describe them in text"),
-    ):
-        loop.collect(store)
