@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from hand_made import tiny_model
+from vision_models import build
 
 from agentrl_core.cli import main
 from agentrl_core.exceptions import InvalidInputError
@@ -114,6 +116,37 @@ def test_a_model_that_is_padded_and_types(tmp_path, capsys, monkeypatch):
     assert "padded: a token's logits depend on the tokens behind it" in capsys.readouterr().out
     assert main(["doctor", "no_such_type"]) == 1
     assert "no_such_type has no causal language model" in capsys.readouterr().err
+
+
+def test_a_model_that_sees(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    model, processor = build("qwen2_5_vl")
+    model.save_pretrained(tmp_path)
+    assert main(["doctor", str(tmp_path)]) == 1
+    assert "padded with images: processor: rollouts show images, and no processor of" in capsys.readouterr().out
+    processor.save_pretrained(tmp_path)
+    assert main(["doctor", str(tmp_path), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["layouts"]
+    assert [row["layout"] for row in rows] == ["tree", "sequence", "padded", "padded with images"]
+    assert [row["chosen"] for row in rows] == [False, False, True, True]
+    assert all(0 <= row[name] < 1e-4 for row in rows for name in ("logprob", "entropy", "gradient"))
+    assert main(["doctor", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "packs run in the layout padded, and in padded with images"
+    assert main(["doctor", str(tmp_path), "--engine", "transformers", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["agree"]
+
+
+def test_wrong_images_are_found():
+    """The tower sees other pixels in packs than in the model's own forward."""
+    model, processor = build("smolvlm")
+    own = model.get_image_features
+    model.get_image_features = functools.wraps(own)(lambda pixel_values, **given: own(1 - pixel_values, **given))
+    rows = check_layouts(model, processor=processor)
+    assert [row.reason is None for row in rows] == [True, True, True, False]
+    assert rows[-1].logprob > 1e-3
+    assert rows[-1].gradient > 1e-3
+    with pytest.raises(InvalidInputError, match="processor is given, but LlamaForCausalLM takes no images"):
+        check_layouts(causal_types.build("llama"), processor=processor)
 
 
 def test_a_wrapped_model_from_python():

@@ -48,9 +48,13 @@ def test_what_would_be_wrong_is_refused(mode: str, message: str) -> None:
     assert message in report(mode)
 
 
-@pytest.mark.parametrize("mode", ["gemma3 ddp", pytest.param("qwen2_5_vl ddp", marks=pytest.mark.slow), "gemma3 fsdp2"])
+@pytest.mark.parametrize(
+    "mode",
+    ["gemma3 ddp", pytest.param("qwen2_5_vl ddp", marks=pytest.mark.slow), "gemma3 fsdp2", "llava_onevision tower"],
+)
 def test_images_on_ranks_are_those_of_one_process(mode: str) -> None:
     found = report(mode, PROGRAM.with_name("images_on_ranks.py"))
     assert isinstance(found, dict), found
     assert found.pop("without images") == 1, "a rank has a pack without images beside one with images"
+    assert found.pop("other calls") == ("tower" in mode), "images of several shapes need several calls of the tower"
     assert max(found.values()) < 1e-6, found

@@ -1,6 +1,7 @@
 """Gradients and columns of rollouts with images on two ranks, compared with one process; prints JSON.
 
-A mode is a family and a wrapper, such as `gemma3 ddp`. Some packs of a rank show no image.
+A mode is a family and a wrapper, such as `gemma3 ddp`. Some packs of a rank show no image. With wrapper `tower` each
+layer of the vision tower is sharded alone.
 """
 
 from __future__ import annotations
@@ -19,22 +20,25 @@ from wrapped_ranks import gradients, run_ranks
 
 import agentrl_core as arl
 from agentrl_core import loss, recipes
+from agentrl_core.model.architecture import causal_model_of
+from agentrl_core.model.images import tower_calls
 
 RECIPE = recipes.GRPO.replace(loss=loss.Policy(entropy=0.01))
 
 
-def differentiate(model: Any, processor: Any, batch: arl.Batch) -> set[bool]:
-    """Add the gradients of an update; return which of the packs show images: some, or none."""
-    (update,), shows = RECIPE.updates(batch), set()
+def differentiate(model: Any, processor: Any, batch: arl.Batch) -> list[int]:
+    """Add the gradients of an update; return how often the images of each pack need the vision tower."""
+    (update,), calls = RECIPE.updates(batch), []
     most = max(len(row.tokens) for row in rows_of(batch))
     for pack in update.pack(max_tokens=most, model=model, processor=processor):
-        shows.add(pack.images is not None and bool(pack.images.hashes))
+        shows = pack.images is not None and bool(pack.images.hashes)
+        calls.append(tower_calls(model, pack.images.inputs(causal_model_of(model))) if shows else 0)
         update.loss(pack.run(model), pack).backward()
-    return shows
+    return calls
 
 
 def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
-    """The largest differences; also which packs of this rank show images."""
+    """The largest differences; also whether packs show no image, and whether ranks need other calls of the tower."""
     family, wrapper = mode.split()
     alone, processor = build(family)
     batch = rollouts(processor)
@@ -46,11 +50,12 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     if wrapper == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
     else:
-        for layer in (*model.get_decoder().layers, model):
+        tower = model.model.vision_tower.encoder.layers if wrapper == "tower" else []
+        for layer in (*tower, *model.get_decoder().layers, model):
             fully_shard(layer)
-    shows = differentiate(model, processor, batch)
+    calls = differentiate(model, processor, batch)
     every: list[Any] = [None, None]
-    dist.all_gather_object(every, shows)
+    dist.all_gather_object(every, calls)
     found, size = gradients(model), max(float(each.abs().max()) for each in wanted.values())
     assert found.keys() == wanted.keys()
     other = arl.annotate(batch, "reference_logprob", model, processor=processor)
@@ -58,7 +63,8 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     return {
         "gradient": max(_distance(found[name], wanted[name]) for name in wanted) / size,
         "column": _distance(*both),
-        "without images": float(False in every[0] | every[1]),
+        "without images": float(0 in every[0] + every[1]),
+        "other calls": float(any(0 < min(each) < max(each) for each in zip(*every, strict=True))),
     }
 
 

@@ -37,11 +37,12 @@ _LAYOUT_COLUMNS = ("layout", "auto", "log-prob", "entropy", "gradient", "result"
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command: `MODEL --engine NAME ...`."""
     command.description = (
-        "Compare each layout of packs with the plain forward of the model: log-probs, entropies and gradients. With "
-        "--engine, run prompts and a second turn of each through an engine and through the model instead, report "
-        "differences between their log-probabilities and the likely cause: the version of the weights, the mode of "
-        "log-probabilities, the temperature, a position in the sequence, the precision, or other weights. Exits with 1 "
-        "if the layout of auto, or the engine, differs from the model."
+        "Compare each layout of packs with the plain forward of the model: log-probs, entropies and gradients, also of "
+        "sequences with images if the model takes them (its processor is read from MODEL). With --engine, run prompts "
+        "and a second turn of each through an engine and through the model instead, report differences between their "
+        "log-probabilities and the likely cause: the version of the weights, the mode of log-probabilities, the "
+        "temperature, a position in the sequence, the precision, or other weights. Exits with 1 if the layout of auto, "
+        "or the engine, differs from the model."
     )
     command.epilog = (
         "examples:\n  agentrl doctor runs/demo/start\n  agentrl doctor qwen3_next\n"
@@ -141,8 +142,8 @@ def run(model: str, *, engine: list[str] | None, dtype: str | None, json: bool, 
 
 def _print_layouts(name: str, checks: Sequence[LayoutCheck], *, json: bool) -> int:
     """Print how each layout differs from the plain forward."""
-    chosen = next((check for check in checks if check.chosen), None)
-    holds = chosen is not None and chosen.reason is None
+    chosen = [check for check in checks if check.chosen]
+    holds = bool(chosen) and all(check.reason is None for check in chosen)
     if json:
         rows = [_finite(dataclasses.asdict(check)) for check in checks]
         _print_document({"model": name, "holds": holds, "layouts": rows})
@@ -163,17 +164,25 @@ def _print_layouts(name: str, checks: Sequence[LayoutCheck], *, json: bool) -> i
         for check in checks:
             if check.reason is not None:
                 out.print(escaped(f"{check.layout}: {check.reason}"), markup=False, soft_wrap=True)
-        result = f"packs run in the layout {chosen.layout}" if chosen and holds else "packs cannot be trusted on it"
+        taken = ", and in ".join(check.layout for check in chosen)
+        result = f"packs run in the layout {taken}" if holds else "packs cannot be trusted on it"
         out.print(escaped(result), markup=False, soft_wrap=True)
     return 0 if holds else 1
 
 
 def _model(path: str, dtype: str) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import (
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+    )
 
     try:
-        return AutoModelForCausalLM.from_pretrained(path, local_files_only=True, dtype=getattr(torch, dtype))
+        sees = type(AutoConfig.from_pretrained(path, local_files_only=True)) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        kind: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+        return kind.from_pretrained(path, local_files_only=True, dtype=getattr(torch, dtype))
     except (OSError, ValueError) as error:
         raise InvalidInputError(
             f"{path} has no causal language model: {error}; give its directory, the name of a model in the cache, "
@@ -219,11 +228,13 @@ def _engine(names: list[str], model: str, policy: Any, tokenizer: Any) -> Engine
 def _findings(generate: Engine, policy: Any, samplings: list[Sampling], options: dict[str, Any]) -> list[LogprobCheck]:
     from agentrl_core.engine import Request
     from agentrl_core.engine.logprob_check import check_logprobs, context_tokens, sample_requests
+    from agentrl_core.model.images import placeholder_ids
 
     def requests(sampling: Sampling) -> list[Request]:
         if not options["prompt"]:
             room = context_tokens(generate, policy)
-            return sample_requests(generate.vocabulary_size, sampling, context_tokens=room)
+            excluded = placeholder_ids(policy)
+            return sample_requests(generate.vocabulary_size, sampling, context_tokens=room, excluded=excluded)
         prompts = [generate.chat.prompt(text) for text in options["prompt"]]
         return [Request(prompt, seed, sampling) for seed, prompt in enumerate(prompts)]
 

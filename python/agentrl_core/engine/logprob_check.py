@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.engine.base import Engine, Request, Sampling, Segment, generate_all
 from agentrl_core.engine.token_sampling import processed_logprobs
+from agentrl_core.model.images import placeholder_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,7 +59,12 @@ class LogprobCheck:
 
 
 def sample_requests(
-    vocabulary_size: int, sampling: Sampling, seed: int = 0, *, context_tokens: int | None = None
+    vocabulary_size: int,
+    sampling: Sampling,
+    seed: int = 0,
+    *,
+    context_tokens: int | None = None,
+    excluded: Sequence[int] = (),
 ) -> list[Request]:
     """Return requests of random tokens of several lengths, each twice with another seed.
 
@@ -70,13 +76,15 @@ def sample_requests(
         sampling: of all requests.
         seed: of the tokens.
         context_tokens: most tokens of a request with its answer; None: there is no limit.
+        excluded: tokens that no request has, such as placeholders of images.
     """
     random = np.random.default_rng(seed)
+    words = np.setdiff1d(np.arange(vocabulary_size, dtype=np.int32), excluded)
     room = _LONG
     if context_tokens is not None:
         room = max(1, min(room, context_tokens - 2 * sampling.max_tokens - _OBSERVED))
     lengths = sorted({min(length, room) for length in _PROMPT_LENGTHS})
-    prompts = [random.integers(0, vocabulary_size, length, dtype=np.int32) for length in lengths]
+    prompts = [words[random.integers(0, len(words), length)] for length in lengths]
     return [Request(prompt, 2 * index + copy, sampling) for index, prompt in enumerate(prompts) for copy in range(2)]
 
 
@@ -157,6 +165,7 @@ class _ScoredSegment:
         ids = ids.to(model.device)
         with torch.inference_mode():
             self.logits: torch.Tensor = model(ids).logits[0, len(request.tokens) - 1 : -1].float()
+            self.logits[:, list(placeholder_ids(model))] = -torch.inf
         self.tokens = ids[0, len(request.tokens) :]
         self.segment = segment
         self.begin = len(request.tokens)

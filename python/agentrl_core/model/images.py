@@ -168,14 +168,10 @@ def features(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]]) -> ImageF
         UnsupportedError: the features cannot be assigned to the images.
     """
     inner: Any = causal_model_of(model)
-    device, names = device_of(inner), _parameters(inner.get_image_features)
-    given = [_tiles({name: value for name, value in each.items() if name in names}) for each in inputs]
-    groups: dict[object, list[int]] = {}
-    for place, each in enumerate(given):
-        groups.setdefault(tuple((name, value.shape[1:]) for name, value in each.items()), []).append(place)
+    device, (given, groups) = device_of(inner), _by_shape(inner, inputs)
     pooled: list[Tensor] = [torch.empty(0)] * len(inputs)
     layers: list[list[Tensor]] = []
-    for members in groups.values():
+    for members in groups:
         joined = {name: torch.cat([given[each][name] for each in members]).to(device) for name in given[members[0]]}
         output = inner.get_image_features(**joined, return_dict=True)
         in_parts = not isinstance(output.pooler_output, Tensor)
@@ -189,6 +185,11 @@ def features(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]]) -> ImageF
     if "image_grid_thw" in _parameters(type(inner).forward):
         grids = tuple(each["image_grid_thw"].to(device) for each in given)
     return ImageFeatures(tuple(pooled), tuple(map(tuple, layers)), grids, type(output), in_parts)
+
+
+def tower_calls(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]]) -> int:
+    """Return how often `features` calls the vision tower."""
+    return len(_by_shape(causal_model_of(model), inputs)[1])
 
 
 def arguments(
@@ -235,6 +236,16 @@ def image_token(inner: nn.Module) -> int:
     """Return the token whose places features of images take."""
     config = cast("Any", inner).config
     return int(config.image_token_id if hasattr(config, "image_token_id") else config.image_token_index)
+
+
+def _by_shape(inner: Any, inputs: Sequence[Mapping[str, Tensor]]) -> tuple[list[dict[str, Tensor]], list[list[int]]]:
+    """The tower's arguments for each image, and the images of equal shapes."""
+    names = _parameters(inner.get_image_features)
+    given = [_tiles({name: value for name, value in each.items() if name in names}) for each in inputs]
+    groups: dict[object, list[int]] = {}
+    for place, each in enumerate(given):
+        groups.setdefault(tuple((name, value.shape[1:]) for name, value in each.items()), []).append(place)
+    return given, list(groups.values())
 
 
 def _tiles(given: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import torch
@@ -13,9 +13,14 @@ from torch import Tensor, nn
 from agentrl_core.exceptions import AgentRLError, InvalidInputError
 from agentrl_core.model.architecture import causal_model_of, device_of
 from agentrl_core.model.causal_types import causal_types
+from agentrl_core.model.images import IMPOSSIBLE, never_sampled, placeholder_ids, takes_images
 from agentrl_core.model.layouts import PackLayout, layout_of
 from agentrl_core.model.pack import Pack, Streams
+from agentrl_core.model.shown_rows import shown_rows
 from agentrl_core.operators.packing import tree_layout
+
+if TYPE_CHECKING:
+    from transformers import ProcessorMixin
 
 LAYOUTS: tuple[PackLayout, ...] = tuple(layout for layout in get_args(PackLayout) if layout != "auto")
 LENGTHS = (70, 45, 45, 21, 9)
@@ -27,7 +32,7 @@ class LayoutCheck:
     """Differences of a layout of packs on a model from the plain forward of each sequence alone.
 
     Attributes:
-        layout: of the packs.
+        layout: of the packs; `padded with images` for packs that show images.
         chosen: whether `layout="auto"` takes it.
         reason: why it cannot be used; None: it can.
         logprob: largest difference of a log-prob in nats; None: it does not run.
@@ -43,8 +48,13 @@ class LayoutCheck:
     gradient: float | None = None
 
 
-def check_layouts(model: nn.Module, *, tolerance: float = 1e-4) -> list[LayoutCheck]:
+def check_layouts(
+    model: nn.Module, *, tolerance: float = 1e-4, processor: ProcessorMixin | None = None
+) -> list[LayoutCheck]:
     """Run random sequences through a model, plainly and as a pack of each layout, and compare.
+
+    If the model takes images, sequences with images run too. The plain forward gets the pixels of each sequence, and
+    the pack shares features of images that several sequences show.
 
     The loss whose gradients are compared weighs log-probs and entropies of all tokens at random. Gradients that the
     model has are lost. The model runs in eval mode, since dropout would differ, and is left in its own.
@@ -53,12 +63,14 @@ def check_layouts(model: nn.Module, *, tolerance: float = 1e-4) -> list[LayoutCh
         model: a causal language model, bare or wrapped (DDP, FSDP, PEFT, torch.compile, Accelerate).
         tolerance: largest difference of log-probs and entropies, and a tenth of that of gradients, that counts as
             equal; 1e-4 suits fp32, and 0.1 bf16.
+        processor: of a model that takes images; None: the one saved at `model.name_or_path`.
 
     Returns:
-        One row for `tree`, `sequence` and `padded`.
+        One row for `tree`, `sequence` and `padded`, and one for `padded with images` if the model takes images.
 
     Raises:
-        InvalidInputError: `tolerance` is not above 0, or the model's vocabulary or context is too small to try.
+        InvalidInputError: `tolerance` is not above 0, `processor` is given for a model that takes no images, or the
+            model's vocabulary or context is too small to try.
         UnsupportedError: it contains no causal language model, or several.
 
     Example:
@@ -72,6 +84,10 @@ def check_layouts(model: nn.Module, *, tolerance: float = 1e-4) -> list[LayoutCh
     if not tolerance > 0:
         raise InvalidInputError(f"check_layouts: tolerance is {tolerance!r}; give a number above 0")
     inner = causal_model_of(model)
+    if processor is not None and not takes_images(inner):
+        raise InvalidInputError(
+            f"check_layouts: processor is given, but {type(inner).__name__} takes no images; leave it out"
+        )
     rows = [row.to(device_of(inner)) for row in _sequences(inner)]
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -80,9 +96,11 @@ def check_layouts(model: nn.Module, *, tolerance: float = 1e-4) -> list[LayoutCh
         if refused is not None:
             return [LayoutCheck(layout, chosen=False, reason=refused) for layout in LAYOUTS]
         wanted = _plain(model, rows)
-        return [
-            replace(_checked(model, rows, layout, wanted, tolerance), chosen=layout == chosen) for layout in LAYOUTS
+        checks = [
+            replace(_checked(model, pack_of(rows, layout), wanted, tolerance), chosen=layout == chosen)
+            for layout in LAYOUTS
         ]
+        return [*checks, _with_images(model, rows, processor, tolerance)] if takes_images(inner) else checks
     finally:
         for module in training:
             module.training = True
@@ -117,8 +135,31 @@ def _chosen(inner: nn.Module) -> tuple[str | None, str | None]:
         return None, str(error)
 
 
-def _checked(model: nn.Module, rows: list[Tensor], layout: PackLayout, wanted: Any, tolerance: float) -> LayoutCheck:
-    pack = pack_of(rows, layout)
+def _with_images(
+    model: nn.Module, rows: list[Tensor], processor: ProcessorMixin | None, tolerance: float
+) -> LayoutCheck:
+    """Compare sequences that show images, beside one that shows none."""
+    inner, name = causal_model_of(model), "padded with images"
+    try:
+        shown = shown_rows(inner, rows, processor)
+    except AgentRLError as error:
+        return LayoutCheck(name, chosen=True, reason=str(error))
+    pack = replace(pack_of(shown.rows, "padded"), images=shown.images)
+    trained = torch.isin(pack.target, torch.tensor(placeholder_ids(inner)).to(pack.target), invert=True)
+    pack = replace(
+        pack,
+        source_row=pack.source_row[trained],
+        target=pack.target[trained],
+        token=pack.token[trained],
+        node_token=pack.node_token[trained],
+        streams=Streams({each: stream[trained] for each, stream in pack.streams.items()}),
+    )
+    wanted = _plain(model, shown.rows, shown.arguments)
+    return replace(_checked(model, pack, wanted, tolerance), layout=name, chosen=True)
+
+
+def _checked(model: nn.Module, pack: Pack, wanted: Any, tolerance: float) -> LayoutCheck:
+    layout = pack.layout
     try:
         output = pack.run(model)
         logprob, entropy = (in_token_order(pack, each) for each in (output.logprob, output.entropy))
@@ -147,7 +188,10 @@ def _sequences(inner: nn.Module) -> list[Tensor]:
     generator = torch.Generator().manual_seed(2)
     rows = [torch.randint(4, vocabulary, (length,), generator=generator) for length in LENGTHS]
     rows[2][:30] = rows[1][:30]
-    return rows
+    never = placeholder_ids(inner)
+    words = torch.tensor([token for token in range(vocabulary) if token not in never])
+    # Placeholders without their images are refused.
+    return [torch.where(torch.isin(row, torch.tensor(never)), words[row % len(words)], row) for row in rows]
 
 
 def pack_of(rows: Sequence[Tensor], layout: PackLayout) -> Pack:
@@ -174,13 +218,23 @@ def pack_of(rows: Sequence[Tensor], layout: PackLayout) -> Pack:
     ).to(device)
 
 
-def _plain(model: nn.Module, rows: list[Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Log-probs, entropies and gradients of each row alone, by the model's own call."""
-    logprobs, entropies = [], []
-    for row in rows:
-        logits = model(input_ids=row[None], use_cache=False, return_dict=True).logits[0, :-1]
+def _plain(
+    model: nn.Module, rows: Sequence[Tensor], images: Sequence[Mapping[str, Tensor]] = ()
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Log-probs, entropies and gradients of each row alone, by the model's own call.
+
+    Placeholders have probability 0, and those in rows are not predicted.
+    """
+    logprobs, entropies, never = [], [], never_sampled(model)
+    for row, given in zip(rows, images or [{}] * len(rows), strict=True):
+        logits = model(input_ids=row[None], use_cache=False, return_dict=True, **given).logits[0, :-1]
+        target = row[1:]
+        if never is not None:
+            logits = logits.index_fill(-1, never, IMPOSSIBLE)
+            predicted = torch.isin(target, never, invert=True)
+            logits, target = logits[predicted], target[predicted]
         distribution = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
-        logprobs.append(distribution.gather(1, row[1:, None]).squeeze(1))
+        logprobs.append(distribution.gather(1, target[:, None]).squeeze(1))
         entropies.append(-(distribution.exp() * distribution).sum(-1))
     logprob, entropy = torch.cat(logprobs), torch.cat(entropies)
     return logprob.detach(), entropy.detach(), _gradients(model, logprob, entropy)

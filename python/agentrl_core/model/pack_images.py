@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError, NotFoundError, UnsupportedError
-from agentrl_core.model.architecture import decoder_of, head_of
+from agentrl_core.model.architecture import decoder_of, device_of, head_of
+from agentrl_core.model.collectives import counts_of_rows
 from agentrl_core.model.images import (
     ImageFeatures,
     ImageInputs,
@@ -24,7 +25,9 @@ from agentrl_core.model.images import (
     image_token,
     placeholder_ids,
     takes_images,
+    tower_calls,
 )
+from agentrl_core.model.ranks import sharding_groups
 
 if TYPE_CHECKING:
     from transformers import ProcessorMixin
@@ -133,13 +136,19 @@ class ShownImages:
         self._images, self._inner = images, inner
         self._found: ImageFeatures | None = None
         self._unused: Tensor | None = None
-        if images is not None and images.hashes:
-            self._found = features(inner, images.inputs(inner))
-        elif ranks > 1 and takes_images(inner) and (sharded or _trains_tower(inner)):
+        inputs = images.inputs(inner) if images is not None and images.hashes else []
+        blank_calls = 0
+        if ranks > 1 and takes_images(inner) and (sharded or _trains_tower(inner)):
             # All ranks run all parts of the model: wrappers wait for gradients and parameters of each.
+            calls = tower_calls(inner, inputs)
+            blank_calls = _most_calls(inner, max(calls, 1)) - calls
+        if inputs:
+            self._found = features(inner, inputs)
+        if blank_calls:
             processor = None if images is None else images.processor
-            blank = features(inner, [inputs_of(processor, inner).of(_blank())])
-            every = [each.sum() for layer in (blank.pooled, *blank.deepstack) for each in layer]
+            blank = inputs_of(processor, inner).of(_blank())
+            made = [features(inner, [blank]) for _ in range(blank_calls)]
+            every = [each.sum() for one in made for layer in (one.pooled, *one.deepstack) for each in layer]
             self._unused = torch.stack(every).sum() * 0.0
 
     def arguments(self, ids: Tensor, real: Tensor, sequences: Tensor) -> dict[str, Any]:
@@ -192,6 +201,14 @@ def _trains_tower(inner: nn.Module) -> bool:
         return False
     others = {id(each) for part in (decoder_of(inner), head_of(inner)) for each in part.parameters()}
     return any(each.requires_grad and id(each) not in others for each in inner.parameters())
+
+
+def _most_calls(inner: nn.Module, calls: int) -> int:
+    """The most calls of the vision tower of any rank: each call gathers those of its layers that are sharded alone."""
+    others = {id(part) for whole in (decoder_of(inner), head_of(inner)) for part in whole.modules()} | {id(inner)}
+    for group in sharding_groups(part for part in inner.modules() if id(part) not in others):
+        calls = max(counts_of_rows(calls, device_of(inner), group))
+    return calls
 
 
 def _blank() -> bytes:
