@@ -219,7 +219,7 @@ $(STAMPS)/docs: requirements/docs.txt $(STAMPS)/test
 # The wheels: release for users; demo, which is built in half the time; dev, which checks for overflow, for the tests.
 target/wheels/.stamp: $(SOURCES) $(STAMPS)/build
 	rm -rf $(@D)
-	$(BIN)/maturin build --release --compression-level 9 --interpreter $(BIN)/python --out $(@D)
+	$(BIN)/maturin build --release --compression-level 9 --interpreter $(BIN)/python --out $(@D) -- -C link-arg=-Wl,--icf=all
 	@touch $@
 
 target/wheels-demo/.stamp: $(SOURCES) $(STAMPS)/build
