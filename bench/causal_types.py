@@ -26,6 +26,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from agentrl_core.exceptions import AgentRLError
 from agentrl_core.model import layouts
 from agentrl_core.model.architecture import head_of
+from agentrl_core.model.images import IMPOSSIBLE, never_sampled
 from agentrl_core.model.layout_check import LAYOUTS, in_token_order, pack_of
 from agentrl_core.model.layouts import PackLayout
 
@@ -120,10 +121,13 @@ def plain(model: Any, rows: list[Tensor]) -> tuple[Tensor, Tensor, dict[str, Ten
     made: list[Tensor] = []
     handle = head_of(model).register_forward_hook(lambda _module, _given, output: made.append(output.detach().clone()))
     logprobs, entropies, is_plain = [], [], True
+    never = never_sampled(model)  # placeholders of images
     for row in rows:
         logits = model(input_ids=row[None], use_cache=False, return_dict=True).logits[0]
         is_plain &= len(made) == 1 and made[0].numel() == logits.numel() and torch.equal(made[0][0], logits.detach())
         made.clear()
+        if never is not None:
+            logits = logits.index_fill(-1, never, IMPOSSIBLE)
         distribution = logits[:-1].float().log_softmax(-1)
         logprobs.append(distribution.gather(1, row[1:, None]).squeeze(1))
         entropies.append(-(distribution.exp() * distribution).sum(-1))

@@ -3,6 +3,9 @@
 use super::*;
 use crate::token_columns::TokenRows;
 
+/// A trajectory, its tokens, and its nodes with the number of tokens up to their ends.
+type Path = (Handle, Vec<i32>, Vec<(Handle, usize)>);
+
 /// Rows of consecutive tokens whose values follow from a number.
 fn rows(dtype: usize, width: usize, begin: Option<usize>, count: usize, number: usize) -> TokenRows {
     let values = (0..count * width).map(|place| (number * 7 + place) % 250);
@@ -43,8 +46,8 @@ proptest! {
     ) {
         let mut forest = Forest::new(0, 0);
         forest.add_group(0, "task").unwrap();
-        // Of each trajectory its tokens, each of which is unique, and its nodes with the number of tokens up to their ends.
-        let mut paths: Vec<(Handle, Vec<i32>, Vec<(Handle, usize)>)> = Vec::new();
+        // Each token is unique.
+        let mut paths: Vec<Path> = Vec::new();
         let mut first: BTreeMap<i32, String> = BTreeMap::new();
         let (mut next, mut members) = (10, 0);
         for (number, &(what, choice, length, place)) in steps.iter().enumerate() {
