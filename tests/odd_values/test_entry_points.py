@@ -59,6 +59,7 @@ ELSEWHERE: dict[str, str] = {
     "Batch.concat": HANDLES,
     "Batch.with_stored_draws": "tests/replay and tests/data/test_errors.py give it wrong draws",
     **{f"Store.{name}": READS for name in ("batch", "blob", "files", "has_batch", "rollout_log", "trajectory_batch")},
+    "Collector.roll_out": "tests/collect/test_workers.py gives it something that is no order",
     "Store.drop_before": "tests/data/test_compaction.py",
     "Store.open": "tests/data/test_store_hostile.py",
     "Store.rebase": HANDLES,
