@@ -216,10 +216,14 @@ $(STAMPS)/docs: requirements/docs.txt $(STAMPS)/test
 	$(INSTALL) --requirement requirements/docs.txt
 	@touch $@
 
+# On x86-64 Linux rustc links with lld, which keeps equal functions once.
+comma := ,
+FOLD_EQUAL_CODE := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),-- -C link-arg=-Wl$(comma)--icf=all)
+
 # The wheels: release for users; demo, which is built in half the time; dev, which checks for overflow, for the tests.
 target/wheels/.stamp: $(SOURCES) $(STAMPS)/build
 	rm -rf $(@D)
-	$(BIN)/maturin build --release --compression-level 9 --interpreter $(BIN)/python --out $(@D) -- -C link-arg=-Wl,--icf=all
+	$(BIN)/maturin build --release --compression-level 9 --interpreter $(BIN)/python --out $(@D) $(FOLD_EQUAL_CODE)
 	@touch $@
 
 target/wheels-demo/.stamp: $(SOURCES) $(STAMPS)/build

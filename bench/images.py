@@ -80,7 +80,7 @@ class Case:
         return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
     def arguments(self, ids: Tensor, images: list[int]) -> dict[str, Tensor]:
-        """What the model's own forward needs for rows that show one image each."""
+        """Return the inputs of the model's own forward for rows with one image each."""
         given = self.pixels(images)
         if "image_grid_thw" in given:
             given["mm_token_type_ids"] = (ids == self.model.config.image_token_id).long()

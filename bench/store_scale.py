@@ -1,4 +1,4 @@
-"""What a store of millions of small trajectories costs: open, scan, statistics, page, random reads for replay, verify.
+"""Measure a store of millions of small trajectories: open, scan, statistics, page, random reads for replay, verify.
 
     python bench/store_scale.py [--trajectories 2000000] [--per-iteration 16384] [--folder FOLDER]
 

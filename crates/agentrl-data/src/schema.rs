@@ -76,8 +76,8 @@ impl Table {
         let first = parts.iter().find(|part| self.is_described(part));
         let first = first.or_else(|| parts.iter().find(|part| part.num_rows() > 0)).or(parts.first());
         let metadata = first.map_or_else(HashMap::new, |part| part.schema().metadata().clone());
-        let said = parts.iter().find_map(|part| facts_of(&part.schema()).cloned());
-        let mut known = said.map_or_else(|| self.schema(), |field| with_field(&self.schema(), field));
+        let facts = parts.iter().find_map(|part| facts_of(&part.schema()).cloned());
+        let mut known = facts.map_or_else(|| self.schema(), |field| with_field(&self.schema(), field));
         if let (Table::Nodes, Some(part)) = (self, parts.first()) {
             for field in part.schema().fields().iter().skip(known.fields().len()) {
                 known = with_field(&known, field.clone());

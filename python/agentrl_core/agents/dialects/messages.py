@@ -156,8 +156,8 @@ def _from_client(message: Json) -> list[Json]:
     for block in content:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "tool_result":
-            told = _result(block.get("content"))
-            found.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": told})
+            result = _result(block.get("content"))
+            found.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result})
         elif kind == "tool_use":
             arguments = json.dumps(block.get("input") or {})
             function = {"name": block.get("name"), "arguments": arguments}
@@ -171,13 +171,13 @@ def _from_client(message: Json) -> list[Json]:
                 f"a content block has type {kind!r}; text, image, tool_use and tool_result are known"
             )
     if parts or calls or not found:
-        said: Json = {
+        own: Json = {
             "role": role,
             "content": text_of(parts) if len(parts) < 2 and text_of(parts) is not None else parts,
         }
         if calls:
-            said["tool_calls"] = calls
-        found.append(said)
+            own["tool_calls"] = calls
+        found.append(own)
     return found
 
 
@@ -186,13 +186,13 @@ def _result(content: Any) -> str | list[Json]:
     text = text_of(content)
     if text is not None:
         return text
-    told: list[Json] = []
+    parts: list[Json] = []
     for part in content:
         text = text_of([part])
         if text is None and part.get("type") != "image":
             raise InvalidInputError(f"a part of a tool_result has type {part.get('type')!r:.40}; give texts and images")
-        told.append(_image(part) if text is None else {"type": "text", "text": text})
-    return told
+        parts.append(_image(part) if text is None else {"type": "text", "text": text})
+    return parts
 
 
 def _image(block: Json) -> Json:

@@ -184,8 +184,8 @@ def _add(chat: list[Json], item: Json) -> None:
         if role is None:
             raise InvalidInputError("a message of input has no role; give user, assistant, system or developer")
         text = text_of(content) if not isinstance(content, list) or len(content) < 2 else None
-        told = [_part(part) for part in content] if text is None else text
-        chat.append({"role": "system" if role == "developer" else role, "content": told})
+        parts = [_part(part) for part in content] if text is None else text
+        chat.append({"role": "system" if role == "developer" else role, "content": parts})
     elif kind == "function_call":
         function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
         call = {"id": item.get("call_id"), "type": "function", "function": function}

@@ -234,9 +234,9 @@ fn actions_are_told_behind_another_prompt() -> Result<()> {
     forest.append(shown, NewNode::action(vec![21], vec![-0.5]))?;
     forest.step(shown, &StepOutcome { reward: Some(1.0), terminated: true, ..StepOutcome::default() })?;
     forest.finish(shown, Finish { reward: Some(1.0), ..Finish::default() })?;
-    let told = forest.with_prompt(shown, vec![1, 2], vec![], None)?;
-    assert_eq!(forest.tokens(told)?, [1, 2, 10, 11, 3, 20, 21]);
-    forest.finish(told, Finish { reward: Some(1.0), ..Finish::default() })?;
+    let plain = forest.with_prompt(shown, vec![1, 2], vec![], None)?;
+    assert_eq!(forest.tokens(plain)?, [1, 2, 10, 11, 3, 20, 21]);
+    forest.finish(plain, Finish { reward: Some(1.0), ..Finish::default() })?;
     let elsewhere = forest.with_prompt(shown, vec![1, 2], vec![], Some(b"hall"))?;
     forest.finish(elsewhere, Finish { status: Status::Aborted, ..Finish::default() })?;
     let batch = forest.freeze()?;
@@ -278,9 +278,9 @@ fn what_has_no_action_or_no_single_prompt_is_not_told_behind_another() -> Result
     assert_eq!(forest.frontier(None)?.trajectory.len(), 3, "nothing was begun");
     // An action that is not closed goes on.
     forest.append(first, NewNode::action(vec![22], vec![-0.5]))?;
-    let told = forest.with_prompt(first, vec![5], vec![], None)?;
-    forest.append(told, NewNode::action(vec![23], vec![-0.5]))?;
-    forest.finish(told, Finish::default())?;
+    let plain = forest.with_prompt(first, vec![5], vec![], None)?;
+    forest.append(plain, NewNode::action(vec![23], vec![-0.5]))?;
+    forest.finish(plain, Finish::default())?;
     forest.abort();
     let batch = forest.freeze()?;
     assert_eq!(tokens(&batch), [10, 11, 20, 21, 22, 23]);
