@@ -17,6 +17,7 @@ from vision_models import FAMILIES, build, screenshot
 
 import agentrl_core as arl
 from agentrl_core import loss, recipes
+from agentrl_core.engine.teacher_server import TeacherServer
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.images import ImageInputs, placeholder_ids, takes_images
 
@@ -238,6 +239,8 @@ def test_images_that_would_be_lost_are_refused(tmp_path: Path) -> None:
         next(update.pack(max_tokens=4096, model=model, processor=processor.tokenizer)).run(model)
     with pytest.raises(UnsupportedError, match="prompts: rollouts show images"):
         arl.annotate(batch, "reference_logprob", model, prompts=[[1]] * batch.num_draws)
+    with pytest.raises(UnsupportedError, match="a served teacher would score their placeholders without them"):
+        arl.annotate(batch, "teacher_logprob", TeacherServer("http://127.0.0.1:9"))
     with arl.Store.open(tmp_path) as store:
         stored = rollouts(processor, store=store)
         for file in (tmp_path / "blobs").rglob("*"):

@@ -1,13 +1,16 @@
 //! Columns of turns, chats and nodes into a `Forest`.
 
+use std::collections::BTreeMap;
+
 use agentrl_data::facts::FactColumns;
 use agentrl_data::forest::{Handle, Role, Rows, Sampling, Turns};
 use agentrl_data::schema::Kind;
+use agentrl_data::token_columns::TokenRows;
 use numpy::{Element, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList};
 
-use crate::arrays::{Number, Whole, slice};
+use crate::arrays::{Number, Text, Whole, slice, token_rows};
 use crate::enter::interruptible;
 use crate::error::invalid;
 use crate::facts;
@@ -35,6 +38,7 @@ struct Columns<'py> {
     truncated: Scalars<'py, u8>,
     flags: Scalars<'py, u32>,
     facts: Option<FactColumns>,
+    columns: Option<Vec<BTreeMap<String, TokenRows>>>,
 }
 
 fn missing(name: &str) -> PyErr {
@@ -48,6 +52,22 @@ fn lists<'py, T: Item>(columns: &Bound<'py, PyDict>, name: &str) -> PyResult<Opt
 fn scalars<'py, T: Element>(columns: &Bound<'py, PyDict>, name: &str) -> PyResult<Scalars<'py, T>> {
     let wrong = |value: Bound<'py, PyAny>| value.extract().map_err(|_| invalid(format!("{name} has another dtype")));
     columns.get_item(name)?.map(wrong).transpose()
+}
+
+/// Rows of token columns by row of the call: of each name a list with what `Forest.append` takes, or None.
+fn token_columns(value: &Bound<'_, PyAny>) -> PyResult<Vec<BTreeMap<String, TokenRows>>> {
+    let mut found = Vec::new();
+    for (name, rows) in value.cast::<PyDict>()? {
+        let name = name.extract::<Text>()?.named("the name of a column")?;
+        let rows = rows.cast_into::<PyList>()?;
+        found.resize_with(rows.len(), BTreeMap::new);
+        for (row, (given, of_row)) in rows.iter().zip(&mut found).enumerate() {
+            if !given.is_none() {
+                of_row.insert(name.clone(), token_rows(&format!("columns[{name:?}][{row}]"), &given)?);
+            }
+        }
+    }
+    Ok(found)
 }
 
 impl<'py> Columns<'py> {
@@ -80,6 +100,7 @@ impl<'py> Columns<'py> {
             truncated: scalars(columns, "truncated")?,
             flags: scalars(columns, "flags")?,
             facts: columns.get_item("facts")?.map(|value| facts::columns(&value)).transpose()?,
+            columns: columns.get_item("columns")?.map(|value| token_columns(&value)).transpose()?,
         })
     }
 
@@ -113,6 +134,7 @@ impl<'py> Columns<'py> {
             truncated: flat!(truncated),
             flags: flat!(flags),
             facts: self.facts.as_ref(),
+            columns: self.columns.as_deref(),
             ..Rows::new(slice("trajectories", &self.trajectories)?, self.tokens.rows(tokens)?)
         })
     }

@@ -14,11 +14,14 @@ from agentrl_core import _core
 from agentrl_core.data.facts import fact_column
 from agentrl_core.data.forest_edits import ForestCore
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators import columns
+from agentrl_core.operators import columns as arrays
 
 Lists: TypeAlias = Any
 """A column of lists: an Arrow array of lists of any library and a Polars Series of lists (read in place), a tuple
 `(values, offsets)` of NumPy arrays, a two-dimensional array, or a sequence of lists or arrays (None: an empty row)."""
+
+TokenColumn: TypeAlias = Sequence[NDArray[Any] | tuple[int, NDArray[Any]] | None]
+"""For each row of a call the rows of a token column, as `Forest.append` takes them; None: it has none."""
 
 Reason: TypeAlias = Literal["stop", "length", "abort"] | None
 Role: TypeAlias = Literal["prompt", "action", "observation", "injected", "system", "user", "tool", "assistant"]
@@ -91,6 +94,7 @@ def ingest(
     truncated: object = None,
     flags: object = None,
     facts: Mapping[str, object] | None = None,
+    columns: Mapping[str, TokenColumn] | None = None,
     vocabulary: Lists | None = None,
     realign: int = 8,
 ) -> Ingested:
@@ -146,6 +150,9 @@ def ingest(
         flags: bits for facts of the turn.
         facts: other facts, by the names that the forest declares for steps: one column each, of numbers (NaN: missing)
             or of texts or bytes (None: missing).
+        columns: rows of several values for each token, by the names of their columns: for each turn the rows of its
+            output, an array `[tokens, width]`; or a pair `(position, rows)` that begins at another token of context
+            and output, such as `(0, routed_experts)`; or None. See `Forest.append`.
         vocabulary: bytes of each token id, by row: an Arrow array of binary, or a list of bytes.
         realign: see above; with 0 every change of an output is a rewrite.
 
@@ -175,7 +182,7 @@ def ingest(
         >>> forest.freeze()
         Batch(1 draws in 1 groups, 1 trajectories, 4 nodes)
     """
-    handles = columns.integers(trajectories, "trajectories")
+    handles = arrays.integers(trajectories, "trajectories")
     known = None
     if isinstance(prompts, list):
         prompts, known = _without_known(handles, prompts)
@@ -198,6 +205,7 @@ def ingest(
             "truncated": truncated,
             "flags": flags,
             "facts": facts,
+            "columns": columns,
         },
     )
     if known is not None:
@@ -230,6 +238,7 @@ def append_many(
     truncated: object = None,
     flags: object = None,
     facts: Mapping[str, object] | None = None,
+    columns: Mapping[str, TokenColumn] | None = None,
 ) -> NDArray[np.int64]:
     """Append many nodes in one call, in order and atomically, without holding the interpreter's lock.
 
@@ -256,6 +265,8 @@ def append_many(
         truncated: whether a limit ended it.
         flags: bits for facts of the turn.
         facts: other facts, one column for each declared name.
+        columns: rows of several values for each token, by the names of their columns: for each row of the call what
+            `Forest.append` takes, or None.
 
     Returns:
         The nodes, `int64[rows]`.
@@ -291,6 +302,7 @@ def append_many(
         "truncated": truncated,
         "flags": flags,
         "facts": facts,
+        "columns": columns,
     }
     turns = _columns_of(trajectories, {"tokens": tokens}, given)
     kinds = _codes(kind, "kind", _KINDS, len(turns["trajectories"]))
@@ -356,7 +368,7 @@ def append_chats(
 
 def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all given columns as flat memory for the core."""
-    handles = columns.integers(trajectories, "trajectories")
+    handles = arrays.integers(trajectories, "trajectories")
     turns: dict[str, Any] = {"trajectories": handles}
     for name, values in tokens.items():
         turns[name] = _lists(values, name, "i")
@@ -371,6 +383,8 @@ def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mappin
             turns[name] = _texts(values, name)
         elif name == "facts":
             turns[name] = {fact: fact_column(column, f"facts[{fact!r}]") for fact, column in values.items()}
+        elif name == "columns":
+            turns[name] = {column: _given(rows, column, len(handles)) for column, rows in values.items()}
         elif name == "finish_reason":
             turns[name] = _codes(values, name, _REASONS, len(handles))
         else:
@@ -403,9 +417,9 @@ def _without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list
 
 def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
     """Return one value for every row, or a column of them."""
-    wide = columns.numbers if dtype is np.float32 else columns.integers
+    wide = arrays.numbers if dtype is np.float32 else arrays.integers
     if dtype is np.uint8 and not np.isscalar(values):
-        values = columns.column(values, name)
+        values = arrays.column(values, name)
         values = values.astype(np.int64) if values.dtype.kind in "fiub" else values
     found = wide([values] if np.isscalar(values) else values, name, length=None if np.isscalar(values) else count)
     with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
@@ -437,10 +451,10 @@ def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
 
 def _texts(values: Any, name: str) -> Any:
     """Return a column of bytes."""
-    if columns.is_arrow(values) or isinstance(values, tuple):
+    if arrays.is_arrow(values) or isinstance(values, tuple):
         return values
     texts = [
-        b"" if row is None else columns.as_bytes(row, f"{name}[{index}]")
+        b"" if row is None else arrays.as_bytes(row, f"{name}[{index}]")
         for index, row in enumerate(_rows(values, name))
     ]
     return np.frombuffer(b"".join(texts), np.uint8), _offsets(texts, name)
@@ -455,6 +469,16 @@ def _rows(values: Any, name: str) -> list[Any]:
         ) from None
 
 
+def _given(values: Any, name: str, count: int) -> list[Any]:
+    """Return what each row of the call gives of a token column."""
+    rows = _rows(values, f"columns[{name!r}]")
+    if len(rows) != count:
+        raise InvalidInputError(
+            f"columns[{name!r}] has {len(rows)} rows, but trajectories has {count}; give one for each (None: no rows)"
+        )
+    return rows
+
+
 def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
     try:
         return np.fromiter(accumulate(map(len, rows), initial=0), np.int64, len(rows) + 1)
@@ -465,10 +489,10 @@ def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
 def _lists(values: Any, name: str, code: str) -> Any:
     """Return a column of lists for the core: an Arrow array unchanged, or flat values and offsets."""
     dtype = _TYPES[code]
-    if columns.is_arrow(values):
+    if arrays.is_arrow(values):
         return values
     if isinstance(values, tuple) and len(values) == 2 and all(isinstance(part, np.ndarray) for part in values):
-        return _narrow(values[0], name, dtype), columns.integers(values[1], f"offsets of {name}")
+        return _narrow(values[0], name, dtype), arrays.integers(values[1], f"offsets of {name}")
     if isinstance(values, np.ndarray) and values.ndim == 2:
         rows, width = values.shape
         return _narrow(values.reshape(-1), name, dtype), np.arange(rows + 1, dtype=np.int64) * width
@@ -488,13 +512,13 @@ def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
     if dtype is np.float32:
         values = values.astype(np.float64) if values.dtype == np.object_ else values  # None is NaN, as in lists
         with np.errstate(over="ignore"):
-            found = columns.numbers(values, name).astype(np.float32, copy=False)
+            found = arrays.numbers(values, name).astype(np.float32, copy=False)
     elif values.dtype == np.bool_:
         found = values.astype(dtype)
     elif values.dtype == dtype and values.ndim == 1:
         found = values
     else:
-        wide = columns.integers(values, name)
+        wide = arrays.integers(values, name)
         found = wide.astype(dtype)
         if not np.array_equal(found, wide):
             at = int(np.flatnonzero(found != wide)[0])

@@ -62,6 +62,7 @@ class TeacherEngine:
         Raises:
             InvalidInputError: a token was sampled at another temperature than 1, `top_k` exceeds `max_logprobs`, a
                 sequence is too long for the engine, or the engine is closed.
+            UnsupportedError: a rollout shows images.
             DataError: a token is outside the engine's vocabulary.
             EngineError: a step failed, or the engine's weights were replaced before all sequences were scored.
         """

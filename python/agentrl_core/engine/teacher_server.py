@@ -84,6 +84,7 @@ class TeacherServer:
         Raises:
             EngineError: the server does not answer, or not as vLLM does.
             InvalidInputError: a token was sampled at another temperature than 1, or the tokenizers differ.
+            UnsupportedError: a rollout shows images.
         """
         return teacher_answers(pack, self.top_k, self._score)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import time
 import uuid
 from itertools import chain
@@ -10,6 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted
@@ -139,6 +142,7 @@ class VllmApi:
             version=self.version,
             cached_tokens=details.get("cached_tokens"),
             entropies=entropies,
+            routed_experts=self._array(choice.get("routed_experts")),
         )
 
     async def abort(self, name: str, ended: asyncio.Event) -> None:
@@ -258,6 +262,19 @@ class VllmApi:
         lora = information["vllm_config"].get("lora_config")
         self._largest_rank = int(lora["max_lora_rank"]) if lora else 0
         self._loads = True
+
+    def _array(self, text: str | None) -> NDArray[Any] | None:
+        """Return an array that the server wrote as base64 of NumPy's format; None: it reports none."""
+        if text is None:
+            return None
+        try:
+            found: NDArray[Any] = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+        except ValueError as error:
+            raise EngineError(
+                f"VllmServer: {self.url} returned routed_experts that are no array of NumPy ({error}); use vLLM 0.32 "
+                "or later, or start it without --enable-return-routed-experts"
+            ) from error
+        return found
 
     def _version(self, choice: dict[str, Any]) -> int:
         versions = {span["version"] for span in choice["weight_versions"] or ()}

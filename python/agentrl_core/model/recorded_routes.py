@@ -46,8 +46,8 @@ class RecordedRoutes:
         return rows
 
 
-def routed_tokens(pack: Pack) -> Tensor | None:
-    """Return the number of prediction pairs of a pack whose source token has recorded experts."""
+def routed_rows(pack: Pack) -> Tensor | None:
+    """Return whether each prediction pair's source token has recorded experts, `bool[N]`; None: no replay."""
     if pack.routed_experts is None:
         return None
-    return (pack.routed_experts[:, 0] >= 0)[pack.source_row].sum()
+    return (pack.routed_experts[:, 0] >= 0)[pack.source_row]

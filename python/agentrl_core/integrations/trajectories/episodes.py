@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.data.batch import Batch
+from agentrl_core.data.codes import ROUTED_EXPERTS
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.image_turns import ImageTurns
 from agentrl_core.data.sampling_record import tokens_with_images
@@ -52,6 +53,8 @@ class TrajectoryTurn:
     """Whether its tokens are trained; else they are context alone."""
     images: Sequence[Image] = ()
     """Images that its context shows, in their order."""
+    routed_experts: NDArray[np.uint8] | NDArray[np.uint16] | None = None
+    """Experts of its tokens from the first of its context on, a row for each; None: not recorded."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
     actions = [_tokens(turn.action, f"the action of turn {place}") for place, turn in enumerate(turns)]
     logprobs = [_logprobs(turn, place) for place, turn in enumerate(turns)]
     trainable = [np.full(len(turn.action), turn.trained) for turn in turns] if masked else None
+    experts = [None if turn.routed_experts is None else (0, turn.routed_experts) for turn in turns]
     blobs = {image.sha256: image.content for turn in turns for image in turn.images}
     for content in blobs.values():
         forest.add_blob(content)
@@ -158,6 +162,7 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
             logprobs=logprobs,
             reward=np.asarray(paid, np.float32),
             trainable=trainable,
+            columns={ROUTED_EXPERTS: experts} if any(experts) else None,
         )
     if episode.format_name:
         info = kept(episode.format_name, episode.record)

@@ -83,6 +83,7 @@ impl Forest {
                 ingested.drift.push(outcome.drift.map_or(0, |drift| drift as u8));
                 ingested.drift_at.push(outcome.drift_at.map_or(-1, |at| at as i32));
             }
+            forest.record_columns(rows, &ingested.nodes)?;
             Ok(ingested)
         })
     }
@@ -104,6 +105,7 @@ impl Forest {
                 i32::MAX
             )));
         }
+        self.declare_rows(prompt.len(), output.len(), turns.outputs.columns_of(row))?;
         let mut action = turns.outputs.node(row, 0..output.len(), Kind::Action)?;
         let state = action.state.take();
         action.check().map_err(|error| Error::new(error.kind(), format!("outputs: {error}")))?;
@@ -149,6 +151,7 @@ impl Forest {
                 let appended = forest.append_row(rows, row, 0..rows.tokens_of(row).len(), role);
                 nodes.push(appended.map_err(|error| refused("row", row, trajectory, &error))?);
             }
+            forest.record_columns(rows, &nodes)?;
             Ok(nodes)
         })
     }
@@ -206,11 +209,24 @@ impl Forest {
                 if begun { Kind::Observation } else { Kind::Prompt }
             }
         };
+        let (_, index) = split(trajectory);
+        let group = self.live_group(trajectory)?;
+        let start = group.position(group.trajectories[index].tip) as usize;
+        self.declare_rows(start, part.len(), rows.columns_of(row))?;
         let node = self.append(trajectory, rows.node(row, part, kind)?)?;
         if let Some(outcome) = rows.outcome(row) {
             self.step(trajectory, &outcome)?;
         }
         Ok(node)
+    }
+}
+
+impl Forest {
+    /// Record the rows of token columns that are given with the nodes of a call, when nothing can fail any more: a token
+    /// keeps the first one for ever.
+    fn record_columns(&mut self, rows: &Rows<'_>, nodes: &[Handle]) -> Result<()> {
+        let mut given = rows.columns.into_iter().flatten().zip(nodes);
+        given.try_for_each(|(columns, &node)| self.record_rows(node, columns))
     }
 }
 

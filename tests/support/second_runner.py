@@ -1,0 +1,15 @@
+"""vLLM's second model runner on a CPU, with its Triton kernels interpreted; import this before vLLM.
+
+vLLM reports experts with this runner alone, which it takes by itself where Triton compiles: on GPUs.
+"""
+
+import os
+from types import SimpleNamespace
+
+os.environ["TRITON_INTERPRET"] = "1"
+os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+
+from triton.backends import backends
+
+# vLLM's build for CPUs uses Triton only if it has a backend for them. An interpreted kernel needs none.
+backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))  # type: ignore[assignment]
