@@ -167,7 +167,7 @@ def test_a_teacher_may_answer_for_the_policys_likeliest_tokens() -> None:
     batch = annotate(batch, "teacher_logprob", at_tokens_of_policy, top_k=K)
     updates = distil(support="top", beta=1.0).updates(batch)
     (update,) = updates
-    for pack in update.pack(max_tokens=10_000, model=student):
+    for pack in update.pack(max_tokens=10_000, layout="sequence"):  # a pair for each draw that trains a token
         update.loss(pack.run(student), pack).backward()
     expected, covered = [], []
     scale = batch.column("inverse_temperature", "token")

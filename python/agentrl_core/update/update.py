@@ -383,7 +383,7 @@ class Update:
                 kind = np.int64 if rows.dtype.kind in "iu" else np.float32
                 memory = take(f"stream {name}", len(planned.token) * rows.shape[1], kind)
                 streams[name] = memory.reshape(len(planned.token), rows.shape[1])
-                streams[name][:] = rows[planned.node_token]
+                streams[name][:] = np.take(rows, planned.node_token, axis=0)
             return Pack.from_plan(
                 planned,
                 {**streams, **ids},

@@ -245,8 +245,8 @@ def test_all_fields_of_a_sample_of_slime_are_kept():
     [
         (np.zeros((2, 2, 2), np.int32), r"routed_experts has shape \(2, 2, 2\) for 4 tokens"),
         (np.zeros(12, np.int32), r"routed_experts has shape \(12,\) for 4 tokens"),
-        (np.full((3, 2, 2), -1), "numbers that are no experts"),
-        (np.zeros((3, 2, 2)), "numbers that are no experts"),
+        (np.full((3, 2, 2), -1), "routed_experts has numbers that are no experts"),
+        (np.zeros((3, 2, 2)), "routed_experts has numbers that are no experts"),
     ],
 )
 def test_experts_of_slime_that_do_not_fit_are_named(experts, message):
