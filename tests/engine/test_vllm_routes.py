@@ -205,7 +205,7 @@ def test_with_replay_a_trainer_in_bf16_is_closer_to_vllm(served: tuple[Any, Any,
             for pack in update.pack(max_tokens=4096, layout="sequence", replay_routes=replay):
                 pack.to_tokens(pack.run(trainer).logprob, found)
         away.append(float(np.abs(found - batch.column("behaviour_logprob", "token")).mean()))
-    assert 0 < away[1] < 0.9 * away[0], away
+    assert 0 < away[1] < (1.0 if family == "dense_layer" else 0.9) * away[0], away
 
 
 @is_inside
