@@ -7,11 +7,11 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch};
 use arrow_array::{StringArray, UInt8Array};
-use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave_record_batch;
 
 use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s, u8s};
 use crate::schema::{OldLogprob, REWARD_COMPONENTS, Role, Source, Table};
+use crate::wide_lists::concat_batches;
 use crate::{Check, Error, Result, arrow_bug, facts, token_columns};
 
 /// Options of [`Batch::draw`].

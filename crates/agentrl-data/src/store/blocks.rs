@@ -25,7 +25,7 @@ use super::merged_columns::{FileRows, Parts};
 use crate::batch::i64s;
 use crate::ipc::{Footer, Passed, size};
 use crate::schema::Table;
-use crate::{Error, Result, arrow_bug};
+use crate::{Error, Result, arrow_bug, wide_lists};
 
 /// Bytes of a block if nothing is looked up, about, and of the largest one with several rows.
 const MAX_BLOCK_BYTES: usize = 4 << 20;
@@ -280,7 +280,7 @@ fn chunked(schema: &SchemaRef, parts: &[RecordBatch], folder: &str) -> Result<Ve
             chunks.push(match open.len() {
                 // What stands alone is written from where it is.
                 1 => open.remove(0),
-                _ => arrow_select::concat::concat_batches(schema, open.iter()).map_err(arrow_bug)?,
+                _ => wide_lists::concat_batches(schema, open.iter()).map_err(arrow_bug)?,
             });
             open.clear();
             open_bytes = 0;

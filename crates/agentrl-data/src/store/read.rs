@@ -19,7 +19,7 @@ use super::write_log::{self, Entry, WriteKind};
 use crate::batch::{Batch, i64s};
 use crate::facts::Facts;
 use crate::schema::{Table, facts_of};
-use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts, token_columns};
+use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts, token_columns, wide_lists};
 
 /// How often a reader looks for rows whose file the writer replaces again and again.
 const ATTEMPTS: usize = 100;
@@ -485,6 +485,6 @@ pub(super) fn joined_table(table: Table, rows: &[RecordBatch]) -> Result<RecordB
 /// Rows as one table; a table can hold no more list values than 32 bits count.
 pub(super) fn joined(schema: &SchemaRef, rows: &[RecordBatch]) -> Result<RecordBatch> {
     // What has no rows may lack the column of the facts.
-    arrow_select::concat::concat_batches(schema, rows.iter().filter(|rows| rows.num_rows() > 0))
+    wide_lists::concat_batches(schema, rows.iter().filter(|rows| rows.num_rows() > 0))
         .map_err(|error| Error::overflow(format!("the rows do not fit one table; read fewer at once: {error}")))
 }
