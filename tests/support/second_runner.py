@@ -9,7 +9,7 @@ from types import SimpleNamespace
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
 
-from triton.backends import backends
+from triton.backends import backends  # type: ignore[import-untyped]
 
 # vLLM's build for CPUs uses Triton only if it has a backend for them. An interpreted kernel needs none.
-backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))  # type: ignore[assignment]
+backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
