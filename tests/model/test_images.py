@@ -236,8 +236,6 @@ def test_images_that_would_be_lost_are_refused(tmp_path: Path) -> None:
             arl.annotate(batch, "reference_logprob", model, processor=processor, layout=layout)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=r"processor is \w+, which takes no images"):
         next(update.pack(max_tokens=4096, model=model, processor=processor.tokenizer)).run(model)
-    with pytest.raises(UnsupportedError, match="prompts: rollouts show images"):
-        arl.annotate(batch, "reference_logprob", model, prompts=[[1]] * batch.num_draws)
     with arl.Store.open(tmp_path) as store:
         stored = rollouts(processor, store=store)
         for file in (tmp_path / "blobs").rglob("*"):
