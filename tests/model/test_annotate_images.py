@@ -183,7 +183,7 @@ def test_what_is_refused() -> None:
     model, processor = build("smolvlm")
     batch = look([BEFORE, AFTER])
     ((context, _), _) = seen(batch)
-    token, prompts = image_token(model), [context.tokens, context.tokens + [image_token(model)]]
+    token, prompts = image_token(model), [context.tokens, [*context.tokens, image_token(model)]]
     count = context.tokens.count(token)
     with pytest.raises(
         InvalidInputError,
