@@ -17,15 +17,17 @@ pytestmark = pytest.mark.vllm
 SAMPLING = Sampling(max_tokens=6)
 
 
-@pytest.fixture(scope="module")
-def make():
-    """make(seed): a SmolVLM whose heads are as wide as vLLM needs, and its processor."""
+@pytest.fixture(scope="module", params=["smolvlm", "qwen2_5_vl"])
+def make(request):
+    """make(seed): a model whose heads are as wide as vLLM needs, and its processor."""
 
     def built(seed=0):
         with pytest.MonkeyPatch.context() as patch:
             for name, value in (("hidden_size", 64), ("num_attention_heads", 2), ("num_key_value_heads", 1)):
                 patch.setitem(vision_models.TEXT, name, value)
-            return build("smolvlm", seed)
+            for name, value in (("hidden_size", 64), ("num_heads", 2)):
+                patch.setitem(vision_models.QWEN, name, value)
+            return build(request.param, seed)
 
     return built
 
@@ -42,8 +44,8 @@ def test_vllm_shows_images_as_the_model_does(make, generate):
     assert generate.takes_images
     one, other, wide = screenshot(1), screenshot(2), screenshot(3, 112, 56)
     requests = [
-        looking(generate, ["What?" * 20, "?"], [one], 0, SAMPLING),
-        looking(generate, ["What?" * 20, "?"], [other], 0, SAMPLING),  # equal tokens
+        looking(generate, ["What?" * 40, "?"], [one], 0, SAMPLING),
+        looking(generate, ["What?" * 40, "?"], [other], 0, SAMPLING),  # equal tokens
         looking(generate, ["a", "b", "c"], [wide, one], 1, Sampling(temperature=0.7, max_tokens=6)),
         looking(generate, ["no image"], [], 2, SAMPLING),
     ]
