@@ -14,6 +14,7 @@ from vision_models import build, screenshot
 
 from agentrl_core import Batch, Forest, annotate
 from agentrl_core.engine import Chat
+from agentrl_core.engine.teacher_server import TeacherServer
 from agentrl_core.env import Image
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.context_rows import ContextImages
@@ -191,6 +192,9 @@ def test_what_is_refused() -> None:
     ):
         annotate(batch, "teacher_logprob", model, prompts=prompts, processor=processor)
     annotate(batch, "teacher_logprob", model, prompts=prompts, processor=processor, draws=np.array([True, False]))
+    for asked_for in ({}, {"prompts": [context.tokens] * 2}):
+        with pytest.raises(UnsupportedError, match="a served teacher gets token ids alone; give the"):
+            annotate(batch, "teacher_logprob", TeacherServer("http://127.0.0.1:9"), processor=processor, **asked_for)  # type: ignore[arg-type]
     for layout in ("tree", "sequence"):
         for asked in ({"prompts": prompts[:1] * 2}, {"probe": Probe([[7]] * 2)}):
             with pytest.raises(UnsupportedError, match=f"layout: '{layout}' runs no images"):
