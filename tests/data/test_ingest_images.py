@@ -161,12 +161,13 @@ def test_states_with_other_images_differ() -> None:
 
 def test_without_images_texts_are_as_before() -> None:
     """An empty row of images for each turn changes nothing."""
-    rng, rows = np.random.default_rng(0), []
+    rng, rows = np.random.default_rng(0), list[list[int]]()
     for _ in range(40):
         context = rng.integers(1, 4, rng.integers(1, 9)).tolist()
         rows.append(context + rows[-1][: rng.integers(0, 9)] if rows and rng.integers(2) else context)
     found = []
-    for images in (None, [[] for _ in rows]):
+    empty: list[list[bytes]] = [[] for _ in rows]
+    for images in (None, empty):
         forest = arl.Forest()
         forest.add_group(0, "task")
         agent = forest.start(0, 0)
@@ -191,7 +192,8 @@ def test_what_is_refused() -> None:
         told.forest.ingest(*turn, images=[[bytes(32)]])
     with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give all 32"):
         told.forest.ingest(*turn, images=[[b"abc"]])
-    for wrong in ([7], "text", [["text"]], 7):
+    wrongs: list[Any] = [[7], "text", [["text"]], 7]
+    for wrong in wrongs:
         with pytest.raises(InvalidInputError, match="images is no list of lists of bytes"):
             told.forest.ingest(*turn, images=wrong)
     with pytest.raises(InvalidInputError, match="images has 2 rows"):

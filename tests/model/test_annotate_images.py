@@ -198,4 +198,4 @@ def test_what_is_refused() -> None:
     for layout in ("tree", "sequence"):
         for asked in ({"prompts": prompts[:1] * 2}, {"probe": Probe([[7]] * 2)}):
             with pytest.raises(UnsupportedError, match=f"layout: '{layout}' runs no images"):
-                annotate(batch, "teacher_logprob", model, layout=layout, processor=processor, **asked)  # type: ignore[arg-type]
+                annotate(batch, "teacher_logprob", model, layout=layout, processor=processor, **asked)

@@ -124,7 +124,7 @@ def test_an_image_has_the_tokens_that_it_has_alone(family: str) -> None:
     chat, token = Chat(processor), image_token(model)
 
     def count(*messages: Any) -> int:
-        return chat.prompt([{"role": "user", "content": list(each)} for each in messages]).tolist().count(token)
+        return int(chat.prompt([{"role": "user", "content": list(each)} for each in messages]).tolist().count(token))
 
     alone = [count(["a", shot]) for shot in SHOTS]
     assert count(["a", *SHOTS]) == count(*(["a", shot] for shot in SHOTS)) == sum(alone)
