@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use agentrl_compute::prefix::common_prefix;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Int32Type, Int64Type, UInt8Type};
 use arrow_array::{Array, RecordBatch};
