@@ -96,13 +96,15 @@ class ScienceWorld:
         name, variation = payload_of(task, "ScienceWorld", ["task", "variation"])
         simulator, _ = self._simulators.take()
         try:
-            game = _ScienceGame(
-                self._simulators, simulator, cast(str, name), cast(int, variation), self._simplifications
-            )
+            game = _ScienceGame(self, simulator, cast(str, name), cast(int, variation), self._simplifications)
         except BaseException:
-            self._simulators.give_back(simulator)
+            self.give_back(simulator)
             raise
         return GameEpisode(game, game.first, max_turns=self._max_turns)
+
+    def give_back(self, simulator: Any) -> None:
+        """Keep the simulator of a closed episode for the next one."""
+        self._simulators.give_back(simulator)
 
     def close(self) -> None:
         """End all simulators, those of running episodes too; a second time does nothing."""
@@ -120,17 +122,15 @@ class ScienceWorld:
             simulator.load(name, 0, "")
             of_task["train"].append([(name, number) for number in simulator.get_variations_train()])
             of_task["held_out"].append([(name, number) for number in simulator.get_variations_test()])
-        self._simulators.give_back(simulator)
+        self.give_back(simulator)
         for split, lists in of_task.items():
             longest = max(map(len, lists))
             self._variations[split] = [each[n] for n in range(longest) for each in lists if n < len(each)]
 
 
 class _ScienceGame:
-    def __init__(
-        self, simulators: ProgramPool[Any], simulator: Any, name: str, variation: int, simplifications: str
-    ) -> None:
-        self._simulators = simulators
+    def __init__(self, world: ScienceWorld, simulator: Any, name: str, variation: int, simplifications: str) -> None:
+        self._world = world
         self._simulator = simulator
         self._open = True
         simulator.load(name, variation, simplifications)
@@ -158,7 +158,7 @@ class _ScienceGame:
     def close(self) -> None:
         if self._open:
             self._open = False
-            self._simulators.give_back(self._simulator)
+            self._world.give_back(self._simulator)
 
 
 def _start() -> Any:
