@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use agentrl_compute::ragged::Ragged;
 use agentrl_data::facts::FactColumns;
-use agentrl_data::forest::{Handle, Role, Rows, Sampling, Turns};
+use agentrl_data::forest::{BlobHash, Handle, Role, Rows, Sampling, Turns};
 use agentrl_data::schema::Kind;
 use agentrl_data::token_columns::TokenRows;
 use numpy::{Element, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 
-use crate::arrays::{Number, Text, Whole, slice, token_rows};
+use crate::arrays::{Number, Text, Whole, blob_hash, slice, token_rows};
 use crate::enter::interruptible;
-use crate::error::invalid;
+use crate::error::{invalid, to_python};
 use crate::facts;
 use crate::forest::Forest;
 use crate::lists::{Item, Lists};
@@ -142,6 +144,20 @@ impl<'py> Columns<'py> {
 
 type Ints<'py, T> = Bound<'py, PyArray1<T>>;
 
+/// Rows of hashes of images: these, and where each row begins.
+fn images(columns: &Bound<'_, PyDict>) -> PyResult<Option<(Vec<BlobHash>, Vec<i64>)>> {
+    let Some(given) = columns.get_item("images")? else { return Ok(None) };
+    let rows: Vec<Vec<PyBackedBytes>> = given.extract().map_err(|_| {
+        invalid("images is no list of lists of bytes; give the SHA-256 of each image, a row for each turn".to_owned())
+    })?;
+    let hashes = rows.iter().flatten().map(|hash| blob_hash(hash)).collect::<Result<_, _>>().map_err(to_python)?;
+    let ends = rows.iter().scan(0, |end, row| {
+        *end += row.len() as i64;
+        Some(*end)
+    });
+    Ok(Some((hashes, std::iter::once(0).chain(ends).collect())))
+}
+
 /// Turns as an engine saw them: returns the action's node, the drift and the first token that differs, a row a turn.
 #[pyfunction]
 pub(crate) fn ingest<'py>(
@@ -158,7 +174,12 @@ pub(crate) fn ingest<'py>(
     let known: Scalars<'py, i64> = scalars(columns, "known")?;
     let known = known.as_ref().map(|values| slice("known", values)).transpose()?;
     let (outputs, prompts) = (held.rows("outputs")?, prompts.rows("prompts")?);
-    let turns = Turns { outputs, prompts, known, realign, vocabulary };
+    let images = images(columns)?;
+    let images = match &images {
+        Some((hashes, offsets)) => Some(Ragged::new(hashes, offsets).map_err(to_python)?),
+        None => None,
+    };
+    let turns = Turns { outputs, prompts, known, images, realign, vocabulary };
     let forest = forest.get();
     let made = interruptible(py, |check| forest.0.detached()?.ingest(&turns, check))?;
     Ok((PyArray1::from_vec(py, made.nodes), PyArray1::from_vec(py, made.drift), PyArray1::from_vec(py, made.drift_at)))

@@ -96,6 +96,7 @@ def ingest(
     facts: Mapping[str, object] | None = None,
     columns: Mapping[str, TokenColumn] | None = None,
     vocabulary: Lists | None = None,
+    images: Sequence[Sequence[bytes]] | None = None,
     realign: int = 8,
 ) -> Ingested:
     """Store turns as recorded by an engine: the whole context of each, and its sampled tokens.
@@ -121,6 +122,11 @@ def ingest(
     A turn that the trajectory already has is refused: the same context and action, with log-probs, seed and all other
     sampling fields. A repeated message looks like equal tokens sampled twice; in the second case, give each turn a
     different `seed`, and both are stored and trained.
+
+    With `images`, contexts with equal tokens are equal only if they show the same images. A node with images is shared
+    whole, with the same images, or not at all, since it is not known which of its tokens stand for them. A context that
+    repeats earlier tokens with another image, an image that moved, or without one is `rewritten`, and `drift_at` is
+    then the start of that node. New images of a context that is not clean are in one `injected` node.
 
     The rules deliberately differ from other systems. slime replaces a drifted output by untrained context (its REALIGN)
     unless it is long; SkyRL starts another row if a prompt is not an exact extension. Here a drifted context is also
@@ -154,6 +160,8 @@ def ingest(
             output, an array `[tokens, width]`; or a pair `(position, rows)` that begins at another token of context
             and output, such as `(0, routed_experts)`; or None. See `Forest.append`.
         vocabulary: bytes of each token id, by row: an Arrow array of binary, or a list of bytes.
+        images: SHA-256 of the images that each turn's context shows, in the order of their tokens, a row for each turn;
+            the forest has their blobs (`add_blob`). None: images are not compared.
         realign: see above; with 0 every change of an output is a rewrite.
 
     Returns:
@@ -161,9 +169,9 @@ def ingest(
 
     Raises:
         InvalidInputError: a turn has no context or output or is already stored, lengths differ, the log-prob of a
-            trained token is NaN or positive, or a trajectory has ended. The message names turn, trajectory, argument
-            and value, and nothing of the call is stored.
-        NotFoundError: a trajectory does not exist.
+            trained token is NaN or positive, images have no tokens, or a trajectory has ended. The message names turn,
+            trajectory, argument and value, and nothing of the call is stored.
+        NotFoundError: a trajectory or a blob does not exist.
 
     Example:
         >>> import agentrl_core as arl
@@ -184,7 +192,7 @@ def ingest(
     """
     handles = arrays.integers(trajectories, "trajectories")
     known = None
-    if isinstance(prompts, list):
+    if isinstance(prompts, list) and images is None:
         prompts, known = _without_known(handles, prompts)
     turns = _columns_of(
         handles,
@@ -210,6 +218,8 @@ def ingest(
     )
     if known is not None:
         turns["known"] = known
+    if images is not None:
+        turns["images"] = images
     if vocabulary is not None:
         turns["vocabulary"] = _texts(vocabulary, "vocabulary")
     return Ingested(*_core.ingest(forest._core, turns, realign))

@@ -33,13 +33,13 @@ def teacher_answers(
             for each sequence.
 
     Raises:
-        InvalidInputError: a token was sampled at another temperature.
         UnsupportedError: the pack shows images.
+        InvalidInputError: a token was sampled at another temperature.
     """
     if pack.images is not None and pack.images.hashes:
         raise UnsupportedError(
             "batch: rollouts show images, and a served teacher would score their placeholders without them; give the "
-            "teacher as a local model"
+            "teacher as a local model, or leave these draws out (batch.select_draws)"
         )
     scale = pack.streams.inverse_temperature
     other = torch.nonzero((scale - 1.0).abs() > 1e-6)

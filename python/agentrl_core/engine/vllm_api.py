@@ -22,6 +22,8 @@ from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedE
 if TYPE_CHECKING:
     import httpx
 
+    from agentrl_core.engine.vllm_images import VllmImages
+
 _GENERATE = "/inference/v1/generate"
 _ABORT = "/inference/v1/abort_requests"
 # What the server calls a request of ours.
@@ -39,7 +41,7 @@ _INCOMPLETE = "incomplete"
 _WORKER = "agentrl_core.engine.vllm_worker.VllmWorker"
 
 
-_PROBE = [0, 1, 2, 3]
+_PROBE = 4
 
 
 class VllmApi:
@@ -48,9 +50,10 @@ class VllmApi:
     Args:
         url: of the server.
         seconds: see `VllmServer`.
+        images: makes its requests; None: it takes no images.
     """
 
-    def __init__(self, url: str, seconds: float) -> None:
+    def __init__(self, url: str, seconds: float, images: VllmImages | None = None) -> None:
         self.url = url
         self.version = -1
         self.context_tokens = 0
@@ -58,7 +61,7 @@ class VllmApi:
         """Whether it did not answer for so long that nobody waits for it any more."""
         self.busy = 0
         self.rests_until = 0.0
-        self._connections = HttpPool(url, seconds)
+        self._connections, self._images = HttpPool(url, seconds), images
         self._loads = False
         self._largest_rank = 0
         self._base: str | None = None
@@ -77,7 +80,9 @@ class VllmApi:
         # Of one token that is kept: log 1 = 0 for it and log 0 for the next. After several tokens: the padding token's
         # embedding is often zero, so that all tokens are equally likely after it alone, and top_k=1 keeps more.
         params = {"max_tokens": 1, "top_k": 1, "logprobs": 2, "temperature": 1.0, "ignore_eos": True, "seed": 0}
-        body = {"token_ids": _PROBE, "sampling_params": params | {"detokenize": False}}
+        never = () if self._images is None else self._images.placeholders
+        probe = [token for token in range(_PROBE + len(never)) if token not in never][:_PROBE]
+        body = {"token_ids": probe, "sampling_params": params | {"detokenize": False}}
         try:
             models = await self._answer("GET", "/v1/models", None)
             answer = await self._post(_GENERATE, body)
@@ -110,6 +115,9 @@ class VllmApi:
         wanted = likeliest + 1 if likeliest else 0
         params = vllm_output.params(request, wanted)
         body = {"request_id": name, "token_ids": request.tokens.tolist(), "sampling_params": params}
+        if self._images is not None:
+            params["logit_bias"] = dict.fromkeys(self._images.placeholders, vllm_output.LEAST_BIAS)
+            body |= self._images.body(request)
         if self._adapter is not None:
             body["model"] = self._adapter
         try:
@@ -126,6 +134,12 @@ class VllmApi:
         if not choice["token_ids"]:
             return aborted(request, self.version)
         self.version = self._version(choice)
+        if request.images and answer["prompt_token_ids"] != request.tokens.tolist():
+            raise InvalidInputError(
+                f"generate: {self.url} expands the request's images to {len(answer['prompt_token_ids'])} tokens in "
+                f"all, and the request has {len(request.tokens)}; make its tokens with this engine's chat, and the "
+                "engine with the processor of the servers' checkpoint"
+            )
         details = answer["usage"]["prompt_tokens_details"] or {}
         content = choice["logprobs"]["content"]
         # The sampled token and as many of the likeliest others as fill the row.

@@ -297,16 +297,16 @@ impl Forest {
                 )));
             }
         }
-        self.check_blobs(new)?;
+        self.check_blobs(&new.blobs)?;
         let length = group.position(group.trajectories[index].tip) as usize + new.tokens.len();
         i32::try_from(length).map(drop).map_err(|_| {
             Error::new(ErrorKind::Overflow, format!("trajectory {trajectory} would grow over {} tokens", i32::MAX))
         })
     }
 
-    /// Whether the forest has the blobs of a node.
-    fn check_blobs(&self, new: &NewNode) -> Result<()> {
-        let Some(hash) = new.blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) else { return Ok(()) };
+    /// Whether the forest has blobs.
+    fn check_blobs(&self, blobs: &[BlobHash]) -> Result<()> {
+        let Some(hash) = blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) else { return Ok(()) };
         let hex = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         Err(Error::not_found(format!("blob {hex} is not in the forest; add it with add_blob first")))
     }

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import ROUTED_EXPERTS
 from agentrl_core.data.forest import Forest
-from agentrl_core.data.image_turns import ImageTurns
 from agentrl_core.data.sampling_record import tokens_with_images
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.chat_messages import is_trained, plain_message, plain_tools
@@ -142,28 +141,16 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
     blobs = {image.sha256: image.content for turn in turns for image in turn.images}
     for content in blobs.values():
         forest.add_blob(content)
-    if blobs:
-        shown = ImageTurns(forest)
-        for place, turn in enumerate(turns):
-            shown.ingest(
-                trajectory,
-                contexts[place],
-                [image.sha256 for image in turn.images],
-                actions[place],
-                logprobs=logprobs[place] if len(logprobs[place]) else None,
-                trainable=None if trainable is None else trainable[place].astype(np.uint8),
-                reward=paid[place],
-            )
-    else:
-        forest.ingest(
-            [trajectory] * len(turns),
-            contexts,
-            actions,
-            logprobs=logprobs,
-            reward=np.asarray(paid, np.float32),
-            trainable=trainable,
-            columns={ROUTED_EXPERTS: experts} if any(experts) else None,
-        )
+    forest.ingest(
+        [trajectory] * len(turns),
+        contexts,
+        actions,
+        logprobs=logprobs,
+        reward=np.asarray(paid, np.float32),
+        trainable=trainable,
+        images=[[image.sha256 for image in turn.images] for turn in turns] if blobs else None,
+        columns={ROUTED_EXPERTS: experts} if any(experts) else None,
+    )
     if episode.format_name:
         info = kept(episode.format_name, episode.record)
     else:
