@@ -84,13 +84,18 @@ class Memory(Stateful):
         fits = self.max_age is None or self.min_age <= self.max_age
         self.require(fits, "min_age", f"rows are forgotten after max_age={self.max_age} iterations")
 
+    @property
+    def kept_columns(self) -> tuple[str, ...]:
+        """Names of the stored columns: `keep`."""
+        return self.keep
+
     def initial_state(self) -> State:
         """Return the empty state."""
-        return MemoryRows.empty(self.keep).to_state()
+        return MemoryRows.empty(self.kept_columns).to_state()
 
     def next(self, state: State, closed: IterationRecord) -> State:
         """Return the rows after an iteration."""
-        kept = self._used(MemoryRows.from_state(state, self.keep), closed)
+        kept = self._used(MemoryRows.from_state(state, self.kept_columns), closed)
         fresh = self._worth(closed)
         fresh = replace(fresh, priority=self._priorities(fresh, closed, float(kept.priority.max(initial=1.0))))
         kept = kept.plus(fresh.take(~np.isin(fresh.trajectory_id, kept.trajectory_id)))
@@ -104,7 +109,7 @@ class Memory(Stateful):
 
     def drawable(self, state: State, iteration: int, versions: int | None = None) -> MemoryRows:
         """Return the rows that an iteration may draw; `versions` is the newest policy version."""
-        kept = MemoryRows.from_state(state, self.keep)
+        kept = MemoryRows.from_state(state, self.kept_columns)
         fits = kept.iteration <= iteration - self.min_age
         if self.max_versions is not None and versions is not None:
             fits &= (kept.version >= 0) & (kept.version >= versions - self.max_versions)
@@ -157,8 +162,8 @@ class Memory(Stateful):
         """Return the rows of finished trajectories to add."""
         new = np.flatnonzero(np.asarray(closed.finished.column("source", "draw")) == _FRESH)
         ended = closed.finished.select_draws(new)
-        fresh = MemoryRows.of(ended, closed.iteration, self.keep)
-        for name in self.keep:
+        fresh = MemoryRows.of(ended, closed.iteration, self.kept_columns)
+        for name in self.kept_columns:
             known = matched(closed.batch, name, fresh.trajectory_id)  # includes columns computed after scoring
             fresh.columns[name][:] = np.where(np.isfinite(known), known, fresh.columns[name])
         fits = np.isfinite(fresh.score)
