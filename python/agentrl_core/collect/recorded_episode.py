@@ -157,9 +157,9 @@ class RecordedEpisode:
             await self._whole(self._build)
             self._journal.keep(name, key, self._known, write_begin)
 
-    async def ready(self) -> None:
+    async def ready(self, name: str) -> None:
         """Replay its actions if needed; see `RunningEpisode`."""
-        if self._handle is None:
+        if self._handle is None and name not in self._journal:
             await self._whole(self._build)
 
     async def step(self, name: str, action: Any) -> Any:
