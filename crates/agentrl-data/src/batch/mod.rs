@@ -15,6 +15,7 @@ mod pack;
 mod plan;
 mod rows;
 mod sampled;
+pub(crate) mod task_counts;
 mod tree;
 mod weights;
 
