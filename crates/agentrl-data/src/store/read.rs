@@ -14,7 +14,7 @@ use super::folders::{COMPUTED_FOLDERS, METRICS, WRITE_LOG, key_of, schema_of};
 use super::footer::Bounds;
 use super::fs::{failed, missing};
 use super::manifest::{Head, Manifest};
-use super::segment::{BlockRows, Segment, is_other};
+use super::segment::{BlockRows, READ_BYTES, Segment, is_other};
 use super::write_log::{self, Entry, WriteKind};
 use crate::batch::{Batch, i64s};
 use crate::facts::Facts;
@@ -269,11 +269,17 @@ impl Store {
                 }
                 let near = store.blocks(folder, segment)?.filter(|piece| near(piece.keys));
                 let indices: Vec<usize> = near.map(|piece| piece.index).collect();
+                let mut chosen = Vec::new();
                 for rows in store.pieces(folder, segment, &indices)?.into_iter().flatten() {
-                    let chosen = i64s(&rows, key)?.values().iter().enumerate();
-                    let chosen = chosen.filter(|(_, key)| keys.binary_search(key).is_ok());
-                    found.push(taken(&rows, chosen.map(|(row, _)| row as u32).collect())?);
+                    let own = i64s(&rows, key)?.values().iter().enumerate();
+                    slices(
+                        &rows,
+                        own.filter(|(_, key)| keys.binary_search(key).is_ok()).map(|(row, _)| row),
+                        &mut chosen,
+                    );
                 }
+                // The copy of some rows, so that the blocks are not kept.
+                found.push(joined_table(table, &chosen)?);
             }
             Ok(found)
         })?;
@@ -285,7 +291,7 @@ impl Store {
         let nodes = Table::Nodes.name();
         let found = self.located(|store| {
             let mut needed = leaves.clone();
-            let mut found = Vec::new();
+            let (mut found, mut open, mut open_bytes) = (Vec::new(), Vec::new(), 0);
             // Ids of parents are smaller: one walk from the last rows to the first finds all.
             for segment in store.files.of(nodes).iter().rev() {
                 let (first, last) = segment.keys();
@@ -305,19 +311,22 @@ impl Store {
                     }
                     before -= 1;
                     for rows in store.pieces(nodes, segment, &[piece.index])?.into_iter().flatten().rev() {
-                        let (ids, parents) = (i64s(&rows, "node_id")?, i64s(&rows, "parent_id")?);
-                        let mut chosen = Vec::new();
-                        for row in (0..rows.num_rows()).rev() {
-                            if needed.remove(&ids.value(row)) {
-                                chosen.push(row as u32);
-                                needed.extend((!parents.is_null(row)).then(|| parents.value(row)));
-                            }
-                        }
-                        chosen.reverse();
-                        found.push(taken(&rows, chosen)?);
+                        let chosen = on_paths(&rows, &mut needed)?;
+                        let from = open.len();
+                        slices(&rows, chosen.into_iter().rev(), &mut open);
+                        open[from..].reverse();
+                    }
+                    open_bytes += segment.block_bytes(piece.index);
+                    // The copy of some rows, so that not all blocks are kept.
+                    if open_bytes > READ_BYTES {
+                        open.reverse();
+                        found.push(joined_table(Table::Nodes, &open)?);
+                        (open, open_bytes) = (Vec::new(), 0);
                     }
                 }
             }
+            open.reverse();
+            found.push(joined_table(Table::Nodes, &open)?);
             found.reverse();
             match needed.first() {
                 None => Ok(found),
@@ -384,6 +393,43 @@ impl Store {
         }
         Err(Error::busy(format!("{} changes faster than it can be read; try again", self.path.display())))
     }
+}
+
+/// Take the nodes of a block out of those that are needed, and add their parents. Returns their rows, the last one first.
+fn on_paths(rows: &RecordBatch, needed: &mut BTreeSet<i64>) -> Result<Vec<usize>> {
+    let (ids, parents) = (i64s(rows, "node_id")?.values(), i64s(rows, "parent_id")?);
+    let (Some(&first), Some(&last)) = (ids.iter().min(), ids.iter().max()) else { return Ok(Vec::new()) };
+    let (is_sorted, mut end, mut chosen) = (ids.is_sorted(), last, Vec::new());
+    // A parent has a smaller id than its children: those that come in are still ahead.
+    while let Some(id) = needed.range(first..=end).next_back().copied() {
+        let row = if is_sorted { ids.binary_search(&id).ok() } else { ids.iter().position(|&own| own == id) };
+        if let Some(row) = row {
+            needed.remove(&id);
+            needed.extend((!parents.is_null(row)).then(|| parents.value(row)));
+            chosen.push(row);
+        }
+        if id == first {
+            break;
+        }
+        end = id - 1;
+    }
+    if !is_sorted {
+        chosen.sort_unstable_by(|one, other| other.cmp(one));
+    }
+    Ok(chosen)
+}
+
+/// Add some rows, in ascending order, as slices of those that lie side by side.
+fn slices(rows: &RecordBatch, chosen: impl Iterator<Item = usize>, to: &mut Vec<RecordBatch>) {
+    let mut run = 0..0;
+    for row in chosen {
+        if row != run.end {
+            to.extend((!run.is_empty()).then(|| rows.slice(run.start, run.len())));
+            run.start = row;
+        }
+        run.end = row + 1;
+    }
+    to.extend((!run.is_empty()).then(|| rows.slice(run.start, run.len())));
 }
 
 /// Ids that a column names and no row has.
