@@ -29,6 +29,7 @@ pub mod schema;
 pub mod store;
 mod tasks;
 pub mod token_columns;
+pub mod vllm_response;
 
 pub use agentrl_compute::error::{Error, ErrorKind, Result};
 pub use tasks::advance_tasks;

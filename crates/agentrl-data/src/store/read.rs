@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::{Array, RecordBatch, UInt32Array};
+use arrow_array::{RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
 
 use super::Store;
+use super::chosen::{cut, on_paths, slices};
 use super::columns::check_folder;
 use super::folders::{COMPUTED_FOLDERS, METRICS, WRITE_LOG, key_of, schema_of};
 use super::footer::Bounds;
@@ -395,43 +396,6 @@ impl Store {
     }
 }
 
-/// Take the nodes of a block out of those that are needed, and add their parents. Returns their rows, the last one first.
-fn on_paths(rows: &RecordBatch, needed: &mut BTreeSet<i64>) -> Result<Vec<usize>> {
-    let (ids, parents) = (i64s(rows, "node_id")?.values(), i64s(rows, "parent_id")?);
-    let (Some(&first), Some(&last)) = (ids.iter().min(), ids.iter().max()) else { return Ok(Vec::new()) };
-    let (is_sorted, mut end, mut chosen) = (ids.is_sorted(), last, Vec::new());
-    // A parent has a smaller id than its children: those that come in are still ahead.
-    while let Some(id) = needed.range(first..=end).next_back().copied() {
-        let row = if is_sorted { ids.binary_search(&id).ok() } else { ids.iter().position(|&own| own == id) };
-        if let Some(row) = row {
-            needed.remove(&id);
-            needed.extend((!parents.is_null(row)).then(|| parents.value(row)));
-            chosen.push(row);
-        }
-        if id == first {
-            break;
-        }
-        end = id - 1;
-    }
-    if !is_sorted {
-        chosen.sort_unstable_by(|one, other| other.cmp(one));
-    }
-    Ok(chosen)
-}
-
-/// Add some rows, in ascending order, as slices of those that lie side by side.
-fn slices(rows: &RecordBatch, chosen: impl Iterator<Item = usize>, to: &mut Vec<RecordBatch>) {
-    let mut run = 0..0;
-    for row in chosen {
-        if row != run.end {
-            to.extend((!run.is_empty()).then(|| rows.slice(run.start, run.len())));
-            run.start = row;
-        }
-        run.end = row + 1;
-    }
-    to.extend((!run.is_empty()).then(|| rows.slice(run.start, run.len())));
-}
-
 /// Ids that a column names and no row has.
 fn outside(parts: &[RecordBatch], key: &str, column: &str) -> Result<BTreeSet<i64>> {
     let mut named = BTreeSet::new();
@@ -467,24 +431,6 @@ fn with_later_columns(path: &Path, known: &SchemaRef, rows: RecordBatch) -> Resu
     };
     let whole = Arc::new(known.as_ref().clone().with_metadata(schema.metadata().clone()));
     RecordBatch::try_new(whole, rows.columns().iter().cloned().chain(later).collect()).map_err(arrow_bug)
-}
-
-/// Some rows of a piece that are in parts.
-fn cut(parts: Vec<RecordBatch>, range: Range<u64>) -> impl Iterator<Item = RecordBatch> {
-    let mut end = 0;
-    parts.into_iter().filter_map(move |part| {
-        let first = end;
-        end += part.num_rows() as u64;
-        let (from, to) = (range.start.max(first), range.end.min(end));
-        (from < to).then(|| part.slice((from - first) as usize, (to - from) as usize))
-    })
-}
-
-pub(super) fn taken(rows: &RecordBatch, chosen: Vec<u32>) -> Result<RecordBatch> {
-    if chosen.len() == rows.num_rows() {
-        return Ok(rows.clone());
-    }
-    arrow_select::take::take_record_batch(rows, &UInt32Array::from(chosen)).map_err(arrow_bug)
 }
 
 fn to_batch(tables: &[Vec<RecordBatch>], declared: &Facts) -> Result<Batch> {
