@@ -96,7 +96,7 @@ def expected(response: bytes, *, entropies: bool) -> list[np.ndarray]:
 def recorded(path: Path, counts: list[int], vocabulary: int) -> None:
     """Write the responses of a real server to files of a folder."""
     longest = str(max(counts) + 64)
-    shape = {"hidden_size": 64, "head_dim": 16, "num_hidden_layers": 2, "max_position_embeddings": int(longest)}
+    shape = {"hidden_size": 128, "head_dim": 32, "num_hidden_layers": 2, "max_position_embeddings": int(longest)}
     model = tiny_model("qwen3", torch.float32, vocab_size=vocabulary, **shape)
     model.save_pretrained(path / "model")
     arguments = (*ARGUMENTS, "--max-model-len", longest, "--max-num-batched-tokens", longest)
