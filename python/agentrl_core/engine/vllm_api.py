@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import json
 import time
 import uuid
-from itertools import chain
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._core import columns
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted
 from agentrl_core.engine.http_pool import HttpPool
@@ -99,8 +99,9 @@ class VllmApi:
                 f"only token kept by top_k=1 has {place['logprob']:.4f}, not 0); start it with "
                 f"--logprobs-mode {vllm_output.PROCESSED}"
             )
-        self._adapter = str((choice["weight_versions"] or [{"version": ""}])[0]["version"]).partition("+")[2] or None
-        self.version = self._version(choice)
+        versions = _versions(choice)
+        self._adapter = (versions or [""])[0].partition("+")[2] or None
+        self.version = self._version(versions)
         self.gave_up = False
 
     async def generate(self, name: str, request: Request, *, entropies: bool) -> Segment:
@@ -121,19 +122,28 @@ class VllmApi:
         if self._adapter is not None:
             body["model"] = self._adapter
         try:
-            answer = await self._post(_GENERATE, body)
+            response = await self._response("POST", _GENERATE, body)
         except _MissingRoute as missing:
             self.version, self._base = -1, None
             raise EngineError(
                 f"VllmServer: {self.url} was started again, without the policy's weights ({missing}); call "
                 "update_weights(model, version=...)"
             ) from None
+        text = response.content
+        try:
+            # The sampled token and as many of the likeliest others as fill the row: nearly all of the response.
+            ids, logprobs, begin, end = columns.vllm_candidates(text)
+            answer = json.loads(text[:begin] + (b"[]" if end else b"") + text[end:])
+        except ValueError as error:
+            raise EngineError(f"VllmServer: {self.url}: {error}; use vLLM 0.32 or newer") from error
         [choice] = answer["choices"]
         if choice["finish_reason"] not in ("stop", "length", "abort"):
             raise EngineError(f"VllmServer: {self.url} ended a request with {choice['finish_reason']!r}")
         if not choice["token_ids"]:
             return aborted(request, self.version)
-        self.version = self._version(choice)
+        if len(ids) != len(choice["token_ids"]):
+            raise EngineError(f"VllmServer: {self.url} gave {len(choice['token_ids'])} tokens and {len(ids)} log-probs")
+        self.version = self._version(_versions(choice))
         if request.images and answer["prompt_token_ids"] != request.tokens.tolist():
             raise InvalidInputError(
                 f"generate: {self.url} expands the request's images to {len(answer['prompt_token_ids'])} tokens in "
@@ -141,11 +151,6 @@ class VllmApi:
                 "engine with the processor of the servers' checkpoint"
             )
         details = answer["usage"]["prompt_tokens_details"] or {}
-        content = choice["logprobs"]["content"]
-        # The sampled token and as many of the likeliest others as fill the row.
-        rows = list(chain.from_iterable(map(itemgetter("top_logprobs"), content)))
-        ids = np.fromiter(map(itemgetter("token_id"), rows), np.int32, len(rows)).reshape(len(content), -1)
-        logprobs = np.fromiter(map(itemgetter("logprob"), rows), np.float32, len(rows)).reshape(ids.shape)
         logprobs[logprobs <= _FLOOR] = -np.inf
         order = np.argsort(-logprobs, axis=1, kind="stable")[:, :likeliest]
         return vllm_output.segment(
@@ -290,9 +295,9 @@ class VllmApi:
             ) from error
         return found
 
-    def _version(self, choice: dict[str, Any]) -> int:
-        versions = {span["version"] for span in choice["weight_versions"] or ()}
-        words = ["0" if version == _UNTOUCHED else str(version) for version in versions]
+    def _version(self, reported: list[str]) -> int:
+        versions = set(reported)
+        words = ["0" if version == _UNTOUCHED else version for version in versions]
         number, _, adapter = words[0].partition("+") if len(words) == 1 else ("", "", "")
         if not number.isdecimal() or (adapter or None) != self._adapter:
             raise InvalidInputError(
@@ -305,6 +310,11 @@ class VllmApi:
         return await self._answer("POST", path, body)
 
     async def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        response = await self._response(method, path, body)
+        is_json = response.headers.get("content-type", "").startswith("application/json")
+        return response.json() if response.content and is_json else None
+
+    async def _response(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         import httpx
 
         try:
@@ -325,12 +335,16 @@ class VllmApi:
         if response.status_code >= 400:
             message = f"VllmServer: {self.url} answers {response.status_code}: {_said(response)}"
             raise EngineError(message) if response.status_code >= 500 else InvalidInputError(message)
-        is_json = response.headers.get("content-type", "").startswith("application/json")
-        return response.json() if response.content and is_json else None
+        return response
 
 
 class _MissingRoute(Exception):  # noqa: N818 -- it is no error until somebody says what to do
     """A door that this server does not have."""
+
+
+def _versions(choice: dict[str, Any]) -> list[str]:
+    """Return the versions of the weights that sampled the tokens of a response."""
+    return [str(span["version"]) for span in choice["weight_versions"] or ()]
 
 
 def _said(response: httpx.Response) -> str:

@@ -11,7 +11,6 @@ import time
 import uuid
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted, check_request, check_version
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.checkpoint_folder import write_checkpoint
+from agentrl_core.engine.group_homes import GroupHomes
 from agentrl_core.engine.policy_weights import PolicyWeights
 from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
 from agentrl_core.engine.vllm_api import VllmApi
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _log = logging.getLogger(__name__)
-# So many groups have a server of their own; the one asked for longest ago is forgotten first.
-_MOST_GROUPS = 65_536
 # Once a server has opened, the others have so many seconds more to do so.
 _OPENING_SECONDS = 10.0
 # A server that does not answer is asked again after one second, then after twice as many, and so on up to this.
@@ -173,7 +171,7 @@ class VllmServer:
         """Waiting requests, under the lock."""
         # Of the loop alone.
         self._servers = [VllmApi(url, seconds, images) for url in urls]
-        self._homes: OrderedDict[str, VllmApi] = OrderedDict()
+        self._homes: GroupHomes[VllmApi] = GroupHomes()
         self._aborting: set[asyncio.Task[None]] = set()
         self._goes_on = asyncio.Event()
         """Unset while weights are replaced."""
@@ -486,17 +484,12 @@ class VllmServer:
         if self._folder is not None:
             able = [one for one in able if one.version == self.policy_version]
         now = time.monotonic()
-        home = self._homes.get(group) if group else None
-        if home is None or home not in able or home.rests_until > now:
-            home = min(
-                able, key=lambda one: (one.rests_until if one.rests_until > now else 0.0, one.busy), default=None
-            )
-        if group and home is not None:
-            self._homes[group] = home
-            self._homes.move_to_end(group)
-            if len(self._homes) > _MOST_GROUPS:
-                self._homes.popitem(last=False)
-        return home
+        return self._homes.choose(
+            group,
+            able,
+            load=lambda one: (one.rests_until if one.rests_until > now else 0.0, one.busy),
+            rests=lambda one: one.rests_until > now,
+        )
 
     def _leave(self, request: Request) -> None:
         with self._lock:

@@ -16,6 +16,7 @@ mod pack;
 mod plan;
 mod rows;
 mod sampled;
+pub(crate) mod task_counts;
 mod tree;
 mod weights;
 

@@ -140,6 +140,11 @@ impl BlockIndex {
         block.checked_sub(1).map_or(0, |before| self.blocks[before].end)
     }
 
+    /// Where the blocks of a run lie.
+    pub(super) fn bytes(&self, run: &Range<usize>) -> Range<u64> {
+        self.begin(run.start)..run.end.checked_sub(1).map_or(0, |last| self.blocks[last].end)
+    }
+
     /// The rows of a block from its bytes, as parts with the columns that they were written with.
     pub(super) fn rows(&self, path: &Path, block: usize, bytes: &Buffer) -> Result<Vec<RecordBatch>> {
         let name = path.display().to_string();
