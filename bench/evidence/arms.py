@@ -17,6 +17,8 @@ from agentrl_core.select import DynamicSampling
 GRPO = recipes.GRPO
 SHORT = 0.25
 """Budget of the A/A comparisons and of the arm with few tokens."""
+FEW_TASKS = 64
+"""Training tasks of arms whose mechanism needs to see a task again."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,17 @@ class Arm:
         rollouts: trajectories of an iteration, unless the recipe's program decides.
         group_size: trajectories of a task, unless the recipe's program decides.
         staleness: iterations that rollouts run ahead.
+        tasks: training tasks to choose from; None: those of the world.
         reseed: added to the seed of sampling, not to that of the warm start: other luck, same start.
     """
 
     recipe: Recipe
     tokens: float = 1.0
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-4
     rollouts: int = 64
     group_size: int = 8
     staleness: int = 0
+    tasks: int | None = None
     reseed: int = 0
 
 
@@ -99,8 +103,8 @@ ARMS: dict[str, Callable[[], Arm]] = {
     "tree_rollouts": lambda: Arm(_grpo(rollout=recipes.TREE_GRPO.rollout, advantage=recipes.TREE_GRPO.advantage)),
     "grpo_group_16": lambda: Arm(_grpo(), group_size=16),
     "arpo_rollouts": lambda: Arm(_grpo(rollout=recipes.ARPO.rollout)),
-    "mopps_selection": lambda: Arm(_grpo(select=recipes.MOPPS.select)),
-    "grpo_few_tasks": lambda: Arm(_grpo()),
+    "grpo_few_tasks": lambda: Arm(_grpo(), tasks=FEW_TASKS),
+    "mopps_selection": lambda: Arm(_grpo(select=recipes.MOPPS.select), tasks=FEW_TASKS),
     "inject_successes": lambda: Arm(
         _grpo(
             replay=Inject(
@@ -109,10 +113,10 @@ ARMS: dict[str, Callable[[], Arm]] = {
                 replaces="first",
                 old_logprob="recomputed",
             )
-        )
+        ),
+        tasks=FEW_TASKS,
     ),
     "stale_grpo": lambda: Arm(_grpo(**_SEVERAL_STEPS), staleness=4),
     "stale_areal_loss": lambda: Arm(_grpo(loss=recipes.AREAL.loss, **_SEVERAL_STEPS), staleness=4),
     "shorter_better_reward": lambda: Arm(_grpo(reward=recipes.SHORTER_BETTER.reward)),
-    "leave_one_out": lambda: Arm(recipes.RLOO),
 }

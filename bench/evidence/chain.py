@@ -9,20 +9,20 @@ from teachable import FACTS, Turns, checked
 
 from agentrl_core import env
 
-NUMBERS = 40
+NUMBERS = 20
 OPERATIONS = ("plus", "minus", "times")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
 _OTHER_WORDS = "start answer what result next"
 
 
 def worked_out(left: int, operation: str, right: int) -> int:
-    """Return the result, modulo 40: a number is one token."""
+    """Return the result, modulo 20: a number is one token."""
     value = {"plus": left + right, "minus": left - right, "times": left * right}[operation]
     return value % NUMBERS
 
 
 class Chain:
-    """Chains of 4 to 6 operations on numbers below 40, each worked out by a call such as `7 times 3`.
+    """Chains of 3 to 5 operations on numbers below 20, each worked out by a call such as `7 times 3`.
 
     The calculator answers each call by its result and the place of the next operation. `answer` and a number end the
     episode; the reward is 1 for the chain's result. Calls may be wrong: the calculator does not know the chain.
@@ -36,7 +36,7 @@ class Chain:
     facts: ClassVar = FACTS
     words: ClassVar = (*map(str, range(NUMBERS)), *OPERATIONS, *_ORDINALS, *_OTHER_WORDS.split())
 
-    def __init__(self, *, held_out: int = 256, lengths: tuple[int, int] = (4, 6)) -> None:
+    def __init__(self, *, held_out: int = 256, lengths: tuple[int, int] = (3, 5)) -> None:
         self._lengths = lengths
         self._limits = {"train": 100_000, "held_out": held_out}
 

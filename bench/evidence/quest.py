@@ -1,4 +1,4 @@
-"""Quests in a house of 16 rooms: fetch the key, go to the vault, open it. One reward at the end, states that repeat."""
+"""Quests in a house of 9 rooms: fetch the key, go to the vault, open it. One reward at the end, states that repeat."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from teachable import FACTS, Turns, checked
 
 from agentrl_core import env
 
-_NAMES = "attic bath cellar den hall kitchen library lobby nursery office pantry parlour porch stairs studio yard"
+_NAMES = "attic bath cellar den hall kitchen library office yard"
 ROOMS = tuple(_NAMES.split())
-_OTHER_WORDS = "key vault in at exits go take open here holding nothing no yes what"
+_OTHER_WORDS = "key vault in at take open here holding no what"
 MOVES = {"north": (-1, 0), "east": (0, 1), "south": (1, 0), "west": (0, -1)}
-_SIDE = 4
-_WALLS = 6
+_ROWS, _COLUMNS = 3, 3
+_WALLS = 3
 """Doors of the grid that are bricked up; the house stays connected."""
 
 
 def _house() -> dict[int, dict[str, int]]:
     """Return the exits of each room: the same house in every task."""
-    exits: dict[int, dict[str, int]] = {room: {} for room in range(_SIDE**2)}
+    exits: dict[int, dict[str, int]] = {room: {} for room in range(_ROWS * _COLUMNS)}
     for room, doors in exits.items():
-        row, column = divmod(room, _SIDE)
+        row, column = divmod(room, _COLUMNS)
         for name, (down, right) in MOVES.items():
-            if 0 <= row + down < _SIDE and 0 <= column + right < _SIDE:
-                doors[name] = (row + down) * _SIDE + column + right
+            if 0 <= row + down < _ROWS and 0 <= column + right < _COLUMNS:
+                doors[name] = (row + down) * _COLUMNS + column + right
     opposite = dict(zip(MOVES, ("south", "west", "north", "east"), strict=True))
     rng, walls = random.Random(43), 0  # noqa: S311 -- a plan of a house, no secret
     while walls < _WALLS:
@@ -60,8 +60,8 @@ _FAR = {goal: _distances(_EXITS, goal) for goal in _EXITS}
 class Quest:
     """Quests of 5 to 12 actions.
 
-    The first observation names the room of the key and that of the vault; each one has the room, its exits and the
-    hands. Actions are `go` and a direction, `take key`, `open vault`. The reward is 1 for the open vault.
+    The first observation names the room of the key and that of the vault; each one has the room, its exits, and
+    whether the key is here or held. Actions are the directions, `take` and `open`. The reward is 1 for the open vault.
 
     Args:
         max_turns: actions in an episode.
@@ -72,7 +72,7 @@ class Quest:
     facts: ClassVar = FACTS
     words: ClassVar = (*ROOMS, *MOVES, *_OTHER_WORDS.split())
 
-    def __init__(self, *, max_turns: int = 16, held_out: int = 256) -> None:
+    def __init__(self, *, max_turns: int = 14, held_out: int = 96) -> None:
         self.max_turns = max_turns
         quests = [
             (start, key, vault)
@@ -110,13 +110,12 @@ class Walk(Turns):
 
     def step(self, action: str) -> env.StepResult:
         """Take an action; one that is impossible changes nothing."""
-        verb, _, thing = action.partition(" ")
-        if action == "take key" and self._room == self._key and not self._holds:
+        if action == "take" and self._room == self._key and not self._holds:
             self._holds = True
-        elif action == "open vault" and self._room == self._vault and self._holds:
+        elif action == "open" and self._room == self._vault and self._holds:
             return self.ended(success=True)
-        elif verb == "go" and thing in _EXITS[self._room]:
-            self._room = _EXITS[self._room][thing]
+        elif action in _EXITS[self._room]:
+            self._room = _EXITS[self._room][action]
         else:
             return self.refused(f"no {self._look()}")
         return self.answered(self._look())
@@ -129,19 +128,18 @@ class Walk(Turns):
         """Return an action of a shortest solution."""
         goal = self._vault if self._holds else self._key
         if self._room == goal:
-            return "open vault" if self._holds else "take key"
-        return "go " + min(_EXITS[self._room], key=lambda name: _FAR[goal][_EXITS[self._room][name]])
+            return "open" if self._holds else "take"
+        return min(_EXITS[self._room], key=lambda name: _FAR[goal][_EXITS[self._room][name]])
 
     def slip(self, rng: random.Random) -> str:
         """Return a random possible action."""
         return rng.choice(list(self._possible()))
 
     def _possible(self) -> Iterator[str]:
-        yield from (f"go {name}" for name in _EXITS[self._room])
+        yield from _EXITS[self._room]
         if self._room == self._key and not self._holds:
-            yield "take key"
+            yield "take"
 
     def _look(self) -> str:
-        here = " key here" if self._room == self._key and not self._holds else ""
-        hands = "key" if self._holds else "nothing"
-        return f"at {ROOMS[self._room]} exits {' '.join(_EXITS[self._room])}{here} holding {hands}"
+        key = " holding key" if self._holds else " key here" if self._room == self._key else ""
+        return f"at {ROOMS[self._room]} {' '.join(_EXITS[self._room])}{key}"

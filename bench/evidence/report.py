@@ -14,6 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import arms
 import claims
 import controls
 import numpy as np
@@ -43,6 +44,9 @@ def page() -> str:
         screening=screening_table(records.study("screening")),
         metrics="\n".join(f"- `{name}`: {text}." for name, text in METRICS.items()),
         spent=spent_table(),
+        planned=planned_rows(records.study("pilot")),
+        claims_picture=_picture("claims", "Differences of the claims with their intervals"),
+        screening_picture=_picture("screening", "Mean gains of all recipes over their warm starts"),
     )
 
 
@@ -209,6 +213,22 @@ def spent_table() -> str:
     return table(("study", "records", "of them failed", "CPU hours"), rows)
 
 
+def planned_rows(pilot: Records) -> str:
+    """Return what each study takes, by the seconds of the pilot's runs."""
+    done = [each for each in pilot if each["status"] == "done"]
+    seconds = {name: statistics.mean(each["cpu_s"] for each in done if each["world"] == name) for name in WORLDS}
+    plans = {name: studies.plan(name)[0] for name in ("pilot", "controls", "screening")}
+    plans["claims"] = [run for claim in claims.all_claims() for run in claim.runs()]
+    rows, total = [], 0.0
+    for name, runs in plans.items():
+        # A short arm has a quarter of the tokens.
+        spent = sum(seconds[run.world] * arms.arm(run.arm).tokens for run in runs) / 3600
+        total += spent
+        rows.append((name, len(runs), f"{spent:.1f}"))
+    rows.append(("in all", sum(len(runs) for runs in plans.values()), f"{total:.1f}"))
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+
+
 def draw() -> None:
     """Write the forest plots."""
     from matplotlib.figure import Figure
@@ -255,6 +275,11 @@ def _difference(pairs: stats.PairedDifference) -> tuple[str, str, str]:
 
 def _range(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def _picture(name: str, text: str) -> str:
+    path = f"images/evidence-{name}.png"
+    return f"![{text}]({path})" if (PAGE.parent / path).exists() else ""
 
 
 def _source(claim: Claim) -> str:

@@ -34,7 +34,7 @@ from agentrl_core.exceptions import AgentRLError
 CPU_SECONDS = 600
 
 
-def measured(run: Run, folder: Path = warm_start.CACHE) -> dict[str, Any]:
+def measured(run: Run) -> dict[str, Any]:
     """Return the record of a run, in this process: its curve, or why there is none."""
     world, begin = WORLDS[run.world], time.process_time()
     arm = arms.arm(run.arm)
@@ -43,7 +43,7 @@ def measured(run: Run, folder: Path = warm_start.CACHE) -> dict[str, Any]:
     except AgentRLError as error:
         return {"status": "refused", "error": _short(error)}
     try:
-        start = warm_start.load(world, run.seed, folder)
+        start = warm_start.load(world, run.seed)
         ready = time.process_time()
         found = {"status": "done", **training.train(world, arm, run.seed, start), "start": start.digest}
     except Exception as error:  # noqa: BLE001 -- whatever a recipe fails by is its record

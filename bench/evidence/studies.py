@@ -16,6 +16,10 @@ PILOT_SEEDS = (100, 101, 102)
 """Of the pilot and the screening: none of a claim or a control."""
 
 
+SCREENED = ("chain", "quest")
+"""Worlds of the screening, in order."""
+
+
 def plan(name: str) -> tuple[list[Run], dict[str, Any]]:
     """Return the runs of a study in order, and what all its records hold besides.
 
@@ -24,12 +28,12 @@ def plan(name: str) -> tuple[list[Run], dict[str, Any]]:
     """
     if name == "pilot":
         arms = ("grpo", "grpo+1")
-        return [Run(world, arm, seed) for seed in PILOT_SEEDS for world in WORLDS for arm in arms], {}
+        return [Run(world, arm, seed) for world in WORLDS for seed in PILOT_SEEDS for arm in arms], {}
     if name == "controls":
         return controls.runs(), {}
     if name == "screening":
         names = recipes.names()
-        return [Run(world, arm, seed) for world in WORLDS for seed in PILOT_SEEDS for arm in names], {}
+        return [Run(world, arm, seed) for world in SCREENED for seed in PILOT_SEEDS for arm in names], {}
     if not (claims.FOLDER / f"{name}.toml").is_file():
         known = ", ".join(["pilot", "controls", "screening", *(claim.name for claim in claims.all_claims())])
         raise ValueError(f"study: {name!r} is none; there are {known}")

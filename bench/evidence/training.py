@@ -54,7 +54,7 @@ def train(world: World, arm: Arm, seed: int, start: Start) -> dict[str, Any]:
             recipe,
             store=store,
             seed=seed + arm.reseed,
-            task_pool=world.tasks,
+            task_pool=arm.tasks or world.tasks,
             sampling=world.sampling,
             context_tokens=world.context_tokens,
             staleness=arm.staleness,

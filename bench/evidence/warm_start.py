@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +26,14 @@ CACHE = HERE.parents[1] / "runs" / "evidence" / "warm_starts"
 TRACES = 1536
 ROWS = 24
 RATE = 3e-3
-TEACHER_SLIPS = 0.02
-"""Of the demonstrations that the teacher of a distillation imitates."""
+SLIP_RATE = 0.2
+"""Factor of the learning rate while slips are imitated."""
+CLEAN_SLIPS = 0.02
+"""Share of slips in clean demonstrations."""
+
+
+Trace = tuple[NDArray[np.int32], NDArray[np.bool_]]
+"""Tokens of a demonstration, and which of them belong to actions."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Start:
 
     Attributes:
         model: the policy.
-        teacher: a model that imitates nearly perfect demonstrations, for recipes that distil.
+        teacher: the policy before it imitated slips, for recipes that distil.
         tokenizer: of both.
         digest: of the policy's weights: runs are paired if theirs are equal.
     """
@@ -45,17 +53,17 @@ class Start:
     digest: str
 
 
-def load(world: World, seed: int, folder: Path = CACHE) -> Start:
+def load(world: World, seed: int) -> Start:
     """Return the warm start of a world and a seed, made if it is not there."""
     from transformers import AutoModelForCausalLM
 
     _, tokenizer = tiny_model.build(world.make().words, 0)
-    home = folder / f"{world.name}-{seed}-{_key(world)}"
-    for name, slips in (("policy", world.slips), ("teacher", TEACHER_SLIPS)):
-        if not (home / name).is_dir():
-            half = home / f"{name}.part"
-            imitator(world, slips, seed, tokenizer).save_pretrained(half)
-            half.rename(home / name)
+    home = CACHE / f"{world.name}-{seed}-{_key(world)}"
+    if not home.is_dir():
+        half = home.with_suffix(f".{os.getpid()}")
+        for name, model in zip(("teacher", "policy"), imitators(world, seed, tokenizer), strict=True):
+            model.save_pretrained(half / name)
+        half.rename(home)
     models: list[Any] = [
         AutoModelForCausalLM.from_pretrained(home / name, dtype=torch.float32) for name in ("policy", "teacher")
     ]
@@ -63,17 +71,28 @@ def load(world: World, seed: int, folder: Path = CACHE) -> Start:
     return Start(models[0].eval(), models[1].eval(), tokenizer, digest)
 
 
-def imitator(
-    world: World, slips: float, seed: int, tokenizer: Any, *, progress: Callable[[int, float], None] | None = None
-) -> Any:
-    """Return a model trained on demonstrations with a share of slips: cross-entropy of the actions' tokens."""
+def imitators(world: World, seed: int, tokenizer: Any) -> tuple[Any, Any]:
+    """Return a model trained on nearly perfect demonstrations, and the same model after some that slip.
+
+    Copying and finding one's way emerge from clean demonstrations only. The second part then teaches mistakes, which
+    reinforcement learning can find out and unlearn from few tokens.
+    """
     model, _ = tiny_model.build(world.make().words, seed)
-    traces = demonstrations(world, slips, seed, tokenizer)
-    rng = random.Random(seed)  # noqa: S311 -- an order of traces, no secret
+    clean = demonstrations(world, CLEAN_SLIPS, seed, tokenizer)
+    imitate(model, clean, seed, world.steps, lambda step: min(1.0, (step + 1) / 20) * (1 - 0.95 * step / world.steps))
+    teacher = copy.deepcopy(model)
+    imitate(model, demonstrations(world, world.slips, seed, tokenizer), seed, world.slip_steps, lambda _: SLIP_RATE)
+    return teacher, model
+
+
+def imitate(model: Any, traces: list[Trace], seed: int, steps: int, schedule: Callable[[int], float]) -> list[float]:
+    """Train a model on the actions of demonstrations, and return the loss of each step: mean nats of a token."""
+    rng, losses = random.Random(seed), []  # noqa: S311 -- an order of traces, no secret
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    for step in range(world.steps):
+    model.train()
+    for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = RATE * min(1.0, (step + 1) / 20) * (0.05 + 0.95 * (1 - step / world.steps))
+            group["lr"] = RATE * schedule(step)
         some = rng.sample(traces, ROWS)
         width = max(len(tokens) for tokens, _ in some)
         ids = torch.from_numpy(np.array([np.pad(tokens, (0, width - len(tokens))) for tokens, _ in some])).long()
@@ -84,13 +103,9 @@ def imitator(
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if progress is not None:
-            progress(step + 1, float(loss.detach()))
-    return model.eval()
-
-
-Trace = tuple[NDArray[np.int32], NDArray[np.bool_]]
-"""Tokens of a demonstration, and which of them belong to actions."""
+        losses.append(float(loss.detach()))
+    model.eval()
+    return losses
 
 
 def demonstrations(world: World, slips: float, seed: int, tokenizer: Any) -> list[Trace]:
@@ -126,7 +141,7 @@ def demonstrations(world: World, slips: float, seed: int, tokenizer: Any) -> lis
 
 def _key(world: World) -> str:
     """Return a digest of all that a warm start depends on."""
-    found = hashlib.sha256(f"{world.slips} {world.steps} {world.tasks}".encode())
+    found = hashlib.sha256(f"{world.slips} {world.slip_steps} {world.steps} {world.tasks}".encode())
     for name in ("warm_start", "tiny_model", "teachable", world.make.__module__):
         found.update((HERE / f"{name}.py").read_bytes())
     return found.hexdigest()[:10]

@@ -20,8 +20,9 @@ class World:
     Attributes:
         name: key of records.
         make: makes the environment.
-        slips: share of slips in demonstrations: the higher, the weaker the warm start.
-        steps: optimizer steps of the warm start, on 24 demonstrations each.
+        steps: optimizer steps of the warm start on clean demonstrations, 24 each.
+        slip_steps: further ones on demonstrations that slip.
+        slips: share of slips in these: the higher, the weaker the warm start.
         budget: generated tokens of a run.
         turn_tokens: most tokens of an action.
         context_tokens: most tokens of an episode.
@@ -31,13 +32,14 @@ class World:
 
     name: str
     make: Callable[[], Any]
-    slips: float
     steps: int
+    slip_steps: int
+    slips: float
     budget: int
     turn_tokens: int
     context_tokens: int
     tasks: int = 2048
-    held_out: int = 192
+    held_out: int = 160
 
     @property
     def sampling(self) -> engine.Sampling:
@@ -48,13 +50,25 @@ class World:
 WORLDS = {
     world.name: world
     for world in (
-        World("chain", Chain, slips=0.3, steps=500, budget=60_000, turn_tokens=5, context_tokens=160),
-        World("quest", Quest, slips=0.5, steps=400, budget=60_000, turn_tokens=4, context_tokens=400),
+        World("chain", Chain, steps=500, slip_steps=80, slips=0.25, budget=30_000, turn_tokens=5, context_tokens=160),
+        World(
+            "quest",
+            Quest,
+            steps=400,
+            slip_steps=50,
+            slips=0.35,
+            budget=45_000,
+            turn_tokens=3,
+            context_tokens=300,
+            tasks=256,
+            held_out=96,
+        ),
         World(
             "two_hop",
             TwoHop,
-            slips=0.5,
             steps=400,
+            slip_steps=60,
+            slips=0.4,
             budget=40_000,
             turn_tokens=5,
             context_tokens=160,

@@ -66,7 +66,7 @@ def test_more_tasks_than_there_are_are_refused(world: World) -> None:
 
 def test_every_word_has_a_token_and_episodes_fit(world: World) -> None:
     _, tokenizer = tiny_model.build(world.make().words, 0)
-    for slips in (world.slips, warm_start.TEACHER_SLIPS):
+    for slips in (world.slips, warm_start.CLEAN_SLIPS):
         for tokens, is_action in warm_start.demonstrations(world, slips, 0, tokenizer)[:200]:
             assert tokenizer.pad_token_id not in tokens
             assert len(tokens) <= min(world.context_tokens, tiny_model.LONGEST)
@@ -74,7 +74,7 @@ def test_every_word_has_a_token_and_episodes_fit(world: World) -> None:
             assert longest <= world.turn_tokens
 
 
-def test_slips_make_demonstrations_worse(world: World) -> None:
+def test_slips_cost_success(world: World) -> None:
     environment, rng = world.make(), random.Random(0)
     won = []
     for task in environment.tasks(200):
@@ -84,7 +84,7 @@ def test_slips_make_demonstrations_worse(world: World) -> None:
             if found.observation is None:
                 won.append(found.success)
                 break
-    assert 0.05 < sum(won) / len(won) < 0.7
+    assert 0.05 < sum(won) / len(won) < 0.9
 
 
 def test_the_calculator_of_chains_is_the_arithmetic_of_python() -> None:
@@ -119,12 +119,12 @@ def test_quests_come_back_to_the_same_state() -> None:
     environment = WORLDS["quest"].make()
     episode: Any = environment.reset(environment.tasks(1)[0], 0)
     first = episode.state_key()
-    there, back = next((name, other) for name, other in BACK.items() if f"exits {name}" in episode.observation)
-    assert not episode.step(f"go {there}").flags
+    there, back = next((name, other) for name, other in BACK.items() if f" {name}" in episode.observation)
+    assert not episode.step(there).flags
     assert episode.state_key() != first
-    episode.step(f"go {back}")
+    episode.step(back)
     assert episode.state_key() == first
-    for impossible in ("go nowhere", "open vault", "take"):
+    for impossible in ("go nowhere", "open", "take"):
         assert episode.step(impossible).flags == env.StepFlag.FORMAT_ERROR
         assert episode.state_key() == first
 
