@@ -63,6 +63,7 @@ def fill(found: Records, runs: Sequence[Run], processes: int, minutes: float, **
         **more: added to each record.
     """
     end, added = time.monotonic() + 60 * minutes, 0
+    more |= records.version()  # of the code that this process has imported
     waiting, children = [run for run in runs if run not in found], dict[int, tuple[Run, Path]]()
     with tempfile.TemporaryDirectory() as folder:
         while waiting or children:
@@ -77,7 +78,7 @@ def fill(found: Records, runs: Sequence[Run], processes: int, minutes: float, **
             child, status = os.wait()
             run, answer = children.pop(child)
             record = json.loads(answer.read_text()) if answer.exists() else _killed(status)
-            found.add(run, {**record, **records.version(), **more})
+            found.add(run, {**record, **more})
             added += 1
             success = record["curve"][-1][1] if "curve" in record else record["error"]
             print(f"{run.world} {run.arm} {run.seed}: {record['status']} {success}", flush=True)
