@@ -78,7 +78,7 @@ class Calls(Turns):
         if len(words) == 3 and words[0].isdigit() and words[1] in OPERATIONS and words[2].isdigit():
             self._value = worked_out(int(words[0]), words[1], int(words[2]))
             self._calls = min(self._calls + 1, len(self._parts))
-            return self.answered(f"result {self._value} next {_ORDINALS[self._calls]}")
+            return self.answered(f"result {self._value} next {_ORDINALS[self._calls]}", env.StepFlag.TOOL_RESULT)
         return self.refused(f"what next {_ORDINALS[self._calls]}")
 
     def state_key(self) -> bytes:

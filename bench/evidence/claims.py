@@ -38,7 +38,8 @@ class Claim:
         metric: see `scores.METRICS`.
         expected: direction of treatment minus baseline.
         smallest_effect: smallest difference of interest.
-        detectable_effect: difference that ten pairs find with a probability of 80 %, from the pilot.
+        detectable_effect: difference that so many pairs find with a probability of 80 %, from the pilot; 0: not known
+            yet, so that the claim cannot be run.
         seeds: number of pairs.
         tuning: settings that were tried for each arm before the runs, beyond the pilot of GRPO.
     """
@@ -68,7 +69,7 @@ class Claim:
         self._require(self.metric in METRICS, "metric", f"{self.metric!r} is none; there are {', '.join(METRICS)}")
         self._require(self.expected in get_args(Direction), "expected", "write higher or lower")
         self._require(self.smallest_effect > 0, "smallest_effect", "write a number above 0")
-        self._require(self.detectable_effect > 0, "detectable_effect", "write a number above 0")
+        self._require(self.detectable_effect >= 0, "detectable_effect", "write the number of the pilot, or 0 before it")
         enough = stats.detectable_effect(self.seeds, simulations=100) < float("inf")
         self._require(enough, "seeds", f"{self.seeds} pairs cannot reject at 5 %; take at least 6")
         self._require(set(self.tuning) == {"treatment", "baseline"}, "tuning", "write the number of each arm")

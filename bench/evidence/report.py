@@ -18,11 +18,12 @@ import arms
 import claims
 import controls
 import numpy as np
+import pilot
 import records
 import studies
 from claims import Claim
-from records import Records, Run
-from scores import METRICS, Metric, gain, score
+from records import Records
+from scores import METRICS, gain, score
 from worlds import WORLDS
 
 from agentrl_core import stats
@@ -56,23 +57,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def pilot_spread(pilot: Records, world: str, metric: Metric) -> float:
-    """Return the standard deviation of paired differences of equal arms: root mean square, since their mean is 0."""
-    pairs = [[pilot.get(Run(world, arm, seed)) for arm in ("grpo", "grpo+1")] for seed in studies.PILOT_SEEDS]
-    found = [score(first, metric) - score(second, metric) for first, second in pairs if first and second]
-    return float(np.sqrt(np.mean(np.square(found))))
-
-
-def worlds_table(pilot: Records) -> str:
+def worlds_table(found: Records) -> str:
     """Return what the pilot found in each world."""
     rows, factor = [], stats.detectable_effect(len(controls.SEEDS))
     for name, world in WORLDS.items():
-        runs = [each for each in pilot if each["world"] == name and each["status"] == "done"]
+        runs = [each for each in found if each["world"] == name and each["status"] == "done"]
         if not runs:
             continue
         before = [each["curve"][0][1] for each in runs]
         after = [score(each, "final") for each in runs]
-        spread = [pilot_spread(pilot, name, metric) for metric in ("final", "area")]
+        spreads = [pilot.spread(found, (name,), metric) for metric in ("final", "area")]
+        shown = ["" if each is None else f"{each:.3f}, {factor * each:.3f}" for each in spreads]
         rows.append(
             (
                 name,
@@ -81,8 +76,8 @@ def worlds_table(pilot: Records) -> str:
                 _range(after),
                 f"{statistics.mean(each['iterations'] for each in runs):.0f}",
                 f"{statistics.mean(each['cpu_s'] for each in runs):.0f}",
-                f"{spread[0]:.3f}, {factor * spread[0]:.3f}",
-                f"{spread[1]:.3f}, {factor * spread[1]:.3f}",
+                str(len(runs)),
+                *shown,
             )
         )
     head = (
@@ -134,7 +129,7 @@ def claims_table() -> str:
                 cells[0],
                 cells[1],
                 f"{corrected:.3g}" if done == claim.seeds else "",
-                f"{claim.detectable_effect:g}",
+                f"{claim.detectable_effect:g}" if claim.detectable_effect else "",
                 verdict,
             )
         )
@@ -167,14 +162,14 @@ def screening_verdict(runs: Sequence[dict[str, Any]]) -> str:
             return status
     gains = [gain(each) for each in runs]
     improves = statistics.mean(gains) > LEAST_GAIN and min(gains) > 0
-    few = "" if len(runs) == len(studies.PILOT_SEEDS) else f" ({len(runs)} of {len(studies.PILOT_SEEDS)} seeds)"
+    few = "" if len(runs) == len(pilot.SEEDS) else f" ({len(runs)} of {len(pilot.SEEDS)} seeds)"
     return ("improves" if improves else "does not") + few
 
 
 def screening_summary(found: Records) -> str:
     """Return how many recipes have each verdict, by world."""
     rows = []
-    for world in WORLDS:
+    for world in studies.SCREENED:
         verdicts = [screening_verdict(of[world]).partition(" (")[0] for of in screened(found).values() if world in of]
         counts = [verdicts.count(each) for each in ("improves", "does not", "failed", "refused")]
         rows.append((world, *counts, len(verdicts)))
@@ -186,7 +181,7 @@ def screening_table(found: Records) -> str:
     rows = []
     for name, of in screened(found).items():
         cells: list[str] = []
-        for world in WORLDS:
+        for world in studies.SCREENED:
             runs = of.get(world, [])
             if not runs:
                 cells += ["", ""]
@@ -197,7 +192,7 @@ def screening_table(found: Records) -> str:
             cells += [gains or _cell(why), verdict]
         rows.append((f"[{name}](catalogue/{name}.md)", *cells))
     head = ["recipe"]
-    for world in WORLDS:
+    for world in studies.SCREENED:
         head += [f"{world}: gain of each seed", f"{world}: verdict"]
     return table(head, rows)
 
@@ -213,10 +208,14 @@ def spent_table() -> str:
     return table(("study", "records", "of them failed", "CPU hours"), rows)
 
 
-def planned_rows(pilot: Records) -> str:
+def planned_rows(found: Records) -> str:
     """Return what each study takes, by the seconds of the pilot's runs."""
-    done = [each for each in pilot if each["status"] == "done"]
-    seconds = {name: statistics.mean(each["cpu_s"] for each in done if each["world"] == name) for name in WORLDS}
+    done = [each for each in found if each["status"] == "done"]
+    of_world: dict[str, list[float]] = defaultdict(list)
+    for each in done:
+        of_world[each["world"]].append(each["cpu_s"])
+    usual = statistics.mean(each["cpu_s"] for each in done)
+    seconds = {name: statistics.mean(of_world[name]) if of_world[name] else usual for name in WORLDS}
     plans = {name: studies.plan(name)[0] for name in ("pilot", "controls", "screening")}
     plans["claims"] = [run for claim in claims.all_claims() for run in claim.runs()]
     rows, total = [], 0.0
@@ -233,7 +232,6 @@ def draw() -> None:
     """Write the forest plots."""
     from matplotlib.figure import Figure
 
-    IMAGES.mkdir(exist_ok=True)
     of_claims = {
         claim.name: stats.Estimate(*pairs[:3])
         for claim, pairs, _ in claim_outcomes()
@@ -253,9 +251,11 @@ def draw() -> None:
         axes.set_xlabel("difference in held-out success, 95 % interval")
         figure.savefig(IMAGES / f"evidence-{name}.png", dpi=80)
     found = screened(records.study("screening"))
+    if not found:
+        return
     figure = Figure(figsize=(7, 3), layout="constrained")
-    all_axes = figure.subplots(1, len(WORLDS), squeeze=False)[0]
-    for axes, world in zip(all_axes, WORLDS, strict=True):
+    all_axes = figure.subplots(1, len(studies.SCREENED), squeeze=False)[0]
+    for axes, world in zip(all_axes, studies.SCREENED, strict=True):
         gains = [
             statistics.mean(gain(each) for each in of[world])
             for of in found.values()

@@ -38,10 +38,10 @@ class Turns:
         self._turns_left = max_turns
         self._accepted = self._refused = 0
 
-    def answered(self, observation: str) -> env.StepResult:
+    def answered(self, observation: str, flags: int = 0) -> env.StepResult:
         """Return the result of an accepted action that does not end the episode."""
         self._accepted += 1
-        return self._next(observation, 0)
+        return self._next(observation, flags)
 
     def refused(self, observation: str) -> env.StepResult:
         """Return the result of an action that is none."""

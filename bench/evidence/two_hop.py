@@ -82,7 +82,8 @@ class Inquiry(Turns):
             return self.ended(success=words[1] == self._world.known[self._outer, self._between])
         if len(words) == 3 and words[0] == "search" and words[1] in RELATIONS and words[2] in PEOPLE:
             self._asked.append((words[1], words[2]))
-            return self.answered(" ".join(self._world.search(f"{words[1]} {words[2]}").text.split()))
+            reply = self._world.search(f"{words[1]} {words[2]}").text
+            return self.answered(" ".join(reply.split()), env.StepFlag.TOOL_RESULT)
         return self.refused("what")
 
     def state_key(self) -> bytes:
