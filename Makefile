@@ -151,6 +151,12 @@ ROUNDS ?= 10
 bench-compare: $(STAMPS)/test $(STAMPS)/wheel-dev ## Whether a bench is faster than at a commit: make bench-compare BASE=v0.1.0 BENCH=scan.
 	$(BIN)/python bench/compare.py $(BASE) $(BENCH) --rounds $(ROUNDS) $(if $(ARGS),-- $(ARGS))
 
+.PHONY: evidence
+# A study: pilot, controls, screening, or the name of a claim. Without one the page alone is written again.
+evidence: $(STAMPS)/test $(STAMPS)/wheel-dev ## Run what a study of docs/evidence.md lacks: make evidence ARGS="screening --minutes 60".
+	$(if $(ARGS),$(BIN)/python bench/evidence/runner.py $(ARGS))
+	$(BIN)/python bench/evidence/report.py
+
 .PHONY: build
 build: target/wheels/.stamp ## Build the release wheel in target/wheels.
 

@@ -1,0 +1,60 @@
+"""Controls: comparisons whose outcome is known. If they fail, no claim counts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from records import Records, Run
+from scores import paired
+
+from agentrl_core.stats import PairedDifference
+
+SEEDS = range(10)
+COMPARISONS = 20
+WORLDS_IN_TURN = ("chain", "quest")
+LEVEL = 0.05
+MOST_REJECTED = 2
+
+
+class Control(NamedTuple):
+    """A comparison and its known outcome: `equal`, or the first arm `higher` or `lower`."""
+
+    name: str
+    world: str
+    first: str
+    second: str
+    expected: str
+
+
+def controls() -> list[Control]:
+    """Return all: known directions first, then A/A."""
+    found = []
+    for world in WORLDS_IN_TURN:
+        found.append(Control("negated rewards", world, "grpo_negated", "grpo", "lower"))
+        found.append(Control("four times the tokens", world, "grpo", "grpo@short", "higher"))
+    for number in range(COMPARISONS):
+        first, second = f"grpo@short+{2 * number + 1}", f"grpo@short+{2 * number + 2}"
+        found.append(Control(f"A/A {number + 1}", WORLDS_IN_TURN[number % 2], first, second, "equal"))
+    return found
+
+
+def runs() -> list[Run]:
+    """Return the runs of all controls, comparison by comparison."""
+    wanted = [Run(each.world, arm, seed) for each in controls() for seed in SEEDS for arm in (each.first, each.second)]
+    return list(dict.fromkeys(wanted))
+
+
+def outcomes(records: Records) -> dict[Control, PairedDifference]:
+    """Return the difference of each control whose runs are complete, in final success."""
+    found = {}
+    for each in controls():
+        pairs = paired(records, (each.world,), each.first, each.second, SEEDS, "final")
+        if pairs is not None and pairs.pairs == len(SEEDS):
+            found[each] = pairs
+    return found
+
+
+def passed(control: Control, found: PairedDifference) -> bool:
+    """Return whether a control of a known direction came out as it must."""
+    sign = {"higher": 1, "lower": -1}[control.expected]
+    return found.p_value <= LEVEL and sign * found.mean > 0

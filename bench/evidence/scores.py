@@ -1,0 +1,59 @@
+"""Scores of runs: one number from a curve, and paired differences of two arms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from records import Records, Run
+
+from agentrl_core import stats
+
+Metric = Literal["final", "area", "turns", "tokens"]
+METRICS: dict[Metric, str] = {
+    "final": "held-out success at the end: mean of the last two measures",
+    "area": "mean held-out success over the budget: the area under the curve of generated tokens",
+    "turns": "turns of a held-out episode at the end",
+    "tokens": "generated tokens of a held-out episode at the end",
+}
+
+
+def score(record: dict[str, Any], metric: Metric) -> float:
+    """Return the score of a run that is done."""
+    curve = np.array(record["curve"], np.float64)
+    tokens, success = curve[:, 0], curve[:, 1]
+    if metric == "final":
+        return float(success[-2:].mean())
+    if metric == "area":
+        return float(np.trapezoid(success, tokens) / tokens[-1])
+    return float(curve[-1, {"turns": 2, "tokens": 3}[metric]])
+
+
+def gain(record: dict[str, Any]) -> float:
+    """Return how much a run's final success is above that of its warm start."""
+    return score(record, "final") - float(record["curve"][0][1])
+
+
+def paired(
+    records: Records, worlds: Sequence[str], first: str, second: str, seeds: Iterable[int], metric: Metric
+) -> stats.PairedDifference | None:
+    """Return the paired difference of two arms over seeds; a seed's score is the mean over the worlds.
+
+    Seeds of which a run is missing or failed are left out; None: no pair is left.
+
+    Raises:
+        ValueError: two runs of a pair have other warm starts.
+    """
+    ours, theirs = [], []
+    for seed in seeds:
+        pair = [[records.get(Run(world, arm, seed)) for arm in (first, second)] for world in worlds]
+        if any(each is None or each["status"] != "done" for both in pair for each in both):
+            continue
+        done = [[each for each in both if each is not None] for both in pair]
+        for one, other in done:
+            if one["start"] != other["start"]:
+                raise ValueError(f"{first} and {second} of seed {seed} begin with other weights; run both again")
+        ours.append(np.mean([score(one, metric) for one, _ in done]))
+        theirs.append(np.mean([score(other, metric) for _, other in done]))
+    return stats.paired_difference(ours, theirs) if ours else None

@@ -1,0 +1,78 @@
+"""The worlds by name, with what the pilot chose for each: noise of demonstrations, steps of the warm start, budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from chain import Chain
+from quest import Quest
+from two_hop import TwoHop
+
+from agentrl_core import engine
+
+
+@dataclass(frozen=True)
+class World:
+    """A world and its settings.
+
+    Attributes:
+        name: key of records.
+        make: makes the environment.
+        steps: optimizer steps of the warm start on clean demonstrations, 24 each.
+        slip_steps: further ones on demonstrations that slip.
+        slips: share of slips in these: the higher, the weaker the warm start.
+        budget: generated tokens of a run.
+        turn_tokens: most tokens of an action.
+        context_tokens: most tokens of an episode.
+        tasks: training tasks to choose from.
+        held_out: held-out tasks of an evaluation.
+    """
+
+    name: str
+    make: Callable[[], Any]
+    steps: int
+    slip_steps: int
+    slips: float
+    budget: int
+    turn_tokens: int
+    context_tokens: int
+    tasks: int = 2048
+    held_out: int = 160
+
+    @property
+    def sampling(self) -> engine.Sampling:
+        """Sampling of every action."""
+        return engine.Sampling(max_tokens=self.turn_tokens)
+
+
+WORLDS = {
+    world.name: world
+    for world in (
+        World("chain", Chain, steps=500, slip_steps=80, slips=0.25, budget=30_000, turn_tokens=5, context_tokens=160),
+        World(
+            "quest",
+            Quest,
+            steps=400,
+            slip_steps=50,
+            slips=0.35,
+            budget=45_000,
+            turn_tokens=3,
+            context_tokens=300,
+            tasks=256,
+            held_out=96,
+        ),
+        World(
+            "two_hop",
+            TwoHop,
+            steps=400,
+            slip_steps=60,
+            slips=0.4,
+            budget=40_000,
+            turn_tokens=5,
+            context_tokens=160,
+            tasks=288,
+        ),
+    )
+}

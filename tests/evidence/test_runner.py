@@ -1,0 +1,136 @@
+"""The runner of `bench/evidence`: runs are records, a kill loses none, a failure is one too."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import records
+import runner
+import warm_start
+from records import Records, Run
+from worlds import WORLDS, World
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FOLDER = Path(__file__).parents[2] / "bench" / "evidence"
+SETTINGS = {
+    "slips": 0.3,
+    "steps": 2,
+    "slip_steps": 1,
+    "budget": 400,
+    "turn_tokens": 5,
+    "context_tokens": 160,
+    "tasks": 64,
+    "held_out": 4,
+}
+RUNS = [Run("tiny", "grpo", seed) for seed in range(3)]
+PROGRAM = f"""
+import sys
+from pathlib import Path
+sys.path.append({str(FOLDER)!r})
+import runner, warm_start
+from chain import Chain
+from records import Records, Run
+from worlds import WORLDS, World
+WORLDS["tiny"] = World("tiny", Chain, **{SETTINGS!r})
+warm_start.CACHE = Path(sys.argv[2])
+runs = [Run("tiny", "grpo", seed) for seed in range(3)]
+print(runner.fill(Records(Path(sys.argv[1])), runs, 1, 60))
+"""
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    """A world whose runs take a second, and a cache of its own."""
+    made = World("tiny", WORLDS["chain"].make, **SETTINGS)  # type: ignore[arg-type]
+    monkeypatch.setitem(WORLDS, "tiny", made)
+    monkeypatch.setattr(warm_start, "CACHE", tmp_path / "cache")
+    return made
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+@pytest.mark.slow
+def test_a_kill_loses_no_record_and_repeats_none(tmp_path: Path) -> None:
+    path, command = tmp_path / "runs.jsonl", [sys.executable, "-c", PROGRAM]
+    arguments = [str(path), str(tmp_path / "cache")]
+    killed = subprocess.Popen([*command, *arguments], start_new_session=True)
+    while not lines(path):
+        assert killed.poll() is None, "it ended before it was killed"
+        time.sleep(0.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    whole = path.read_bytes()
+    kept = lines(path)
+    assert len(kept) < len(RUNS)
+    path.write_bytes(whole + b'{"world": "ti')  # as if the kill had come within a line
+    added = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True).stdout
+    assert added.splitlines()[-1] == str(len(RUNS) - len(kept))
+    assert path.read_bytes().startswith(whole)
+    found = lines(path)
+    assert [Run(each["world"], each["arm"], each["seed"]) for each in found] == RUNS
+    for each in found:
+        assert each["status"] == "done"
+        assert each["curve"][-1][0] >= SETTINGS["budget"]
+        assert len(each["commit"]) == 40
+    assert len({each["start"] for each in found}) == len(RUNS), "each seed has a warm start of its own"
+
+
+def test_arms_of_a_seed_share_their_warm_start(tiny: World) -> None:
+    first = warm_start.load(tiny, 0)
+    again, other = warm_start.load(tiny, 0), warm_start.load(tiny, 1)
+    assert first.digest == again.digest
+    assert first.digest != other.digest
+    assert warm_start._key(tiny) != warm_start._key(WORLDS["chain"])
+
+
+def test_the_same_run_has_the_same_curve_and_another_sampling_seed_another(tiny: World) -> None:
+    assert tiny.budget == 400
+    found = {arm: runner.measured(Run("tiny", arm, 0)) for arm in ("grpo", "grpo+0", "grpo+1")}
+    assert all(each["status"] == "done" for each in found.values()), found
+    curves = {arm: [row[0] for row in each["curve"]] for arm, each in found.items()}
+    assert curves["grpo"] == curves["grpo+0"]
+    assert curves["grpo"] != curves["grpo+1"]
+
+
+def test_an_arm_that_the_loop_cannot_run_is_a_record(tiny: World) -> None:
+    found = runner.measured(Run(tiny.name, "copo", 0))
+    assert found["status"] == "refused"
+    assert "answer_cluster" in found["error"]
+
+
+def test_a_run_that_fails_or_is_killed_is_a_record(tiny: World, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(WORLDS, "tiny", World("tiny", tiny.make, **{**SETTINGS, "held_out": 10**6}))  # type: ignore[arg-type]
+    found = Records(tmp_path / "runs.jsonl")
+    assert runner.fill(found, RUNS[:1], 1, 60, note="x") == 1
+    [record] = lines(tmp_path / "runs.jsonl")
+    assert record["status"] == "failed"
+    assert "ask for fewer" in record["error"]
+    assert record["note"] == "x"
+    assert RUNS[0] in Records(found.path)
+    assert runner._killed(signal.SIGKILL)["status"] == "failed"
+
+
+def test_no_run_begins_after_the_minutes(tiny: World, tmp_path: Path) -> None:
+    found = Records(tmp_path / "runs.jsonl")
+    assert runner.fill(found, [Run(tiny.name, "grpo", 0)], 1, minutes=0) == 0
+    assert not len(found)
+
+
+def test_a_version_names_changes_that_are_not_committed() -> None:
+    try:
+        found = records.version()
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        pytest.skip("this is no clone")
+    assert found.keys() <= {"commit", "changes"}
+    assert records.git("cat-file", "-t", found["commit"]).strip() == "commit"

@@ -1,0 +1,137 @@
+"""Worlds of `bench/evidence`: they keep the protocol, can be solved, and speak in words that the tokenizer has."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import tiny_model
+import warm_start
+from chain import NUMBERS, Calls, worked_out
+from quest import _EXITS, _FAR, MOVES, ROOMS
+from two_hop import TwoHop
+from worlds import WORLDS, World
+
+from agentrl_core import env
+
+LONGEST = 24
+BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
+
+
+def solved(environment: Any, task: env.Task) -> tuple[bool, int]:
+    """Whether the best actions solve a task, and in how many."""
+    episode = environment.reset(task, 0)
+    for turn in range(LONGEST):
+        found = episode.step(episode.best())
+        if found.observation is None:
+            assert found.reward == float(found.success)
+            return found.success, turn + 1
+    raise AssertionError("the episode has no end")
+
+
+@pytest.fixture(params=sorted(WORLDS))
+def world(request: pytest.FixtureRequest) -> World:
+    return WORLDS[request.param]
+
+
+def test_the_protocol_is_kept(world: World) -> None:
+    environment, rng = world.make(), random.Random(0)
+    episodes: list[Any] = [environment.reset(task, 0) for task in environment.tasks(8)]
+    actions = ["what", *(episode.best() for episode in episodes), *(episode.slip(rng) for episode in episodes)]
+    report = env.check(environment, actions=actions, steps=LONGEST)
+    assert report.ended == report.tasks
+
+
+def test_the_best_actions_solve_every_task(world: World) -> None:
+    environment = world.make()
+    for split in ("train", "held_out"):
+        for task in environment.tasks(100, split=split):
+            success, _ = solved(environment, task)
+            assert success
+
+
+def test_held_out_tasks_are_others(world: World) -> None:
+    environment = world.make()
+    train = {str(task.payload) for task in environment.tasks(world.tasks)}
+    held_out = {str(task.payload) for task in environment.tasks(world.held_out, split="held_out")}
+    assert len(held_out) == world.held_out
+    assert not train & held_out
+
+
+def test_more_tasks_than_there_are_are_refused(world: World) -> None:
+    with pytest.raises(ValueError, match="ask for fewer"):
+        world.make().tasks(10**6)
+
+
+def test_every_word_has_a_token_and_episodes_fit(world: World) -> None:
+    _, tokenizer = tiny_model.build(world.make().words, 0)
+    for slips in (world.slips, warm_start.CLEAN_SLIPS):
+        for tokens, is_action in warm_start.demonstrations(world, slips, 0, tokenizer)[:200]:
+            assert tokenizer.pad_token_id not in tokens
+            assert len(tokens) <= min(world.context_tokens, tiny_model.LONGEST)
+            longest = max(map(len, "".join("x" if each else " " for each in is_action).split()))
+            assert longest <= world.turn_tokens
+
+
+def test_slips_cost_success(world: World) -> None:
+    environment, rng = world.make(), random.Random(0)
+    won = []
+    for task in environment.tasks(200):
+        episode: Any = environment.reset(task, 0)
+        while True:
+            found = episode.step(episode.slip(rng) if rng.random() < world.slips else episode.best())
+            if found.observation is None:
+                won.append(found.success)
+                break
+    assert 0.05 < sum(won) / len(won) < 0.9
+
+
+def test_the_calculator_of_chains_is_the_arithmetic_of_python() -> None:
+    assert worked_out(7, "minus", 9) == -2 % NUMBERS == 38
+    assert worked_out(6, "times", 7) == 2
+    episode = Calls(3, [("plus", 4), ("times", 10)])
+    assert episode.observation == "start 3 first plus 4 second times 10 third answer next first"
+    assert episode.step("3 plus 4").observation == "result 7 next second"
+    assert episode.step("what").observation == "what next second"
+    assert episode.step("7 times 10").observation == "result 30 next third"
+    assert episode.step("answer 30").success
+
+
+def test_doors_lead_both_ways_and_quests_have_their_length() -> None:
+    assert len(ROOMS) == len(set(ROOMS)) == len(_EXITS)
+    assert set(BACK) == set(MOVES)
+    for room, exits in _EXITS.items():
+        for name, other in exits.items():
+            assert _EXITS[other][BACK[name]] == room
+    environment = WORLDS["quest"].make()
+    lengths = set()
+    for task in environment.tasks(200):
+        start, key, vault = task.payload["rooms"]  # type: ignore[call-overload, index]
+        success, turns = solved(environment, task)
+        assert success
+        assert turns == _FAR[key][start] + _FAR[vault][key] + 2
+        lengths.add(turns)
+    assert lengths == set(range(5, 13))
+
+
+def test_quests_come_back_to_the_same_state() -> None:
+    environment = WORLDS["quest"].make()
+    episode: Any = environment.reset(environment.tasks(1)[0], 0)
+    first = episode.state_key()
+    there, back = next((name, other) for name, other in BACK.items() if f" {name}" in episode.observation)
+    assert not episode.step(there).flags
+    assert episode.state_key() != first
+    episode.step(back)
+    assert episode.state_key() == first
+    for impossible in ("go nowhere", "open", "take"):
+        assert episode.step(impossible).flags == env.StepFlag.FORMAT_ERROR
+        assert episode.state_key() == first
+
+
+def test_every_search_finds_its_document_and_one_about_another() -> None:
+    world = TwoHop()
+    for (relation, person), other in world.known.items():
+        reply = world.search(f"{relation} {person}").text
+        assert f"{relation} of {person} is {other}" in reply
+        assert reply.count("\n") == 1
