@@ -187,7 +187,7 @@ mod disk {
     use std::time::Duration;
 
     use arrow_buffer::MutableBuffer;
-    use rustix::fs::{Advice, CWD, FlockOperation, OFlags, RenameFlags, fadvise, flock, renameat_with};
+    use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
     use rustix::io::Errno;
 
     use super::{Any, Arc, Buffer, Disk, Fs, MAX_FILE_BYTES, Path, PathBuf, Range, Result, Tail, failed, io, too_long};
@@ -320,8 +320,7 @@ mod disk {
             let written = self.file.write(bytes)?;
             self.length += written as u64;
             if let Some(bytes) = NonZeroU64::new(self.length - self.begun).filter(|bytes| bytes.get() >= SENT_BYTES) {
-                // The disk can work while the rest is made. Whether it does is told by the sync at the end.
-                let _ = fadvise(&self.file, self.begun, Some(bytes), Advice::DontNeed);
+                start_writing(&self.file, self.begun, bytes);
                 self.begun = self.length;
             }
             Ok(written)
@@ -331,6 +330,16 @@ mod disk {
             Ok(())
         }
     }
+
+    /// Ask the disk to write a part of a file while the rest is made. The sync at the end reports errors.
+    #[cfg(not(target_vendor = "apple"))]
+    fn start_writing(file: &File, begun: u64, bytes: NonZeroU64) {
+        let _ = rustix::fs::fadvise(file, begun, Some(bytes), rustix::fs::Advice::DontNeed);
+    }
+
+    /// Apple's systems have no such call: the sync at the end writes all of it.
+    #[cfg(target_vendor = "apple")]
+    fn start_writing(_file: &File, _begun: u64, _bytes: NonZeroU64) {}
 
     impl Tail for File {
         fn append(&self, bytes: &[u8]) -> io::Result<()> {
