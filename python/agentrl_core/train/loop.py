@@ -359,7 +359,7 @@ def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer
             "--replay-routes out"
         )
     if options.engine == "vllm":
-        more = {"enable_return_routed_experts": True} if routes else {}
+        more: dict[str, Any] = {"enable_return_routed_experts": True} if routes else {}
         return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens, **more)
     # An engine that generates during training needs its own weights.
     return engines.Transformers(policy, tokenizer, copy=options.staleness > 0, routed_experts=routes)

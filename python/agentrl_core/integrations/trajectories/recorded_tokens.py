@@ -257,7 +257,8 @@ def _experts(given: Any, tokens: int, where: str) -> NDArray[np.uint8] | NDArray
             f"{where}: {ROUTED_EXPERTS} has numbers that are no experts (dtype {experts.dtype}, {experts.min()} to "
             f"{experts.max()}); give whole numbers from 0 on, or leave it out"
         )
-    return experts.reshape(len(experts), -1).astype(np.uint8 if experts.max() <= np.iinfo(np.uint8).max else np.uint16)
+    rows = experts.reshape(len(experts), -1)
+    return rows.astype(np.uint8) if rows.max() <= np.iinfo(np.uint8).max else rows.astype(np.uint16)
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> Any:
