@@ -87,6 +87,7 @@ def worlds_table(found: Records) -> str:
         "GRPO",
         "iterations",
         "CPU s",
+        "runs",
         "final: sd, detectable",
         "area: sd, detectable",
     )

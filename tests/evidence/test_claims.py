@@ -121,11 +121,12 @@ def test_a_claim_without_a_detectable_effect_or_a_commit_is_not_run(
     with pytest.raises(ValueError, match="run the pilot"):
         studies.plan("new")
     (tmp_path / "new.toml").write_text(f"{head}detectable_effect = 0.1\n{rest}")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     records.git("init", "--quiet")
+    records.git(*identity, "commit", "--quiet", "--allow-empty", "--message", "a")
     with pytest.raises(ValueError, match="not committed"):
         studies.plan("new")
     records.git("add", "new.toml")
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     records.git(*identity, "commit", "--quiet", "--message", "a")
     runs, more = studies.plan("new")
     assert runs == claims.load("new").runs()

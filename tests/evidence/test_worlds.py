@@ -46,7 +46,7 @@ def test_the_protocol_is_kept(world: World) -> None:
 def test_the_best_actions_solve_every_task(world: World) -> None:
     environment = world.make()
     for split in ("train", "held_out"):
-        for task in environment.tasks(100, split=split):
+        for task in environment.tasks(96, split=split):
             success, _ = solved(environment, task)
             assert success
 
@@ -88,14 +88,14 @@ def test_slips_cost_success(world: World) -> None:
 
 
 def test_the_calculator_of_chains_is_the_arithmetic_of_python() -> None:
-    assert worked_out(7, "minus", 9) == -2 % NUMBERS == 38
+    assert worked_out(7, "minus", 9) == -2 % NUMBERS == 18
     assert worked_out(6, "times", 7) == 2
     episode = Calls(3, [("plus", 4), ("times", 10)])
     assert episode.observation == "start 3 first plus 4 second times 10 third answer next first"
     assert episode.step("3 plus 4").observation == "result 7 next second"
     assert episode.step("what").observation == "what next second"
-    assert episode.step("7 times 10").observation == "result 30 next third"
-    assert episode.step("answer 30").success
+    assert episode.step("7 times 10").observation == "result 10 next third"
+    assert episode.step("answer 10").success
 
 
 def test_doors_lead_both_ways_and_quests_have_their_length() -> None:
