@@ -35,7 +35,7 @@ pub(crate) fn concat_batches<'a>(
         let is_alike = of_parts.iter().all(|part| part.data_type() == field.data_type());
         match parts_of(field.data_type()) {
             Some((rows, item, width)) if is_alike => joined(&of_parts, rows, item, width),
-            _ => arrow_select::concat::concat(&of_parts.iter().map(|part| part.as_ref()).collect::<Vec<_>>()),
+            _ => arrow_select::concat::concat(&of_parts.iter().map(AsRef::as_ref).collect::<Vec<_>>()),
         }
     };
     let columns = schema.fields().iter().enumerate().map(column).collect::<Result<Vec<_>>>()?;
@@ -50,11 +50,11 @@ fn joined(parts: &[&ArrayRef], rows: &FieldRef, item: &FieldRef, width: i32) -> 
         let list = part.as_list::<i32>();
         let own = list.value_offsets();
         let (begin, end) = (own[0], own[list.len()]);
-        let last = offsets.last().copied().unwrap_or_default();
-        if last.checked_add(end - begin).is_none() {
-            return Err(ArrowError::OffsetOverflowError(last as usize + (end - begin) as usize));
+        let before = offsets.last().copied().unwrap_or_default();
+        if before.checked_add(end - begin).is_none() {
+            return Err(ArrowError::OffsetOverflowError(before as usize + (end - begin) as usize));
         }
-        offsets.extend(own[1..].iter().map(|offset| last + (offset - begin)));
+        offsets.extend(own[1..].iter().map(|offset| before + (offset - begin)));
         used.push(list.values().as_fixed_size_list().slice(begin as usize, (end - begin) as usize));
     }
     let values: Vec<_> = used.iter().map(|rows| rows.values().as_ref()).collect();
@@ -129,11 +129,11 @@ mod tests {
     fn batch(lengths: &[usize], nullable: bool) -> RecordBatch {
         let rows: usize = lengths.iter().sum();
         let values = UInt8Array::from_iter_values((0..2 * rows).map(|value| value as u8));
-        let known = NullBuffer::from_iter((0..rows).map(|row| row % 3 != 1));
+        let known: NullBuffer = (0..rows).map(|row| row % 3 != 1).collect();
         let DataType::FixedSizeList(item, width) = field(nullable).data_type().clone() else { panic!("rows") };
         let made = FixedSizeListArray::try_new(item, width, Arc::new(values), Some(known)).unwrap();
         let offsets = OffsetBuffer::from_lengths(lengths.iter().copied());
-        let validity = NullBuffer::from_iter(lengths.iter().map(|&length| length > 0));
+        let validity: NullBuffer = lengths.iter().map(|&length| length > 0).collect();
         let list = ListArray::try_new(field(nullable), offsets, Arc::new(made), Some(validity)).unwrap();
         let ids = Int64Array::from_iter_values(0..lengths.len() as i64);
         let columns: [(&str, ArrayRef, bool); 2] = [("id", Arc::new(ids), false), ("rows", Arc::new(list), true)];

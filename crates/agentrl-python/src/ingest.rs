@@ -40,7 +40,7 @@ struct Columns<'py> {
     truncated: Scalars<'py, u8>,
     flags: Scalars<'py, u32>,
     facts: Option<FactColumns>,
-    columns: Option<Vec<BTreeMap<String, TokenRows>>>,
+    wide: Option<Vec<BTreeMap<String, TokenRows>>>,
 }
 
 fn missing(name: &str) -> PyErr {
@@ -102,7 +102,7 @@ impl<'py> Columns<'py> {
             truncated: scalars(columns, "truncated")?,
             flags: scalars(columns, "flags")?,
             facts: columns.get_item("facts")?.map(|value| facts::columns(&value)).transpose()?,
-            columns: columns.get_item("columns")?.map(|value| token_columns(&value)).transpose()?,
+            wide: columns.get_item("columns")?.map(|value| token_columns(&value)).transpose()?,
         })
     }
 
@@ -136,7 +136,7 @@ impl<'py> Columns<'py> {
             truncated: flat!(truncated),
             flags: flat!(flags),
             facts: self.facts.as_ref(),
-            columns: self.columns.as_deref(),
+            columns: self.wide.as_deref(),
             ..Rows::new(slice("trajectories", &self.trajectories)?, self.tokens.rows(tokens)?)
         })
     }

@@ -12,7 +12,7 @@ type Columns<'py> = (Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<f32>>, usize
 
 /// Read the candidates at each token in the JSON of a vLLM server.
 #[pyfunction]
-pub(crate) fn vllm_candidates<'py>(py: Python<'py>, body: PyBackedBytes) -> PyResult<Columns<'py>> {
+pub(crate) fn vllm_candidates(py: Python<'_>, body: PyBackedBytes) -> PyResult<Columns<'_>> {
     let found = released(py, || candidates(&body))?;
     let shape = [found.count, found.ids.len().checked_div(found.count).unwrap_or(0)];
     let ids = PyArray1::from_vec(py, found.ids).reshape(shape)?;
