@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import second_runner
 import torch
 from checked_segments import check
 from number_world import Numbers, SumWorld
@@ -36,14 +37,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "olmoe": {"intermediate_size": 32},
     "dense_layer": {"head_dim": 32, "moe_intermediate_size": 32, "mlp_only_layers": [0]},
 }
-is_inside = pytest.mark.skipif("second_runner" not in sys.modules, reason="runs in a process of its own")
+is_inside = pytest.mark.skipif(not second_runner.is_chosen, reason="runs in a process of its own")
 
 
-@pytest.mark.skipif("second_runner" in sys.modules, reason="runs the others")
+@pytest.mark.skipif(second_runner.is_chosen, reason="runs the others")
 @pytest.mark.parametrize("family", MODELS)
 def test_in_a_process_with_the_second_model_runner(family: str) -> None:
     here = Path(__file__)
-    environment = os.environ | {"PYTHONPATH": str(here.parents[1] / "support"), "OMP_NUM_THREADS": "1"}
+    support = {"PYTHONPATH": str(here.parents[1] / "support"), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | support | second_runner.ENVIRONMENT
     command = [sys.executable, "-m", "pytest", "-p", "second_runner", "-p", "no:cacheprovider", "-q", str(here)]
     ended = subprocess.run([*command, "-k", family], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]

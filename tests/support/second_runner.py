@@ -1,4 +1,4 @@
-"""vLLM's second model runner on a CPU, with its Triton kernels interpreted; import this before vLLM.
+"""vLLM's second model runner on a CPU, with its Triton kernels interpreted; `-p second_runner` with `ENVIRONMENT`.
 
 vLLM reports experts with this runner alone, which it takes by itself where Triton compiles: on GPUs.
 """
@@ -6,10 +6,11 @@ vLLM reports experts with this runner alone, which it takes by itself where Trit
 import os
 from types import SimpleNamespace
 
-os.environ["TRITON_INTERPRET"] = "1"
-os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+ENVIRONMENT = {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "1"}
+is_chosen = ENVIRONMENT.items() <= os.environ.items()
 
-from triton.backends import backends  # type: ignore[import-untyped]
+if is_chosen:
+    from triton.backends import backends  # type: ignore[import-untyped]
 
-# vLLM's build for CPUs uses Triton only if it has a backend for them. An interpreted kernel needs none.
-backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
+    # vLLM's build for CPUs uses Triton only if it has a backend for them. An interpreted kernel needs none.
+    backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))

@@ -15,7 +15,7 @@ Equations:
     - N3, gradient: `Reinforce("ratio", "ratio", at_most=5.0)`, `aggregate="constant"`: a sum over tokens.
     - N4, mask: `InBounds` by `Clip(0.2, 0.27, center="proximal")`.
     - N5, advantage: `GroupRelative(scale="none")`.
-    - N6, routing replay: not of the recipe: `update.pack(replay_routes=True)`, or `agentrl train --replay-routes`.
+    - N6, routing replay: left out: an option of the packs, `update.pack(replay_routes=True)`.
 
 Differs:
     - Standard deviation: one summary divides by it; the notes and this recipe do not.
