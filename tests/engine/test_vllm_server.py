@@ -390,17 +390,17 @@ def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(sav
     urls = [server.url, server.url]
     both = engine.VllmServer(urls, tokenizer, folder=saved.parent / "both", patience=1.0)
     lost, other = both._servers
-    both._homes["of the lost"] = lost
+    both._homes._homes["of the lost"] = lost
     lost._connections.url = "http://127.0.0.1:9"  # where nobody answers
     assert len(generate_all(both, [request])[0].tokens) == 4
-    assert both._homes["of the lost"] is other
+    assert both._homes._homes["of the lost"] is other
     with pytest.warns(RuntimeWarning, match="left out until it answers again"):
         both.update_weights(policy, 50)
     assert (lost.version, other.version) == (-1, 50)
     assert [segment.policy_version for segment in generate_all(both, [request] * 3)] == [50] * 3
     lost._connections.url = server.url
     both.update_weights(policy, 51)
-    both._homes["of the lost"] = lost
+    both._homes._homes["of the lost"] = lost
     assert generate_all(both, [request])[0].policy_version == lost.version == 51
     slow = engine.VllmServer(server.url, tokenizer, patience=0.5)
     [client] = slow._servers[0]._connections._free
