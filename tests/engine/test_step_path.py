@@ -19,7 +19,10 @@ PACKAGE = f"{Path(arl.__file__).parent}/"
 
 
 def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
-    """Calls from one file of the package to another while an engine generates this many tokens for each of 4 rows."""
+    """Calls from one file of the package to another while an engine generates this many tokens.
+
+    One request: several may arrive at one step or at two.
+    """
     found = Counter[tuple[str, str]]()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -32,11 +35,11 @@ def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
             found[Path(caller.f_code.co_filename).name, Path(name).name] += 1
 
     generate = engine.Transformers(model, tokenizer)
-    prompts = np.random.default_rng(0).integers(0, 80, (4, 9), dtype=np.int32)
+    prompt = np.random.default_rng(0).integers(0, 80, 9, dtype=np.int32)
     before = sys.getprofile()
     threading.setprofile(note)  # the engine's thread starts with the first request
     try:
-        generate_all(generate, [Request(each, seed, Sampling(max_tokens=tokens)) for seed, each in enumerate(prompts)])
+        generate_all(generate, [Request(prompt, 0, Sampling(max_tokens=tokens))])
     finally:
         threading.setprofile(before)
         generate.close()
