@@ -172,8 +172,9 @@ release: $(STAMPS)/build ## Build the wheels of a release, where the record of a
 wheels: $(STAMPS)/build ## Build the wheel that runs on any Linux on x86-64 since 2018, and try it in an empty environment.
 	$(INSTALL) --requirement requirements/wheels.txt
 	rm -rf target/wheels-portable
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --compression-level 9 \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build --release --zig --compatibility manylinux_2_28 \
 		--interpreter $(BIN)/python --out target/wheels-portable
+	$(BIN)/python tools/recompress_wheel.py target/wheels-portable/*.whl
 	rm -rf target/empty && $(BIN)/uv venv --quiet --python $(BIN)/python target/empty
 	$(BIN)/uv pip install --quiet --python target/empty/bin/python target/wheels-portable/*.whl
 	target/empty/bin/python -I tests/smoke.py
@@ -229,7 +230,8 @@ FOLD_EQUAL_CODE := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),-- 
 # The wheels: release for users; demo, which is built in half the time; dev, which checks for overflow, for the tests.
 target/wheels/.stamp: $(SOURCES) $(STAMPS)/build
 	rm -rf $(@D)
-	$(BIN)/maturin build --release --compression-level 9 --interpreter $(BIN)/python --out $(@D) $(FOLD_EQUAL_CODE)
+	$(BIN)/maturin build --release --interpreter $(BIN)/python --out $(@D) $(FOLD_EQUAL_CODE)
+	$(BIN)/python tools/recompress_wheel.py $(@D)/*.whl
 	@touch $@
 
 target/wheels-demo/.stamp: $(SOURCES) $(STAMPS)/build

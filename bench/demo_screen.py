@@ -1,10 +1,10 @@
 """A tiny vision-language model learns to click a button from pixels: success before and after, with controls.
 
-    python bench/demo_screen.py [--seeds 0 1 2] [--iterations 400] [--warm-start-steps 150] [--folder runs/demo-screen]
+    python bench/demo_screen.py [--seeds 0 1 2] [--iterations 800] [--warm-start-steps 110] [--folder runs/demo-screen]
 
 A real Chromium shows `click-test-2` of MiniWoB++ (`env.MiniWoB`); its screenshots and buttons are recorded once, with
-1 000 seeds for training and 256 held out. A SmolVLM of 0.17 M random parameters imitates clicks until it hits the
-button in about a sixth of its samples. Then GRPO trains it through the collector, `engine.Transformers` and
+3 000 seeds for training and 256 held out. A SmolVLM of 0.17 M random parameters imitates clicks until it hits the
+button in about an eighth of its samples. Then GRPO trains it through the collector, `engine.Transformers` and
 `update.pack`.
 
 For each seed: success on held-out screens with 4 samples a screen before and after, the gain with an interval of the
@@ -157,12 +157,12 @@ def main() -> None:
     """Record, train and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--iterations", type=int, default=400)
-    parser.add_argument("--warm-start-steps", type=int, default=150)
+    parser.add_argument("--iterations", type=int, default=800)
+    parser.add_argument("--warm-start-steps", type=int, default=110)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--tasks", type=int, default=16, help="screens of an iteration")
-    parser.add_argument("--group-size", type=int, default=8)
-    parser.add_argument("--train", type=int, default=1000, help="recorded screens")
+    parser.add_argument("--group-size", type=int, default=16)
+    parser.add_argument("--train", type=int, default=3000, help="recorded screens")
     parser.add_argument("--held-out", type=int, default=256, help="recorded screens that are not trained on")
     parser.add_argument("--played", type=int, default=16, help="held-out tasks that are played in the browser")
     parser.add_argument("--print-every", type=int, default=25)

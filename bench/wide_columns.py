@@ -2,8 +2,10 @@
 
     python bench/wide_columns.py [--runs 20]
 
-Every line first compares the numbers. The peer is pyarrow on the same table, on a file of its own with the same rows,
-and its `take` of the rows of a pack.
+Each line first compares the numbers. The peer is pyarrow: the same column of the same table; a file of its own with the
+nodes of the batch, read whole, of which one column becomes an array; and its `take` of the rows of a pack. A batch of a
+store is more: six tables, whose checksums and references are verified. Packs have experts as 16-bit integers, -1 where
+none were recorded.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from common import Bench
 from numpy.typing import NDArray
 
 import agentrl_core as arl
+from agentrl_core.model.recorded_routes import RecordedRoutes
 
 GROUPS, MEMBERS, PROMPT, ANSWER, WIDTH = 32, 8, 256, 256, 96
 
@@ -35,7 +38,7 @@ def batch_of(seed: int) -> arl.Batch:
             rows = rng.integers(0, 128, (PROMPT + ANSWER - 1, WIDTH), np.uint8)
             answer = rng.integers(0, 50_000, ANSWER, np.int32)
             logprobs = -rng.random(ANSWER, np.float32)
-            forest.append(trajectory, answer, kind="action", logprobs=logprobs, columns={"routes": (0, rows)})
+            forest.append(trajectory, answer, kind="action", logprobs=logprobs, columns={"routed_experts": (0, rows)})
             forest.finish(trajectory, reward=float(member % 2))
     return forest.freeze()
 
@@ -61,24 +64,22 @@ def main() -> None:
     bench.against(
         "column of a batch",
         "pyarrow",
-        lambda: batch.column("routes", "node_token"),
-        lambda: flat(table["routes"]),
+        lambda: batch.column("routed_experts", "node_token"),
+        lambda: flat(table["routed_experts"]),
         runs=runs,
         goal=1.0,
     )
     plan = batch.plan(np.arange(batch.num_draws), 16_384)
-    values, lists = batch.column("routes", "node_token"), table["routes"].combine_chunks().flatten()
+    lists, routes = table["routed_experts"].combine_chunks().flatten(), RecordedRoutes(batch)
     places = [plan.row_tokens(index) for index in range(len(plan))]
     bench.against(
-        "rows of all packs",
+        "experts of all packs",
         "pyarrow take",
-        lambda: [values[plan.row_tokens(index)] for index in range(len(plan))],
-        lambda: [lists.take(pa.array(place)) for place in places],
+        lambda: [routes.of_pack(plan, index) for index in range(len(plan))],
+        lambda: [experts_of(lists.take(pa.array(place))) for place in places],
         runs=runs,
         goal=1.0,
-        read=lambda parts: np.concatenate(
-            [part if isinstance(part, np.ndarray) else flat_rows(part) for part in parts]
-        ),
+        read=np.concatenate,
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
@@ -91,19 +92,21 @@ def main() -> None:
 
         def stored() -> NDArray[np.uint8]:
             with arl.Store.open(path / "run", read_only=True) as store:
-                column: NDArray[np.uint8] = store.batch(0).column("routes", "node_token")
+                column: NDArray[np.uint8] = store.batch(0).column("routed_experts", "node_token")
             return column
 
         def raw() -> NDArray[np.uint8]:
-            return flat(pa.ipc.open_file(str(path / "raw.arrow")).read_all()["routes"])
+            return flat(pa.ipc.open_file(str(path / "raw.arrow")).read_all()["routed_experts"])
 
-        bench.against("batch of a store", "pyarrow, one column", stored, raw, runs=runs, goal=0.25)
+        bench.against("batch of a store", "pyarrow, nodes alone", stored, raw, runs=runs, goal=0.25)
     bench.write()
 
 
-def flat_rows(rows: pa.FixedSizeListArray) -> NDArray[np.uint8]:
-    """Rows that all have values."""
-    values: NDArray[np.uint8] = np.asarray(rows.flatten()).reshape(-1, WIDTH)
+def experts_of(rows: pa.FixedSizeListArray) -> NDArray[np.int16]:
+    """Rows as a pack has them."""
+    values: NDArray[np.int16] = np.asarray(rows.values).reshape(-1, WIDTH).astype(np.int16)
+    if rows.null_count:
+        values[np.asarray(rows.is_null())] = -1
     return values
 
 

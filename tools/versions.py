@@ -47,13 +47,23 @@ ROWS = {
         ("tests/data/test_batch.py", "tests/data/test_forest.py", "tests/operators/test_columns.py", "tests/select"),
     ),
     "polars": Row(
-        "polars", ("pyarrow",), ("tests/integrations/test_polars.py", "tests/integrations/test_polars_bounds.py")
+        "polars",
+        ("pyarrow", "reasoning-gym", "torch", "transformers"),
+        ("tests/integrations/test_polars.py", "tests/integrations/test_polars_bounds.py"),
     ),
     "pyarrow": Row(
-        "", ("polars", "xxhash"), ("tests/data/test_interop.py", "tests/docs/test_format_page.py"), "17.0.0"
+        "", ("polars", "xxhash"), ("tests/data/test_interop.py", "tests/docs/test_format_page.py"), "21.0.0"
     ),
-    "torch": Row("torch", ("polars", "scipy"), ("tests/loss",)),
-    "transformers": Row("torch", ("polars", "reasoning-gym"), ("tests/engine/test_transformers.py", "tests/train")),
+    "torch": Row(
+        "torch",
+        ("polars", "reasoning-gym", "scipy"),
+        ("tests/loss/test_policy.py", "tests/model/test_pack.py", "tests/train/test_warm_start.py"),
+    ),
+    "transformers": Row(
+        "torch",
+        ("polars", "reasoning-gym"),
+        ("tests/engine/test_transformers.py", "tests/model/test_pack.py", "tests/train/test_warm_start.py"),
+    ),
     "ray": Row("ray", ("polars",), ("tests/collect/test_ray.py",)),
     "trl": Row("trl", ("polars", "reasoning-gym"), ("tests/integrations/test_trl.py",)),
     "verl": Row(

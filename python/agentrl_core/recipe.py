@@ -29,6 +29,7 @@ from agentrl_core.component.requirements import (
     require_finite_credit,
     require_made_columns,
 )
+from agentrl_core.component.schedule import Changing
 from agentrl_core.component.state import (
     SELECTION,
     IterationRecord,
@@ -269,7 +270,12 @@ class Recipe:
         for phase, links in (("reward", waiting), *((phase, _places(now, phase)) for phase in _CREDIT[1:])):
             batch = now._run(phase, links, batch)  # noqa: SLF001
         require_finite_credit(self.name, self._links(_CREDIT), batch)
-        return batch.with_recipe(self.name, json.dumps(self.to_dict()))
+        return batch.with_recipe(self.name, self._text)
+
+    @functools.cached_property
+    def _text(self) -> str:
+        """Its table as JSON, which each batch records."""
+        return json.dumps(self.to_dict())
 
     def score(self, batch: Batch, states: Mapping[str, State] | None = None) -> Batch:
         """Return the batch with the columns of phase reward, up to the first component that needs a model.
@@ -308,7 +314,7 @@ class Recipe:
         """Names of the models of `model_columns`, such as `reference`."""
         return tuple(dict.fromkeys(str(column.model) for column in self.model_columns))
 
-    @property
+    @functools.cached_property
     def needs_losses(self) -> bool:
         """Whether a component learns from the losses of draws: close the iteration with `updates.with_losses()`."""
         return any(link.needs_losses for phase in PHASES for link in self.chain(phase))
@@ -356,6 +362,8 @@ class Recipe:
         """
         if type(iteration) is not int or iteration < 0:
             raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
+        if not self._changing:
+            return self
         phases = dict[str, Any]()
         for phase in PHASES:
             links: tuple[Any, ...] = self.chain(phase)
@@ -368,8 +376,17 @@ class Recipe:
     @property
     def controllers(self) -> dict[str, Controller]:
         """Return its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
-        inside = (found for phase in PHASES for place, link in self.components(phase) for found in link.changing(place))
-        return {place: found for place, found in inside if isinstance(found, Controller)}
+        return {place: found for place, found in self._changing.items() if isinstance(found, Controller)}
+
+    @functools.cached_property
+    def _changing(self) -> dict[str, Changing]:
+        """The options that change during a run, by place."""
+        return {
+            place: found
+            for phase in PHASES
+            for key, link in self.components(phase)
+            for place, found in link.changing(key)
+        }
 
     def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
         """Components by phase, without phase advantage if the recipe has none and its losses read none."""

@@ -71,6 +71,36 @@ def test_what_goes_wrong_twice_is_repaired_unseen(tmp_path: Path, runs: str) -> 
 
 
 @pytest.mark.parametrize("runs", RUNS)
+def test_an_environment_with_patience_outlasts_an_outage(tmp_path: Path, runs: str) -> None:
+    hows = ("fine", "raise 4", "resetraise 4", "fail")
+    batches = []
+    for patience, folder in ((600.0, tmp_path / "flaky"), (0.0, tmp_path / "calm")):
+        folder.mkdir()
+        if not patience:  # its failures are over
+            for name in ("raise 4 #1", "resetraise 4 #2"):
+                (folder / f"{name} failures").write_text("xxxx")
+        collect = collector(FailingWorld(str(folder), hows, runs, patience=patience))
+        if patience:
+            with pytest.warns(RuntimeWarning, match=r"OSError: the server is down.*episodes are retried for 600 s"):
+                batches.append(collect(tasks=4, group_size=1))
+        else:
+            batches.append(collect(tasks=4, group_size=1))
+        collect.close()
+    assert by_task(batches[0]) == {how: ["finished"] for how in hows}
+    assert batches[0].column("token", "token").tolist() == batches[1].column("token", "token").tolist()
+
+
+def test_patience_that_is_over_ends_an_episode(tmp_path: Path) -> None:
+    collect = collector(FailingWorld(str(tmp_path), ("fine", "raise 99"), "inline", patience=0.5))
+    with pytest.warns(RuntimeWarning, match="OSError: the server is down"):
+        batch = collect(tasks=2, group_size=1)
+    assert by_task(batch) == {"fine": ["finished"], "raise 99": ["failed"]}
+    assert counted(FailingWorld(str(tmp_path), ()), "failures") > 3, "more often than without patience"
+    with pytest.raises(InvalidInputError, match=r"patience=-1\.0; give the seconds"):
+        collector(FailingWorld(str(tmp_path), ("fine",), patience=-1.0))
+
+
+@pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("how", ["raise 9", "resetraise 9"])
 def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: str, how: str) -> None:
     world = FailingWorld(str(tmp_path), ("fine", how), runs)

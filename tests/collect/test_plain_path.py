@@ -19,6 +19,7 @@ from agentrl_core.env import StepResult
 
 PACKAGE = f"{Path(arl.__file__).parent}/"
 UNUSED = {
+    "collect/batch_policy.py",
     "collect/evaluate.py",
     "collect/evaluation.py",
     "collect/group_retry.py",
@@ -27,6 +28,8 @@ UNUSED = {
     "collect/model_queries.py",
     "collect/partial_rollouts.py",
     "collect/prefetch.py",
+    "collect/rollout_order.py",
+    "collect/rollout_workers.py",
     "replay/apply.py",
     "rollout/branch.py",
     "rollout/conversations.py",

@@ -19,6 +19,7 @@ import failing_world
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from failing_world import FailingWorld
 from in_actors import Holder, Slow, Waiting
 from looking import looking
@@ -169,12 +170,50 @@ def test_weights_reach_an_engine_in_an_actor_and_outlive_it(world: Any) -> None:
         assert [segment.policy_version for segment in segments] == [7] * 4
 
     check()
-    ray.kill(remote._actor)
+    ray.kill(remote._pool[0].actor)
     with pytest.raises(EngineError, match="the actor of the engine died"):
         generate_all(remote, requests)
     check()
     remote.close()
     local.close()
+
+
+def test_a_pool_answers_as_one_engine_and_outlives_its_actors() -> None:
+    pool = engine.RayActor(SmallWorld, options={"num_cpus": 0}, count=2)
+    requests = [Request(np.array([1, 2], np.int32), seed, Sampling(), str(seed // 2)) for seed in range(6)]
+    wanted = [segment.tokens.tolist() for segment in generate_all(SmallWorld(), requests)]  # type: ignore[arg-type]
+
+    def check(version: int) -> None:
+        segments = generate_all(pool, requests)
+        assert [segment.tokens.tolist() for segment in segments] == wanted
+        assert {segment.policy_version for segment in segments} == {pool.policy_version} == {version}
+
+    check(0)
+    actors = [member.actor for member in pool._pool]
+    homes = {name: pool._homes.choose(name, pool._pool, load=lambda member: member.busy) for name in ("0", "1", "2")}
+    assert set(homes.values()) == set(pool._pool), "the groups are shared out"
+    ray.kill(actors[0])  # during an update: the other one has the weights, and a third gets them
+    weights = {"weight": torch.ones(2)}
+    pool.update_weights(weights, version=3)
+    check(3)
+    assert [member.actor is actor for member, actor in zip(pool._pool, actors, strict=True)] == [False, True]
+    for member in pool._pool:
+        ray.kill(member.actor)
+    with pytest.raises(EngineError, match="the actor of the engine died"):
+        pool.update_weights(weights, version=4)
+    check(3)
+    pool.close()
+    with pytest.raises(InvalidInputError, match="count is 0"):
+        engine.RayActor(SmallWorld, count=0)
+
+
+def test_flaky_episodes_in_actors_are_retried_with_pauses(tmp_path: Path) -> None:
+    world = FailingWorld(str(tmp_path), ("fine", "raise 4"), "ray", patience=600.0)
+    collect = arl.Collector(SmallWorld(), world, recipes.GRPO, task_pool=4, processes=2)
+    with pytest.warns(RuntimeWarning, match="its episodes are retried for 600 s"):
+        batch = collect(tasks=2, group_size=1)
+    collect.close()
+    assert pl.DataFrame(batch.trajectories)["status"].to_list() == [STATUS.index("finished")] * 2
 
 
 def test_images_reach_an_engine_in_an_actor() -> None:

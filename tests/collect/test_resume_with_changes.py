@@ -130,7 +130,7 @@ def test_what_does_not_fit_begins_anew_and_is_told(tmp_path: Path, change: str) 
     assert repr(found[0]) == repr(found[1])  # also where they are NaN
     if place == MIX:
         # The trajectories stay; only the new column is not known of the old ones.
-        column = now.replay.memory.keep  # type: ignore[union-attr]
+        [column] = now.replay.memory.keep  # type: ignore[union-attr]
         values = np.array(found[0]["arrays"][f"{MIX}/memory/columns/{column}"])
         assert np.isnan(values).tolist() == [True] * 32 + [False] * 32
     if change == "longer windows":

@@ -13,8 +13,9 @@ from forests import TABLES, Path, frames, grow, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from small_world import SmallWorld
 
-from agentrl_core import Batch
+from agentrl_core import Batch, Collector, recipes
 from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 LEVELS = ("draw", "step", "token", "node_token")
@@ -287,6 +288,36 @@ def test_parts_become_one() -> None:
         assert tables[name][key].to_list() == list(range(len(tables[name])))
     assert tables["draws"]["position"].to_list() == list(range(len(tables["draws"])))
     assert not Batch.concat([parts[0], grow(3)[0]]).has("score", "draw"), "kept only where every part has it"
+
+
+def test_task_counts_of_independent_collectors_add_up_or_are_refused() -> None:
+    def batches(seed: int) -> list[Batch]:
+        world = SmallWorld()
+        collect, found = Collector(world, world, recipes.GRPO, seed=seed, task_pool=4), []
+        for _ in range(2):
+            found.append(collect(tasks=2, group_size=2))
+            collect.end_iteration(recipes.GRPO.credit(found[-1]), {})
+        return found
+
+    def check(parts: list[Batch]) -> None:
+        """The last row of each task has the counts of all trajectories."""
+        whole = Batch.concat(parts)
+        rows = pl.DataFrame(whole.trajectories).group_by("task_id").agg(pl.len(), pl.col("success").cast(int).sum())
+        latest = pl.DataFrame(whole.tasks).unique("task_id", keep="last")
+        found = latest.select("task_id", pl.col("attempts"), pl.col("successes"), "difficulty", "alpha", "beta", "uses")
+        assert len(found) == len(rows) > 2
+        for task, attempts, successes, difficulty, alpha, beta, uses in found.rows():
+            [(_, count, paid)] = rows.filter(pl.col("task_id") == task).rows()
+            assert (attempts, successes, alpha, beta) == (count, paid, paid, count - paid)
+            assert difficulty == pytest.approx(1 - paid / count)
+            assert uses == sum(task in pl.DataFrame(part.tasks)["task_id"].to_list() for part in parts)
+
+    runs = [batches(seed) for seed in (0, 0, 1, 2)]
+    check([first for first, _ in runs])
+    check(runs[0])  # one after the other, of one collector
+    assert len({row for first, _ in runs for row in pl.DataFrame(first.tasks)["task_id"]}) < 8, "some are met twice"
+    with pytest.raises(InvalidInputError, match="statistics of iteration 1: they come from independent collectors"):
+        Batch.concat([second for _, second in runs])
 
 
 def values(batch: Batch) -> dict[str, NDArray]:

@@ -109,6 +109,104 @@ def test_rows_that_do_not_fit_are_one_error(rows: Any, message: str) -> None:
     assert forest.tokens(trajectory).tolist() == []
 
 
+def grown(by: str) -> arl.Batch:
+    """Two chats of two turns; the experts of all that was read come with each answer."""
+    forest = arl.Forest()
+    forest.add_group(0, "task")
+    chats = [forest.start(0, member) for member in range(2)]
+    prompts, answers, more, last = [[1, 2], [1, 2]], [[3, 4], [5, 6]], [[7], [8]], [[9, 10], [11]]
+    # Tokens that both chats share have one row, of the first that came.
+    routes = [np.full((5, 2), 10 * chat, np.uint8) + np.arange(5, dtype=np.uint8)[:, None] for chat in (1, 2)]
+    first = [None if by == "one by one" else (0, rows[:3]) for rows in routes]
+    second = [(2, routes[0][2:]), None]
+    logprobs = [[-0.5] * len(row) for row in answers], [[-0.5] * len(row) for row in last]
+    if by == "append_many":
+        kinds = ["prompt"] * 2 + ["action"] * 2
+        forest.append_many(
+            chats * 2,
+            [*prompts, *answers],
+            kind=kinds,
+            logprobs=[[], [], *logprobs[0]],
+            columns={"routes": [None, None, *first]},
+        )
+        forest.append_many(chats, more, kind="tool")
+        forest.append_many(chats, last, kind="assistant", logprobs=logprobs[1], columns={"routes": second})
+    elif by == "ingest":
+        forest.ingest(chats, prompts, answers, logprobs=logprobs[0], columns={"routes": first})
+        contexts = [prompts[chat] + answers[chat] + more[chat] for chat in range(2)]
+        forest.ingest(chats, contexts, last, logprobs=logprobs[1], columns={"routes": second})
+    else:
+        for chat, handle in enumerate(chats):
+            forest.append(handle, prompts[chat], kind="prompt")
+            given = {"routes": (0, routes[chat][:3])}
+            forest.append(handle, answers[chat], kind="action", logprobs=logprobs[0][chat], columns=given)
+            forest.append(handle, more[chat], kind="observation")
+            given = {} if chat else {"routes": (2, routes[0][2:])}
+            forest.append(handle, last[chat], kind="action", logprobs=logprobs[1][chat], columns=given)
+    for handle in chats:
+        forest.finish(handle, reward=1.0)
+    return forest.freeze()
+
+
+@pytest.mark.parametrize("by", ["append_many", "ingest"])
+def test_calls_of_many_rows_record_what_single_ones_do(by: str) -> None:
+    expected = {1: [10, 10], 2: [11, 11], 3: [12, 12], 4: [13, 13], 7: [14, 14], 5: [22, 22]}
+    assert rows_of(grown(by)) == rows_of(grown("one by one")) == expected
+
+
+def test_a_context_that_was_rewritten_has_the_rows_of_its_own_answer() -> None:
+    forest = arl.Forest()
+    forest.add_group(0, "task")
+    chat = forest.start(0, 0)
+    routes = [np.full((3, 2), number, np.uint8) for number in (1, 2)]
+    turns = forest.ingest(
+        [chat, chat],
+        [[1, 2], [1, 5]],
+        [[3, 4], [6, 7]],
+        logprobs=[[-0.5, -0.5]] * 2,
+        columns={"routes": [(0, rows) for rows in routes]},
+    )
+    assert turns.counts()["rewritten"] == 1
+    forest.finish(chat, reward=1.0)
+    assert rows_of(forest.freeze()) == {1: [1, 1], 2: [1, 1], 3: [1, 1], 5: [2, 2], 6: [2, 2]}
+
+
+def test_a_call_that_fails_records_no_rows() -> None:
+    forest = arl.Forest()
+    forest.add_group(0, "task")
+    chat = forest.start(0, 0)
+    forest.append(chat, [1, 2], kind="prompt")
+    wide = np.ones((2, 3), np.uint16)
+    with pytest.raises(InvalidInputError, match=r"row 1 .*uint8 of width 2.*earlier rows are uint16 of width 3"):
+        forest.append_many(
+            [chat] * 2, [[3], [4]], kind="tool", columns={"routes": [(0, wide), np.ones((1, 2), np.uint8)]}
+        )
+    with pytest.raises(InvalidInputError, match=r"turn 0 .* 4 rows from position 0 on, but the path has 3 tokens"):
+        forest.ingest([chat], [[1, 2]], [[3]], logprobs=[[-0.5]], columns={"routes": [(0, np.ones((4, 2), np.uint8))]})
+    # Neither the type nor a row of the calls that failed is left.
+    forest.append(chat, [3], kind="action", logprobs=[-0.5], columns={"routes": (1, np.full((2, 2), 7, np.uint8))})
+    forest.finish(chat, reward=1.0)
+    assert rows_of(forest.freeze()) == {2: [7, 7], 3: [7, 7]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"routes": [np.ones((1, 2), np.uint8)]}, r"columns\['routes'\] has 1 rows, but trajectories has 2"),
+        ({"routes": [None, [[1, 2]]]}, r'columns\["routes"\]\[1\] is list'),
+        ({"routes": 3}, r"columns\['routes'\] is int"),
+        ({"routes": [None, (0, np.ones((1, 2), np.int64))]}, "another dtype than token columns"),
+    ],
+)
+def test_columns_of_many_rows_that_do_not_fit_are_one_error(columns: Any, message: str) -> None:
+    forest = arl.Forest()
+    forest.add_group(0, "task")
+    chats = [forest.start(0, member) for member in range(2)]
+    with pytest.raises(InvalidInputError, match=message):
+        forest.append_many(chats, [[1], [2]], kind="prompt", columns=columns)
+    assert [forest.tokens(chat).tolist() for chat in chats] == [[], []]
+
+
 def test_the_store_of_format_v3_is_read_and_goes_on(tmp_path: Path) -> None:
     shutil.copytree(V3, tmp_path / "run")
     with arl.Store.open(tmp_path / "run") as store:

@@ -21,6 +21,7 @@ import agentrl_core as arl
 from agentrl_core import recipes
 
 pa = pytest.importorskip("pyarrow")
+compute = pytest.importorskip("pyarrow.compute")
 ipc = pytest.importorskip("pyarrow.ipc")
 xxhash = pytest.importorskip("xxhash")
 
@@ -126,7 +127,7 @@ def test_the_journal_finds_the_computed_columns_of_an_iteration(page: dict[str, 
     writes = page["table"](store.path, "journal")
     assert writes.to_pylist() == rows(store.write_log)
     [close] = writes.filter(
-        pa.compute.and_(pa.compute.equal(writes["iteration"], 5), pa.compute.equal(writes["kind"], 2))
+        compute.and_(compute.equal(writes["iteration"], 5), compute.equal(writes["kind"], 2))
     ).to_pylist()
     batch = store.batch(5)
     for name in ("draw_columns", "step_columns", "node_columns"):

@@ -24,7 +24,7 @@ ELSEWHERE = {
 }
 """Examples that run in tests of their own."""
 NEEDS = {"mcp_tools": "mcp", "openai_agent": "openai", "textworld_game": "textworld"}
-LONGEST = 90
+LONGEST = 95
 
 
 def sections() -> dict[str, str]:
@@ -43,9 +43,9 @@ def printed(name: str, folder: Path, *arguments: str) -> str:
 
 
 def test_every_example_is_in_the_gallery_and_tested() -> None:
-    programs = {path.stem for path in EXAMPLES.glob("*.py")} - {"vowels"}  # the environment of two of them
+    programs = {path.stem for path in EXAMPLES.glob("*.py")} - {"tiny_vision_model", "vowels"}  # imported by others
     assert len(programs) >= 8
-    assert set(sections()) == programs == {*PRINTED, *ELSEWHERE, "calculator"}
+    assert set(sections()) == programs == {*PRINTED, *ELSEWHERE, "calculator", "vision"}
     for name in ELSEWHERE:
         found = [path for path in (ROOT / "tests").rglob("*.py") if path.stem != "test_gallery"]
         assert any(re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")) for path in found), name
@@ -73,3 +73,13 @@ def test_the_calculator_is_trained(tmp_path: Path) -> None:
     assert iteration.startswith("iteration 0: success ")
     assert after.startswith("held-out success after: ")
     assert (tmp_path / "runs/calculator/manifest").is_dir()
+
+
+@pytest.mark.slow
+def test_the_vision_model_looks(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    *_, iteration, seeing, blind = printed("vision", tmp_path).splitlines()
+    assert re.fullmatch(r"iteration 30: success [01]\.\d\d", iteration)
+    success = [float(line.rpartition(": ")[2]) for line in (seeing, blind)]
+    assert success[0] > 0.7
+    assert success[1] < 0.6  # one of three colours is right by chance

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from number_world import Numbers, SumWorld
+from stub_vllm import StubVllm
 from tiny_moe import VOCABULARY, chosen_experts, tiny_moe
 
 import agentrl_core as arl
@@ -15,7 +18,7 @@ from agentrl_core import engine, recipes, rollout
 from agentrl_core.collect.journal_codec import read_segment, write_segment
 from agentrl_core.engine import Request, Sampling, Segment, vllm_output
 from agentrl_core.engine.base import generate_all
-from agentrl_core.exceptions import DataError, UnsupportedError
+from agentrl_core.exceptions import DataError, EngineError, UnsupportedError
 
 
 def as_sets(experts: Any) -> list[list[list[int]]]:
@@ -152,3 +155,30 @@ def test_what_vllm_reports_ends_before_the_last_token() -> None:
         else:
             assert segment.routed_experts is not None
             np.testing.assert_array_equal(segment.routed_experts, reported[:4].reshape(4, 4))
+
+
+def test_a_server_reports_experts_as_a_file_of_numpy(tokenizer: Any) -> None:
+    pytest.importorskip("httpx")
+
+    def encoded(tokens: list[int]) -> str:
+        with io.BytesIO() as file:
+            np.save(file, np.array(tokens, np.uint8)[:-1, None, None] + np.arange(4, dtype=np.uint8).reshape(2, 2))
+            return base64.b64encode(file.getvalue()).decode()
+
+    server = StubVllm()
+    try:
+        generate = engine.VllmServer([server.url], tokenizer, entropies=False)
+        requests = [Request(np.array([5, 6], np.int32), seed, Sampling(max_tokens=3)) for seed in range(3)]
+        assert all(segment.routed_experts is None for segment in generate_all(generate, requests))
+        server.experts = encoded
+        for segment in generate_all(generate, requests):
+            assert segment.routed_experts is not None
+            assert segment.routed_experts.dtype == np.uint8
+            read = [5, 6, *segment.tokens[:-1].tolist()]
+            assert segment.routed_experts.tolist() == [[token + place for place in range(4)] for token in read]
+        server.experts = lambda _: "bm90aGluZw=="
+        with pytest.raises(EngineError, match="returned routed_experts that are no array of NumPy"):
+            generate_all(generate, requests[:1])
+        generate.close()
+    finally:
+        server.stop()

@@ -106,7 +106,7 @@ def test_equal_seeds_give_equal_pages(world):
     assert shown[0] == shown[2] == shown[3], "in this browser, in another one, and with another seed of the episode"
     assert shown[0][0] != shown[1][0]
     assert shown[0][1] != shown[1][1]
-    assert len(world._all) == 2, "episodes reuse the browsers"
+    assert len(world._browsers) == 2, "episodes reuse the browsers"
     held_out = world.tasks(6, split="held_out")
     assert not {str(task.payload) for task in held_out} & {str(task.payload) for task in world.tasks(50)}
 
@@ -180,7 +180,7 @@ def test_a_browser_that_dies_costs_its_episode_alone():
     first.close()
     assert second.step("click(4)").success
     second.close()
-    assert world._idle == world._all == [second._page.browser]
+    assert world._browsers._idle == world._browsers._all == [second._page.browser]
     for process in descendants(second._page.browser._guard.pid):
         os.kill(process, signal.SIGKILL)
     again = world.reset(task, 0)
@@ -202,7 +202,7 @@ def test_a_page_that_hangs_is_ended():
         episode.step("click(4)")
     assert gone(processes)
     episode.close()
-    assert world._all == []
+    assert not world._browsers
     world.close()
 
 
@@ -238,7 +238,7 @@ def test_nothing_is_left_of_a_killed_process():
 def test_a_copy_starts_its_own_browser(world):
     copy = pickle.loads(pickle.dumps(world))
     assert copy.tasks(3) == world.tasks(3)
-    assert not copy._all
+    assert not copy._browsers
     copy.close()
 
 

@@ -59,9 +59,9 @@ def test_an_episode(world):
     assert outcome.facts["points"] == -1.0
     episode.close()
     episode.close()
-    assert len(world._all) == 1, "the next episode takes the same simulator over"
+    assert len(world._simulators) == 1, "the next episode takes the same simulator over"
     again = world.reset(second, 0)
-    assert len(world._all) == 1
+    assert len(world._simulators) == 1
     assert "boil water" in again.observation
     again.close()
 

@@ -55,14 +55,14 @@ def test_probes_are_asked_before_every_step_and_at_the_end(seed: int, reduce: st
     assert several > 3
     packs = list(ProbePacks(batch, probe).packs(max_tokens))
     assert (len(packs) > 1) == (max_tokens == 75)
-    assert all(len(tree.input_ids) <= max_tokens for tree, _ in packs)
+    assert all(len(tree.input_ids) <= max_tokens for _, tree, _ in packs)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_a_context_is_run_once_for_all_its_probes() -> None:
     batch = grow(0)
     probe = Probe([[1, 2, 3]] * batch.num_draws)
-    ((tree, _),) = ProbePacks(batch, probe).packs(10_000)
+    ((_, tree, _),) = ProbePacks(batch, probe).packs(10_000)
     contexts_and_probes = {
         (*context, 1, 2)[:length]
         for asked in contexts(batch)

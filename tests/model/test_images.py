@@ -17,8 +17,9 @@ from vision_models import FAMILIES, build, screenshot
 
 import agentrl_core as arl
 from agentrl_core import loss, recipes
+from agentrl_core.engine import Chat
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.images import ImageInputs, placeholder_ids, takes_images
+from agentrl_core.model.images import ImageInputs, image_token, placeholder_ids, takes_images
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WHOLE = ["qwen2_5_vl", "smolvlm", "gemma3"]
@@ -114,6 +115,19 @@ def test_the_vision_tower_sees_each_image_of_a_pack_once() -> None:
     assert pack.images is not None
     assert len(pack.images.image) == uses == 11
     assert len(pack.images.hashes) == len(SHOTS)
+
+
+@FAMILY
+def test_an_image_has_the_tokens_that_it_has_alone(family: str) -> None:
+    """Also beside others, in one message or in several."""
+    model, processor = build(family)
+    chat, token = Chat(processor), image_token(model)
+
+    def count(*messages: Any) -> int:
+        return int(chat.prompt([{"role": "user", "content": list(each)} for each in messages]).tolist().count(token))
+
+    alone = [count(["a", shot]) for shot in SHOTS]
+    assert count(["a", *SHOTS]) == count(*(["a", shot] for shot in SHOTS)) == sum(alone)
 
 
 @FAMILY
@@ -236,8 +250,6 @@ def test_images_that_would_be_lost_are_refused(tmp_path: Path) -> None:
             arl.annotate(batch, "reference_logprob", model, processor=processor, layout=layout)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=r"processor is \w+, which takes no images"):
         next(update.pack(max_tokens=4096, model=model, processor=processor.tokenizer)).run(model)
-    with pytest.raises(UnsupportedError, match="prompts: rollouts show images"):
-        arl.annotate(batch, "reference_logprob", model, prompts=[[1]] * batch.num_draws)
     with arl.Store.open(tmp_path) as store:
         stored = rollouts(processor, store=store)
         for file in (tmp_path / "blobs").rglob("*"):

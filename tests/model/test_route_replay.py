@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tiny_moe import EXPERTS, TOP, VOCABULARY, chosen_experts, routers, tiny_moe
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import agentrl_core as arl
-from agentrl_core import recipes
+from agentrl_core import loss, recipes
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 FAMILIES = ["qwen3_moe", "olmoe", "mixtral", "deepseek_v3"]
@@ -33,6 +35,31 @@ def rolled_out(experts: Any, *, missing: int = 0) -> arl.Batch:
     return recipes.GRPO.credit(forest.freeze())
 
 
+def own_experts(model: Any) -> Any:
+    """A function of tokens: the experts that a model chooses in a plain forward."""
+
+    def experts(tokens: Any) -> Any:
+        found: list[torch.Tensor] = []
+        handles = [r.register_forward_hook(lambda _, __, made: found.append(made[2])) for r in routers(model)]
+        with torch.no_grad():
+            model(torch.from_numpy(tokens.astype(np.int64))[None])
+        for handle in handles:
+            handle.remove()
+        return torch.cat(found, dim=1).numpy()
+
+    return experts
+
+
+def other_experts(model: Any) -> Any:
+    """A function of tokens: the same experts for equal beginnings, and none that a model chooses."""
+
+    def experts(tokens: Any) -> Any:
+        own = chosen_experts(model, tokens).reshape(len(tokens), -1, TOP)
+        return ((own.max(axis=2, keepdims=True) + 1 + np.arange(TOP)) % EXPERTS).reshape(len(tokens), -1)
+
+    return experts
+
+
 def gradients(model: Any, batch: arl.Batch, layout: Any, *, replay: bool) -> tuple[np.ndarray, list[torch.Tensor], Any]:
     """Log-probs by token, gradients of their sum, and metrics of one step."""
     model.zero_grad()
@@ -52,16 +79,7 @@ def gradients(model: Any, batch: arl.Batch, layout: Any, *, replay: bool) -> tup
 def test_the_routers_own_choice_changes_nothing(family: str, layout: str) -> None:
     model: Any = tiny_moe(family)
 
-    def experts(tokens: Any) -> Any:
-        found: list[torch.Tensor] = []
-        handles = [r.register_forward_hook(lambda _, __, made: found.append(made[2])) for r in routers(model)]
-        with torch.no_grad():
-            model(torch.from_numpy(tokens.astype(np.int64))[None])
-        for handle in handles:
-            handle.remove()
-        return torch.cat(found, dim=1).numpy()
-
-    batch = rolled_out(experts)
+    batch = rolled_out(own_experts(model))
     plain, without, _ = gradients(model, batch, layout, replay=False)
     replayed, with_routes, metrics = gradients(model, batch, layout, replay=True)
     np.testing.assert_array_equal(replayed, plain)
@@ -101,10 +119,7 @@ def by_hand(model: Any, tokens: list[int], experts: Any) -> torch.Tensor:
 def test_tokens_go_to_the_recorded_experts(family: str, layout: str) -> None:
     model: Any = tiny_moe(family)
 
-    def others(tokens: Any) -> Any:  # the same for equal beginnings, and none of the router's
-        own = chosen_experts(model, tokens).reshape(len(tokens), -1, TOP)
-        return ((own.max(axis=2, keepdims=True) + 1 + np.arange(TOP)) % EXPERTS).reshape(len(tokens), -1)
-
+    others = other_experts(model)
     batch = rolled_out(others)
     found, made, _ = gradients(model, batch, layout, replay=True)
     plain, _, _ = gradients(model, batch, layout, replay=False)
@@ -140,17 +155,118 @@ def test_tokens_without_a_record_are_routed_by_the_model_and_counted() -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["tree", "sequence", "padded"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+def test_layers_that_are_recomputed_replay_the_same_experts(family: str, layout: str) -> None:
+    model: Any = tiny_moe(family).train()
+    batch = rolled_out(other_experts(model))
+    expected, wanted, _ = gradients(model, batch, layout, replay=True)
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    handles = [router.register_forward_hook(count) for router in routers(model)]
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": layout == "padded"})
+    found, made, metrics = gradients(model, batch, layout, replay=True)
+    recomputed = calls
+    gradients(model, batch, layout, replay=False)
+    assert recomputed == calls - recomputed >= 2 * len(handles), "each router once forward and once backward"
+    assert metrics["routed_tokens"] == 1.0
+    np.testing.assert_array_equal(found, expected)
+    for one, other in zip(made, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert len(made) == len(wanted) > 0
+    assert not any(len(router._forward_hooks) > 1 for router in routers(model))
+
+
+@pytest.mark.parametrize("layout", ["tree", "sequence", "padded"])
+@pytest.mark.parametrize("missing", [0, 7])
+def test_cached_gradients_replay_in_both_runs_of_a_pack(layout: Any, missing: int) -> None:
+    model: Any = tiny_moe("qwen3_moe")
+    batch = rolled_out(other_experts(model), missing=missing)
+
+    def gradient_of(most: int = 0) -> tuple[list[torch.Tensor], Any]:
+        """With packs of at most so many tokens; 0: of all of them, without cached gradients."""
+        model.zero_grad()
+        updates = recipes.GRPO.updates(batch)
+        (update,) = updates
+        if most:
+            values: Any = update.gradient_cached(model, max_tokens=most, layout=layout, replay_routes=True)
+        else:
+            packs = update.pack(max_tokens=64, layout=layout, replay_routes=True)
+            values = (update.loss(pack.run(model), pack) for pack in packs)
+        count = 0
+        for value in values:
+            value.backward()
+            count += 1
+        assert (count > 1) == (most == 9)
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None], updates.metrics
+
+    wanted, metrics = gradient_of()
+    pairs = 7 if layout == "tree" else 9  # two tokens that both branches sampled are one pair each
+    assert metrics["routed_tokens"] == pytest.approx(3 / pairs if missing else 1.0)
+    for most in (64, 9):
+        found, of_cached = gradient_of(most)
+        assert of_cached["routed_tokens"] == pytest.approx(metrics["routed_tokens"])
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
+    (update,) = recipes.GRPO.updates(batch)
+    plain = sum(p.grad.abs().sum() for p in model.parameters() if p.grad is not None)
+    model.zero_grad()
+    for value in update.gradient_cached(model, layout=layout, max_tokens=64):
+        value.backward()
+    assert abs(sum(p.grad.abs().sum() for p in model.parameters() if p.grad is not None) - plain) > 1e-3 * plain
+
+
+def test_rows_of_layers_without_experts_are_left_out() -> None:
+    """vLLM and slime record zeros for a dense layer."""
+    model: Any = tiny_moe("deepseek_v3")  # its first layer is dense
+    assert len(routers(model)) == 1
+    others = other_experts(model)
+    found, made, _ = gradients(model, rolled_out(others), "tree", replay=True)
+    plain, _, _ = gradients(model, rolled_out(others), "tree", replay=False)
+    assert np.abs(found - plain).max() > 1e-3
+    padded = rolled_out(lambda tokens: np.pad(others(tokens), ((0, 0), (TOP, 0))), missing=0)
+    again, same, _ = gradients(model, padded, "tree", replay=True)
+    np.testing.assert_array_equal(again, found)
+    for one, other in zip(same, made, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("teacher", ["qwen3_moe", "mixtral"])
+def test_a_teacher_routes_by_itself(teacher: str) -> None:
+    """Of a pack whose experts are the policy's: they mean nothing in another model."""
+    model: Any = tiny_moe("qwen3_moe")
+    other: Any = tiny_moe(teacher, seed=5)
+    batch = rolled_out(own_experts(model))  # so that the policy's answers do not depend on the replay
+    recipe = recipes.GRPO.replace(loss=loss.Divergence(beta=1.0, support="vocabulary"))
+    (update,) = recipe.updates(batch)
+    found = []
+    for replay in (True, False):
+        (pack,) = update.pack(max_tokens=64, layout="sequence", replay_routes=replay)
+        assert (pack.routed_experts is not None) == replay
+        with torch.no_grad():
+            found.append(pack.run(model, teacher=other).divergence)
+    assert float(found[1].mean()) > 0.01
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
 def test_what_cannot_be_replayed_is_refused() -> None:
     model: Any = tiny_moe("qwen3_moe")
     batch = rolled_out(lambda tokens: chosen_experts(model, tokens))
     (update,) = recipes.GRPO.updates(batch)
     (pack,) = update.pack(max_tokens=64, layout="sequence", replay_routes=True)
-    with pytest.raises(InvalidInputError, match="the pack has 4 experts a token"):
-        pack.run(tiny_moe("deepseek_v3"))  # one of its layers is dense
+    with pytest.raises(InvalidInputError, match="the pack has 3 experts a token"):
+        replace(pack, routed_experts=pack.routed_experts[:, :3]).run(model)
     model.train()
-    model.gradient_checkpointing_enable()
-    with pytest.raises(UnsupportedError, match="recomputes its layers"):
-        pack.run(model)
+    model.model.layers[1] = checkpoint_wrapper(model.model.layers[1])
+    padded = replace(pack, layout="padded")
+    with pytest.raises(UnsupportedError, match="would recompute them with other experts"):
+        padded.run(model)
+    with torch.no_grad():
+        padded.run(model)  # nothing is recomputed
     forest = arl.Forest()
     forest.add_group(0, "task")
     for member in range(2):

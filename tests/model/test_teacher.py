@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from updates import grow
 
 from agentrl_core import Batch, Forest, Store, annotate, loss, recipes, scan
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.pack import Pack
+from agentrl_core.model.pack import Pack, Streams
 from agentrl_core.recipe import Recipe
 
 K = 5
@@ -148,6 +149,41 @@ def gradients(model: nn.Module, batch: Batch, recipe: Recipe, **options: object)
 
 def distil(**options: object) -> Recipe:
     return Recipe(name="distil", advantage=recipes.GRPO.advantage, loss=loss.Divergence(**options))
+
+
+def test_a_teacher_may_answer_for_the_policys_likeliest_tokens() -> None:
+    """Reverse KL on the policy's top k, all other tokens as one bin, against whole distributions."""
+    student, teacher = tiny_model(seed=1).eval(), tiny_model(seed=2).eval()
+    batch = annotate(rollouts(), "policy_logprob", student, top_k=K)
+    ids = torch.from_numpy(batch.column("policy_top_ids", "node_token")).long()
+
+    def at_tokens_of_policy(pack: Pack) -> tuple[Tensor, Tensor, Tensor]:
+        own = ids[pack.node_token]
+        asked = replace(pack, streams=Streams({**pack.streams, "own": own}))
+        answer = asked.run(teacher, outputs=("top_logprobs:own",))
+        assert answer.top_logprobs is not None
+        return answer.logprob, own, answer.top_logprobs[:, :K]
+
+    batch = annotate(batch, "teacher_logprob", at_tokens_of_policy, top_k=K)
+    updates = distil(support="top", beta=1.0).updates(batch)
+    (update,) = updates
+    for pack in update.pack(max_tokens=10_000, layout="sequence"):  # a pair for each draw that trains a token
+        update.loss(pack.run(student), pack).backward()
+    expected, covered = [], []
+    scale = batch.column("inverse_temperature", "token")
+    tokens, offsets, steps = batch.column("token", "token"), batch.offsets("token"), batch.offsets("step")
+    for draw, asked in enumerate(contexts(batch)):
+        for context, step in zip(asked, range(steps[draw], steps[draw + 1]), strict=False):
+            for place in range(offsets[step], offsets[step + 1]):
+                before = context + tokens[offsets[step] : place].tolist()
+                p, q = (distribution(model, before, float(scale[place])).exp() for model in (student, teacher))
+                top = p.topk(K).indices
+                p, q = (torch.cat([each[top], 1 - each[top].sum()[None]]) for each in (p, q))
+                expected.append(float((p * (p / q).log()).sum()))
+                covered.append(float(q[:-1].sum()))
+    assert len(expected) > 5
+    assert updates.metrics["divergence"] == pytest.approx(np.mean(expected), rel=1e-4)
+    assert updates.metrics["coverage"] == pytest.approx(np.mean(covered), rel=1e-4)
 
 
 @pytest.mark.parametrize(

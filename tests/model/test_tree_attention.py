@@ -399,3 +399,13 @@ def test_a_window_as_long_as_the_longest_path_hides_nothing() -> None:
         output = pack.run(tiny_model("mistral", sliding_window=window))
         assert torch.equal(output.logprob, free.logprob) == alike
         assert set(pack._attention._blocks) == {Span()} | (set() if alike else {Span(window)})
+
+
+def test_blocks_of_rows_end_behind_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trunk of 3 rows, then branches of 4, 4 and 10: two branches share a block only if both fit into it."""
+    monkeypatch.setattr(attention_module, "_QUERY_BLOCK", 8)
+    ends = torch.tensor([21] * 3 + [7] * 4 + [11] * 4 + [21] * 10, dtype=torch.int32)
+    positions = torch.tensor([*range(3), *range(3, 7), *range(3, 7), *range(3, 13)])
+    attention = attention_module.TreeAttention(ends, positions)
+    assert [(rows.start, rows.stop) for rows, _, _ in attention.blocks()] == [(0, 7), (7, 11), (11, 19), (19, 21)]
+    assert [mask.shape[1] for _, _, mask in attention.blocks()] == [7, 7, 11, 13]

@@ -5,7 +5,7 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import pytest
 from uv import find_uv_bin
@@ -91,3 +91,18 @@ def test_release_wheel_is_small(wheel: Path, measured: Callable[[str], None]) ->
         with ZipFile(wheel) as archive:
             (library,) = (name for name in archive.namelist() if name.endswith(".so"))
             assert b".symtab" not in archive.read(library), "the names of functions were not stripped"
+
+
+def test_a_recompressed_wheel_has_the_same_files(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "some.whl"
+    files = {"a/one.py": (root / "tests/smoke.py").read_bytes(), "a/empty.py": b"", "a/RECORD": bytes(range(256)) * 40}
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(ZipInfo(name, (2020, 1, 2, 3, 4, 6)), content, ZIP_DEFLATED)
+    before = path.stat().st_size
+    subprocess.run([sys.executable, root / "tools/recompress_wheel.py", path], check=True)
+    assert path.stat().st_size < before
+    with ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert {info.filename: archive.read(info) for info in archive.infolist()} == files
+        assert {info.date_time for info in archive.infolist()} == {(2020, 1, 2, 3, 4, 6)}

@@ -103,6 +103,19 @@ def test_what_is_kept_is_said_as_everywhere(tmp_path: Path) -> None:
         assert kept.trajectory_id.tolist() == expected
 
 
+def test_further_columns_are_stored_by_their_names(tmp_path: Path) -> None:
+    memory = replay.Memory(keep=("advantage", "reward"))
+    with Store.open(tmp_path / "run") as store:
+        closed = keep(store, grow(0, {"a": [0.0, 1.0], "b": [1.0]}), advantage=[-0.5, 0.5, 0.0])
+    kept = MemoryRows.from_state(memory.next(memory.initial_state(), closed), memory.keep)
+    assert {name: column.tolist() for name, column in kept.columns.items()} == {
+        "advantage": [-0.5, 0.5, 0.0],
+        "reward": [0.0, 1.0, 1.0],
+    }
+    # As earlier builds wrote it.
+    assert replay.Memory(keep="advantage, reward") == memory  # type: ignore[arg-type]
+
+
 def rows_of(scores: list[float]) -> MemoryRows:
     kept = MemoryRows.empty()
     count = len(scores)

@@ -36,6 +36,7 @@ class FailingWorld:
         runs: where episodes run.
         seconds: how long a step takes.
         hang: how long a step takes that hangs.
+        patience: how long a failing step is retried.
     """
 
     folder: str
@@ -44,6 +45,7 @@ class FailingWorld:
     seconds: float = 0.0
     hang: float = 60.0
     replayable: bool = True
+    patience: float = 0.0
     facts = {"turns": ExtraColumn("trajectory"), "turn": ExtraColumn("step")}  # noqa: RUF012 -- as an author would write it
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:

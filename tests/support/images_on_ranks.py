@@ -22,6 +22,7 @@ import agentrl_core as arl
 from agentrl_core import loss, recipes
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.images import tower_calls
+from agentrl_core.model.probe import Probe
 
 RECIPE = recipes.GRPO.replace(loss=loss.Policy(entropy=0.01))
 
@@ -37,6 +38,21 @@ def differentiate(model: Any, processor: Any, batch: arl.Batch) -> list[int]:
     return calls
 
 
+def annotated(batch: arl.Batch, model: Any, processor: Any) -> list[Tensor]:
+    """Columns of a model: of all tokens, under other prompts, and of a probe."""
+    most = max(len(row.tokens) for row in rows_of(batch)) + 4
+    contexts = batch.contexts()
+    begins = contexts.offsets[:-1]
+    ends = begins + contexts.begins[contexts.steps[:-1]]
+    hinted = [[9, *contexts.tokens[begin:end].tolist()] for begin, end in zip(begins, ends, strict=True)]
+    made = arl.annotate(batch, "reference_logprob", model, processor=processor)
+    made = arl.annotate(made, "teacher_logprob", model, prompts=hinted, max_tokens=most, processor=processor)
+    probe = Probe([[9, 8]] * batch.num_draws)
+    made = arl.annotate(made, "answer_logprob", model, probe=probe, max_tokens=most, processor=processor)
+    names = (("reference_logprob", "token"), ("teacher_logprob", "token"), ("answer_logprob", "step"))
+    return [torch.from_numpy(made.column(name, level).copy()) for name, level in names]  # type: ignore[arg-type]
+
+
 def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     """The largest differences; also whether packs show no image, and whether ranks need other calls of the tower."""
     family, wrapper = mode.split()
@@ -44,7 +60,7 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     batch = rollouts(processor)
     differentiate(alone, processor, batch)
     wanted = gradients(alone)
-    column = arl.annotate(batch, "reference_logprob", alone, processor=processor)
+    columns = annotated(batch, alone, processor)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     model: Any = build(family)[0]
     if wrapper == "ddp":
@@ -58,11 +74,10 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     dist.all_gather_object(every, calls)
     found, size = gradients(model), max(float(each.abs().max()) for each in wanted.values())
     assert found.keys() == wanted.keys()
-    other = arl.annotate(batch, "reference_logprob", model, processor=processor)
-    both = [torch.from_numpy(each.column("reference_logprob", "token").copy()) for each in (column, other)]
+    pairs = zip(columns, annotated(batch, model, processor), strict=True)
     return {
         "gradient": max(_distance(found[name], wanted[name]) for name in wanted) / size,
-        "column": _distance(*both),
+        "column": max(_distance(one, other) for one, other in pairs),
         "without images": float(0 in every[0] + every[1]),
         "other calls": float(any(0 < min(each) < max(each) for each in zip(*every, strict=True))),
     }

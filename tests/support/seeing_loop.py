@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from any_world import AnyEpisode, AnyGame, AnyWorld, Speaker
-from recipe_loop import TOKENS, Loop, names
+from recipe_loop import Loop, names
 from torch import nn
 from vision_models import build, screenshot
 
-import agentrl_core as arl
 from agentrl_core.env import StepResult, Task
 
 
@@ -92,14 +91,6 @@ class SeeingLoop(Loop):
         self.models = {name: copy.deepcopy(seeing_model(place)) for place, name in enumerate(names(self.recipe))}
         self.optimizers = {name: torch.optim.SGD(each.parameters(), lr=0.05) for name, each in self.models.items()}
         self.world = SeeingWorld(self.recipe)
-
-    def annotated(self, batch: arl.Batch) -> arl.Batch:
-        """The batch; values of steps are read at the tokens themselves, since probes show no images."""
-        for column in self.recipe.model_columns:
-            if column.level == "step" and not batch.has(column.name, "step"):
-                critic = self.models[str(column.model)]
-                batch = arl.annotate(batch, column.name, critic, level="step", max_tokens=TOKENS)
-        return super().annotated(batch)
 
     def speaker(self) -> Any:
         return Speaker(processor())

@@ -25,9 +25,7 @@ def rollouts(processor: Any, *, swapped: bool = False, store: Any = None) -> arl
     """Two groups: the first with images in prompts and tool results, forked; in the second a draw without images."""
     chat, forest = Chat(processor), arl.Forest()
     first, second, third = (SHOTS[each] for each in ((1, 0, 2) if swapped else (0, 1, 2)))
-
-    # This processor makes fewer tokens of an image beside another one in the same messages.
-    pair = [second] if type(processor).__name__ == "LlavaOnevisionProcessor" else [first, second]
+    pair = [first, second]
 
     def show(trajectory: int, kind: str, content: Any, images: list[Any]) -> None:
         tokens = chat.prompt(content) if kind == "prompt" else chat.observation(content)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -23,6 +24,7 @@ class StubVllm:
         sampled: version of each segment, without probes.
         loaded: folders that it got.
         failing: whether it answers 500 to requests for tokens.
+        experts: a function of all tokens of a segment: what is reported as their experts; None: nothing.
     """
 
     def __init__(self) -> None:
@@ -31,6 +33,7 @@ class StubVllm:
         self.sampled: list[str] = []
         self.loaded: list[str] = []
         self.failing = False
+        self.experts: Callable[[list[int]], str] | None = None
         self.start()
 
     def start(self) -> None:
@@ -72,12 +75,14 @@ class StubVllm:
             self.sampled.append(self.version)
             tokens = [(params["seed"] + place) % 7 + 1 for place in range(count)]
             content = [{"logprob": -0.5, "top_logprobs": [{"token_id": token, "logprob": -0.5}]} for token in tokens]
-        choice = {
+        choice: dict[str, Any] = {
             "finish_reason": "length",
             "token_ids": tokens,
             "logprobs": {"content": content},
             "weight_versions": [{"version": self.version}],
         }
+        if self.experts is not None:
+            choice["routed_experts"] = self.experts(body["token_ids"] + tokens)
         return {"choices": [choice], "usage": {"prompt_tokens_details": None}}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

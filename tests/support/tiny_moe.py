@@ -22,40 +22,59 @@ _SHAPE: dict[str, Any] = {
     "initializer_range": 0.1,
 }
 _CONFIGS: dict[str, Any] = {
-    "qwen3_moe": lambda: Qwen3MoeConfig(
-        **_SHAPE, head_dim=8, intermediate_size=32, moe_intermediate_size=16, num_experts=EXPERTS, norm_topk_prob=True
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        {
+            "head_dim": 8,
+            "intermediate_size": 32,
+            "moe_intermediate_size": 16,
+            "num_experts": EXPERTS,
+            "norm_topk_prob": True,
+        },
     ),
-    "olmoe": lambda: OlmoeConfig(**_SHAPE, intermediate_size=16, num_experts=EXPERTS, norm_topk_prob=False),
-    "mixtral": lambda: MixtralConfig(
-        **_SHAPE, head_dim=8, intermediate_size=16, num_local_experts=EXPERTS, sliding_window=None
+    "olmoe": (OlmoeConfig, {"intermediate_size": 16, "num_experts": EXPERTS, "norm_topk_prob": False}),
+    "mixtral": (
+        MixtralConfig,
+        {"head_dim": 8, "intermediate_size": 16, "num_local_experts": EXPERTS, "sliding_window": None},
     ),
-    "deepseek_v3": lambda: DeepseekV3Config(
-        **{**_SHAPE, "num_key_value_heads": 4},
-        intermediate_size=32,
-        moe_intermediate_size=16,
-        n_routed_experts=EXPERTS,
-        n_shared_experts=1,
-        n_group=2,
-        topk_group=1,
-        first_k_dense_replace=1,
-        q_lora_rank=16,
-        kv_lora_rank=16,
-        qk_nope_head_dim=8,
-        qk_rope_head_dim=8,
-        v_head_dim=8,
+    "deepseek_v3": (
+        DeepseekV3Config,
+        {
+            "num_key_value_heads": 4,
+            "intermediate_size": 32,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": EXPERTS,
+            "n_shared_experts": 1,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 8,
+        },
     ),
 }
 
 
 def tiny_moe(
-    family: str, dtype: torch.dtype = torch.float32, *, experts: int = EXPERTS, scale: float = 1.0, seed: int = 3
+    family: str,
+    dtype: torch.dtype = torch.float32,
+    *,
+    experts: int = EXPERTS,
+    scale: float = 1.0,
+    seed: int = 3,
+    **shape: Any,
 ) -> PreTrainedModel:
     """A random model of two layers, in evaluation mode, whose routers tell tokens apart.
 
-    With more experts their logits lie closer together; `scale` multiplies what experts write.
+    With more experts their logits lie closer together; `scale` multiplies what experts write; `shape` has other fields
+    of the config.
     """
     torch.manual_seed(seed)
-    config = _CONFIGS[family]()
+    kind, own = _CONFIGS[family]
+    config = kind(**{**_SHAPE, **own, **shape})
     if experts != EXPERTS:
         config.num_experts = experts
     model: Any = AutoModelForCausalLM.from_config(config)

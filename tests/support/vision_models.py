@@ -15,7 +15,7 @@ from templates import SEEING, bytes_tokenizer
 from agentrl_core.env import Image
 
 START, END = "<|im_start|>", "<|im_end|>"
-TEXT = {
+TEXT: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -28,6 +28,17 @@ TEXT = {
     "pad_token_id": 0,
 }
 SIGLIP = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+QWEN = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 4,
+    "patch_size": 14,
+    "window_size": 56,
+    "fullatt_block_indexes": [1],
+}
+"""The vision tower of Qwen2.5-VL."""
 
 
 def screenshot(seed: int, width: int = 56, height: int = 56) -> Image:
@@ -86,17 +97,9 @@ def _qwen(name: str, vision: dict[str, Any], text: dict[str, Any], patch: int) -
 
 
 def _qwen2_5_vl() -> tuple[Any, Any]:
-    vision = {
-        "depth": 2,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_heads": 4,
-        "patch_size": 14,
-        "out_hidden_size": 32,
-        "window_size": 56,
-        "fullatt_block_indexes": [1],
-    }
-    rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
+    part = TEXT["hidden_size"] // TEXT["num_attention_heads"] // 8
+    rope = {"rope_type": "default", "mrope_section": [part, part, 2 * part], "rope_theta": 1e4}
+    vision = {**QWEN, "out_hidden_size": TEXT["hidden_size"]}
     return _qwen("Qwen2_5_VL", vision, {"rope_parameters": rope}, 14)
 
 

@@ -62,7 +62,7 @@ impl Chats {
             let (prompts, outputs) = (column(&prompts), column(&outputs));
             let outputs = Rows::new(&trajectories, Ragged::new(&outputs.0, &outputs.1)?);
             let prompts = Ragged::new(&prompts.0, &prompts.1)?;
-            let turns = Turns { outputs, prompts, known: None, realign: 8, vocabulary: None };
+            let turns = Turns { outputs, prompts, known: None, images: None, realign: 8, vocabulary: None };
             forest.ingest(&turns, &mut || Ok(()))?;
         }
         Ok((forest, handles))

@@ -19,7 +19,7 @@ use arrow_ipc::{Block, MetadataVersion, root_as_footer};
 use arrow_schema::{DataType, Schema, SchemaRef};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Error, Result, arrow_bug};
+use crate::{Error, Result, arrow_bug, wide_lists};
 
 /// Columns begin at multiples of this, so that mapped ones are aligned for every reader.
 const ALIGNMENT: usize = 64;
@@ -37,6 +37,8 @@ const TRAILER: usize = 10;
 #[derive(Debug)]
 pub(crate) struct Footer {
     pub(crate) schema: SchemaRef,
+    /// What record batches are decoded under.
+    lenient: SchemaRef,
     /// Texts that the writer added.
     pub(crate) metadata: HashMap<String, String>,
     version: MetadataVersion,
@@ -61,7 +63,9 @@ impl Footer {
             let blocks = footer.recordBatches().map(|blocks| blocks.iter().copied().collect()).unwrap_or_default();
             let pairs = footer.custom_metadata().into_iter().flatten();
             let pairs = pairs.filter_map(|pair| Some((pair.key()?.to_owned(), pair.value()?.to_owned())));
-            Ok(Self { schema: Arc::new(schema), metadata: pairs.collect(), version: footer.version(), blocks })
+            let schema = Arc::new(schema);
+            let lenient = wide_lists::lenient(&schema);
+            Ok(Self { schema, lenient, metadata: pairs.collect(), version: footer.version(), blocks })
         })
     }
 
@@ -83,12 +87,18 @@ impl Footer {
             let block = self.blocks.get(index).ok_or("it has fewer record batches than rows need")?;
             let range = span(block, from, bytes.len()).ok_or("a record batch lies outside of the file")?;
             let message = bytes.slice_with_length(range.start, range.len());
-            let mut decoder = FileDecoder::new(self.schema.clone(), self.version);
+            let mut decoder = FileDecoder::new(self.lenient.clone(), self.version);
+            let mut schema = self.schema.clone();
             if let Some(columns) = columns {
                 decoder = decoder.with_projection(columns.to_vec());
+                schema = Arc::new(schema.project(columns).map_err(|error| error.to_string())?);
             }
             let rows = decoder.read_record_batch(block, &message).map_err(|error| error.to_string())?;
-            rows.ok_or_else(|| "a record batch is empty".to_owned())
+            let rows = rows.ok_or("a record batch is empty")?;
+            if Arc::ptr_eq(&self.lenient, &self.schema) {
+                return Ok(rows);
+            }
+            wide_lists::checked(&schema, &rows).map_err(|error| error.to_string())
         })
     }
 }
@@ -229,7 +239,7 @@ pub fn decode(name: &str, bytes: &Buffer) -> Result<RecordBatch> {
         (0..footer.blocks.len()).map(|index| footer.rows(name, index, bytes, 0, None)).collect::<Result<Vec<_>>>()?;
     match parts.len() {
         1 => Ok(parts.swap_remove(0)),
-        _ => arrow_select::concat::concat_batches(&footer.schema, &parts)
+        _ => wide_lists::concat_batches(&footer.schema, &parts)
             .map_err(|error| Error::corrupt(format!("{name} is too large for one table: {error}"))),
     }
 }

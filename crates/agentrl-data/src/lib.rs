@@ -29,6 +29,8 @@ pub mod schema;
 pub mod store;
 mod tasks;
 pub mod token_columns;
+pub mod vllm_response;
+mod wide_lists;
 
 pub use agentrl_compute::error::{Error, ErrorKind, Result};
 pub use tasks::advance_tasks;

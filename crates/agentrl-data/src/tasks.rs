@@ -1,29 +1,17 @@
 //! Task statistics over the whole run: one row per task, appended when it changes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use agentrl_compute::error::Result;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, Int64Type};
-use arrow_array::{Array, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::{Array, BooleanArray, RecordBatch};
 use arrow_select::concat::concat_batches;
 use arrow_select::filter::filter_record_batch;
 
 use crate::arrow_bug;
+use crate::batch::task_counts::{Earlier, Task, table};
 use crate::batch::{Batch, array, i64s, u8s};
 use crate::schema::{Origin, Role, Status, Table};
-
-#[derive(Clone, Debug, Default)]
-struct Task {
-    domain: Option<String>,
-    attempts: i64,
-    successes: i64,
-    alpha: f64,
-    beta: f64,
-    last_version: Option<i64>,
-    uses: i64,
-}
 
 /// Count a batch's trajectories into the task statistics `previous` (of which the latest row of a task counts): the rows that
 /// changed, and the whole table after the change, in which those are last and have no earlier rows.
@@ -97,63 +85,4 @@ fn attempts(batch: &Batch) -> Result<BTreeMap<String, Task>> {
         task.last_version = task.last_version.max((!versions.is_null(row)).then(|| versions.value(row)));
     }
     Ok(found)
-}
-
-fn table(tasks: &BTreeMap<String, Task>) -> Result<RecordBatch> {
-    let rows = || tasks.values();
-    let difficulty = rows().map(|task| (task.attempts > 0).then(|| 1.0 - task.successes as f64 / task.attempts as f64));
-    RecordBatch::try_new(
-        Table::Tasks.schema(),
-        vec![
-            Arc::new(tasks.keys().map(Some).collect::<StringArray>()),
-            Arc::new(rows().map(|task| task.domain.as_deref()).collect::<StringArray>()),
-            Arc::new(rows().map(|task| task.attempts).collect::<Int64Array>()),
-            Arc::new(rows().map(|task| task.successes).collect::<Int64Array>()),
-            Arc::new(rows().map(|task| task.alpha).collect::<Float64Array>()),
-            Arc::new(rows().map(|task| task.beta).collect::<Float64Array>()),
-            Arc::new(rows().map(|task| task.last_version).collect::<Int64Array>()),
-            Arc::new(difficulty.collect::<Float64Array>()),
-            Arc::new(rows().map(|task| task.uses).collect::<Int64Array>()),
-        ],
-    )
-    .map_err(arrow_bug)
-}
-
-/// Columns of the rows that there were.
-struct Earlier<'a> {
-    domains: &'a StringArray,
-    attempts: &'a Int64Array,
-    successes: &'a Int64Array,
-    alpha: &'a Float64Array,
-    beta: &'a Float64Array,
-    versions: &'a Int64Array,
-    uses: &'a Int64Array,
-}
-
-impl<'a> Earlier<'a> {
-    fn of(rows: &'a RecordBatch) -> Result<Self> {
-        let integers = |name| -> Result<&Int64Array> { Ok(array(rows, name)?.as_primitive::<Int64Type>()) };
-        let floats = |name| -> Result<&Float64Array> { Ok(array(rows, name)?.as_primitive::<Float64Type>()) };
-        Ok(Self {
-            domains: array(rows, "domain")?.as_string::<i32>(),
-            attempts: integers("attempts")?,
-            successes: integers("successes")?,
-            alpha: floats("alpha")?,
-            beta: floats("beta")?,
-            versions: integers("last_version")?,
-            uses: integers("uses")?,
-        })
-    }
-
-    fn task(&self, row: usize) -> Task {
-        Task {
-            domain: (!self.domains.is_null(row)).then(|| self.domains.value(row).to_owned()),
-            attempts: self.attempts.value(row),
-            successes: self.successes.value(row),
-            alpha: self.alpha.value(row),
-            beta: self.beta.value(row),
-            last_version: (!self.versions.is_null(row)).then(|| self.versions.value(row)),
-            uses: self.uses.value(row),
-        }
-    }
 }

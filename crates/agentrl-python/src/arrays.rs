@@ -80,20 +80,21 @@ pub(crate) fn tokens(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>>
 }
 
 /// Rows of a token column: an array `[tokens, width]`, or a pair of the position of the first token and such an array.
+/// `name` stands in messages, such as `columns["routes"]`.
 pub(crate) fn token_rows(name: &str, value: &Bound<'_, PyAny>) -> PyResult<TokenRows> {
     let pair: Option<(Whole<usize>, Bound<'_, PyAny>)> = value.extract().ok();
     let (begin, array) = match pair {
-        Some((begin, array)) => (Some(begin.named(&format!("the position of columns[{name:?}]"))?), array),
+        Some((begin, array)) => (Some(begin.named(&format!("the position of {name}"))?), array),
         None => (None, value.clone()),
     };
     let shape: Option<Vec<usize>> = array.getattr("shape").and_then(|shape| shape.extract()).ok();
     let Some(&[_, width]) = shape.as_deref() else {
         let wanted =
             "an array of shape [tokens, width], or a pair of the position of the first token and such an array";
-        return Err(unusable(&format!("columns[{name:?}]"), &array, wanted));
+        return Err(unusable(name, &array, wanted));
     };
     let flat = array.call_method1("reshape", ((-1,),))?;
-    Ok(TokenRows { begin, width, values: to_numbers(&format!("columns[{name:?}]"), &flat)? })
+    Ok(TokenRows { begin, width, values: to_numbers(name, &flat)? })
 }
 
 /// Floats for one node: a float32 or float64 array, or a list in which None is NaN.

@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::arrays::{Name, Text, Whole, blob_hash, slice, to_numbers, to_numpy};
 use crate::enter::{held, interruptible, released};
 use crate::error::{invalid, to_python};
-use crate::pack::Plan;
+use crate::pack::{ImageColumns, Plan, image_columns};
 use crate::table::Table;
 use crate::tree::Tree;
 
@@ -182,6 +182,11 @@ impl Batch {
         let found = released(py, || self.0.contexts())?;
         let columns = [found.offsets, found.draws, found.steps, found.begins];
         Ok((PyArray1::from_vec(py, found.tokens), columns.map(|column| PyArray1::from_vec(py, column))))
+    }
+
+    /// The images of all contexts: their hashes, and of each use the place in the contexts' tokens and the image.
+    fn images_of_contexts<'py>(&self, py: Python<'py>) -> PyResult<ImageColumns<'py>> {
+        Ok(image_columns(py, released(py, || self.0.images_of_contexts())?))
     }
 
     fn has(&self, name: Text, level: Name) -> PyResult<bool> {

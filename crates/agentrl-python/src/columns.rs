@@ -24,6 +24,8 @@ pub(crate) mod exports {
     use crate::lists::flat_lists;
     #[pymodule_export]
     use crate::plain::{is_finite, is_plain};
+    #[pymodule_export]
+    use crate::responses::vllm_candidates;
 }
 
 /// The parts of an Arrow array or stream; a table of one column is that column, and a dictionary its values.

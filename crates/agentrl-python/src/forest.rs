@@ -172,7 +172,7 @@ impl Forest {
         let trajectory = trajectory.named("trajectory")?;
         let rows = columns.into_iter().flatten().map(|(name, rows)| {
             let name = name.extract::<Text>()?.named("the name of a column")?;
-            let rows = token_rows(&name, &rows)?;
+            let rows = token_rows(&format!("columns[{name:?}]"), &rows)?;
             Ok((name, rows))
         });
         let rows = rows.collect::<PyResult<BTreeMap<_, _>>>()?;

@@ -1,15 +1,20 @@
 //! Columns of turns, chats and nodes into a `Forest`.
 
+use std::collections::BTreeMap;
+
+use agentrl_compute::ragged::Ragged;
 use agentrl_data::facts::FactColumns;
-use agentrl_data::forest::{Handle, Role, Rows, Sampling, Turns};
+use agentrl_data::forest::{BlobHash, Handle, Role, Rows, Sampling, Turns};
 use agentrl_data::schema::Kind;
+use agentrl_data::token_columns::TokenRows;
 use numpy::{Element, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyDict, PyList};
 
-use crate::arrays::{Number, Whole, slice};
+use crate::arrays::{Number, Text, Whole, blob_hash, slice, token_rows};
 use crate::enter::interruptible;
-use crate::error::invalid;
+use crate::error::{invalid, to_python};
 use crate::facts;
 use crate::forest::Forest;
 use crate::lists::{Item, Lists};
@@ -35,6 +40,7 @@ struct Columns<'py> {
     truncated: Scalars<'py, u8>,
     flags: Scalars<'py, u32>,
     facts: Option<FactColumns>,
+    wide: Option<Vec<BTreeMap<String, TokenRows>>>,
 }
 
 fn missing(name: &str) -> PyErr {
@@ -48,6 +54,22 @@ fn lists<'py, T: Item>(columns: &Bound<'py, PyDict>, name: &str) -> PyResult<Opt
 fn scalars<'py, T: Element>(columns: &Bound<'py, PyDict>, name: &str) -> PyResult<Scalars<'py, T>> {
     let wrong = |value: Bound<'py, PyAny>| value.extract().map_err(|_| invalid(format!("{name} has another dtype")));
     columns.get_item(name)?.map(wrong).transpose()
+}
+
+/// Rows of token columns by row of the call: of each name a list with what `Forest.append` takes, or None.
+fn token_columns(value: &Bound<'_, PyAny>) -> PyResult<Vec<BTreeMap<String, TokenRows>>> {
+    let mut found = Vec::new();
+    for (name, rows) in value.cast::<PyDict>()? {
+        let name = name.extract::<Text>()?.named("the name of a column")?;
+        let rows = rows.cast_into::<PyList>()?;
+        found.resize_with(rows.len(), BTreeMap::new);
+        for (row, (given, of_row)) in rows.iter().zip(&mut found).enumerate() {
+            if !given.is_none() {
+                of_row.insert(name.clone(), token_rows(&format!("columns[{name:?}][{row}]"), &given)?);
+            }
+        }
+    }
+    Ok(found)
 }
 
 impl<'py> Columns<'py> {
@@ -80,6 +102,7 @@ impl<'py> Columns<'py> {
             truncated: scalars(columns, "truncated")?,
             flags: scalars(columns, "flags")?,
             facts: columns.get_item("facts")?.map(|value| facts::columns(&value)).transpose()?,
+            wide: columns.get_item("columns")?.map(|value| token_columns(&value)).transpose()?,
         })
     }
 
@@ -113,12 +136,27 @@ impl<'py> Columns<'py> {
             truncated: flat!(truncated),
             flags: flat!(flags),
             facts: self.facts.as_ref(),
+            columns: self.wide.as_deref(),
             ..Rows::new(slice("trajectories", &self.trajectories)?, self.tokens.rows(tokens)?)
         })
     }
 }
 
 type Ints<'py, T> = Bound<'py, PyArray1<T>>;
+
+/// Rows of hashes of images: these, and where each row begins.
+fn images(columns: &Bound<'_, PyDict>) -> PyResult<Option<(Vec<BlobHash>, Vec<i64>)>> {
+    let Some(given) = columns.get_item("images")? else { return Ok(None) };
+    let rows: Vec<Vec<PyBackedBytes>> = given.extract().map_err(|_| {
+        invalid("images is no list of lists of bytes; give the SHA-256 of each image, a row for each turn".to_owned())
+    })?;
+    let hashes = rows.iter().flatten().map(|hash| blob_hash(hash)).collect::<Result<_, _>>().map_err(to_python)?;
+    let ends = rows.iter().scan(0, |end, row| {
+        *end += row.len() as i64;
+        Some(*end)
+    });
+    Ok(Some((hashes, std::iter::once(0).chain(ends).collect())))
+}
 
 /// Turns as an engine saw them: returns the action's node, the drift and the first token that differs, a row a turn.
 #[pyfunction]
@@ -136,7 +174,12 @@ pub(crate) fn ingest<'py>(
     let known: Scalars<'py, i64> = scalars(columns, "known")?;
     let known = known.as_ref().map(|values| slice("known", values)).transpose()?;
     let (outputs, prompts) = (held.rows("outputs")?, prompts.rows("prompts")?);
-    let turns = Turns { outputs, prompts, known, realign, vocabulary };
+    let images = images(columns)?;
+    let images = match &images {
+        Some((hashes, offsets)) => Some(Ragged::new(hashes, offsets).map_err(to_python)?),
+        None => None,
+    };
+    let turns = Turns { outputs, prompts, known, images, realign, vocabulary };
     let forest = forest.get();
     let made = interruptible(py, |check| forest.0.detached()?.ingest(&turns, check))?;
     Ok((PyArray1::from_vec(py, made.nodes), PyArray1::from_vec(py, made.drift), PyArray1::from_vec(py, made.drift_at)))

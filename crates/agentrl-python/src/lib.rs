@@ -16,6 +16,7 @@ mod ingest;
 mod lists;
 mod pack;
 mod plain;
+mod responses;
 mod search;
 mod shared;
 mod store;

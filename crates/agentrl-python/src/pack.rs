@@ -3,7 +3,7 @@
 use agentrl_compute::pack::{self, Continuations, RowArrays, RowTree, Stream, room_for_bins, streams};
 use agentrl_compute::ragged::Ragged;
 use agentrl_data::Error;
-use agentrl_data::batch::{self, PackArrays, TokenCredit};
+use agentrl_data::batch::{self, ImageUses, PackArrays, TokenCredit};
 use numpy::{Element, PyArray1, PyArrayMethods as _, PyReadonlyArray1, PyReadwriteArray1, PyUntypedArrayMethods as _};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -20,6 +20,15 @@ use crate::error::invalid;
 pub(crate) mod exports {
     #[pymodule_export]
     use super::{balanced, continuations, pair_streams, tree_layout};
+}
+
+/// SHA-256 of each image, the place of each use of one, and the index of its image.
+pub(crate) type ImageColumns<'py> = (Vec<Bound<'py, PyBytes>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>);
+
+/// Uses of images for Python.
+pub(crate) fn image_columns(py: Python<'_>, uses: ImageUses) -> ImageColumns<'_> {
+    let hashes = uses.hashes.iter().map(|hash| PyBytes::new(py, hash)).collect();
+    (hashes, PyArray1::from_vec(py, uses.places), PyArray1::from_vec(py, uses.images))
 }
 
 /// The packs of some draws, whose arrays are made one by one.
@@ -43,15 +52,8 @@ impl Plan {
     }
 
     /// The images that the sequences of one pack show: their hashes, and sequence and image of each use, in order.
-    #[expect(clippy::type_complexity, reason = "three arrays")]
-    fn images<'py>(
-        &self,
-        py: Python<'py>,
-        index: usize,
-    ) -> PyResult<(Vec<Bound<'py, PyBytes>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>)> {
-        let found = released(py, || self.0.images(index))?;
-        let hashes = found.hashes.iter().map(|hash| PyBytes::new(py, hash)).collect();
-        Ok((hashes, PyArray1::from_vec(py, found.sequence), PyArray1::from_vec(py, found.image)))
+    fn images<'py>(&self, py: Python<'py>, index: usize) -> PyResult<ImageColumns<'py>> {
+        Ok(image_columns(py, released(py, || self.0.images(index))?))
     }
 
     /// The index at level `node_token` of each token that a pack reads.

@@ -29,7 +29,6 @@ from agentrl_core.agents.records import (
 from agentrl_core.agents.upstream import ChatResponse
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
-from agentrl_core.data.image_turns import ImageTurns
 from agentrl_core.data.store import RolloutLog, Store
 from agentrl_core.env.image import Image
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
@@ -418,34 +417,14 @@ def _ingested(forest: Forest, group: int, member: int, recorded: SessionRecord) 
     outcome = None if is_paid or recorded.closed is None else recorded.closed.get("reward")
     if not recorded.turns:
         lanes[0] = forest.start(group, member)
-    images: ImageTurns | None = None
-    if recorded.pictures:
-        images = ImageTurns(forest)
-        for content in recorded.pictures.values():
-            forest.add_blob(content)
+    for content in recorded.pictures.values():
+        forest.add_blob(content)
     for turn in recorded.turns:
         if turn.lane not in lanes:
             first = next(iter(lanes.values()), None)
-            lanes[turn.lane] = _begun(forest, recorded, turn, lanes, nodes, (group, member + len(lanes), first), images)
+            lanes[turn.lane] = _begun(forest, recorded, turn, lanes, nodes, (group, member + len(lanes), first))
         reward = outcome if outcome is not None and turn.number == last[turn.lane] else turn.reward
         mask = np.isfinite(turn.logprobs)
-        if images is not None:
-            node = images.ingest(
-                lanes[turn.lane],
-                recorded.context(turn.number),
-                [bytes.fromhex(image) for image in recorded.images(turn.number)],
-                turn.output,
-                logprobs=np.where(mask, turn.logprobs, 0.0).astype(np.float32),
-                trainable=mask.astype(np.uint8),
-                policy_version=turn.version,
-                seed=turn.number,
-                temperature=turn.temperature,
-                top_p=turn.top_p,
-                finish_reason="length" if turn.finish_reason == "length" else "stop",
-                reward=math.nan if reward is None else reward,
-            )
-            nodes.append(node)
-            continue
         stored = forest.ingest(
             [lanes[turn.lane]],
             prompts=[recorded.context(turn.number)],
@@ -458,6 +437,7 @@ def _ingested(forest: Forest, group: int, member: int, recorded: SessionRecord) 
             top_p=turn.top_p,
             finish_reason="length" if turn.finish_reason == "length" else "stop",
             reward=[math.nan if reward is None else reward],
+            images=[list(map(bytes.fromhex, recorded.images(turn.number)))] if recorded.pictures else None,
         )
         nodes.append(int(stored.nodes[0]))
     return list(lanes.values())
@@ -470,7 +450,6 @@ def _begun(
     lanes: dict[int, int],
     nodes: list[int],
     start: tuple[int, int, int | None],
-    images: ImageTurns | None,
 ) -> int:
     """The trajectory of a lane that begins with a turn. One that continues from an answer is a fork after it.
 
@@ -480,16 +459,10 @@ def _begun(
     before = recorded.turns[turn.number - 1] if turn.number else None
     if before is not None and before.asked == turn.asked and before.origin == turn.origin:
         # Another answer to the same request.
-        fork = forest.fork(lanes[before.lane], node=nodes[before.number], end=0, train_prefix=False, episode=first)
-        if images is not None:
-            images.fork(fork, nodes[before.number])
-        return fork
+        return forest.fork(lanes[before.lane], node=nodes[before.number], end=0, train_prefix=False, episode=first)
     if turn.origin >= 0 and turn.shared == len(recorded.path(turn.origin)):
         origin = recorded.turns[turn.origin]
-        if images is not None and recorded.images(origin.number) != recorded.images(turn.number)[: turn.shared_images]:
+        if recorded.pictures and recorded.images(origin.number) != recorded.images(turn.number)[: turn.shared_images]:
             return forest.start(group, member, episode=first)
-        fork = forest.fork(lanes[origin.lane], node=nodes[origin.number], train_prefix=False, episode=first)
-        if images is not None:
-            images.fork(fork, nodes[origin.number])
-        return fork
+        return forest.fork(lanes[origin.lane], node=nodes[origin.number], train_prefix=False, episode=first)
     return forest.start(group, member, episode=first)

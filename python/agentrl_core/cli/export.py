@@ -108,7 +108,8 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
                     cs.by_dtype(pl.Binary).bin.encode("hex"),
                     cs.by_dtype(pl.List(pl.Binary)).list.eval(blobs),
                 )
-                frame.with_columns(*hexadecimal).sink_ndjson(half, check_extension=False)
+                with half.open("wb") as file:  # Polars checks the ending of a path
+                    frame.with_columns(*hexadecimal).sink_ndjson(file)
     print(f"{in_a_line(to)}: {target.stat().st_size:,} bytes", file=sys.stderr)
     return 0
 

@@ -205,6 +205,7 @@ class Collector:
         self._notices = WarnOnce()
         check_cut(batch_policy, recipe, self.worlds, staleness, context_tokens=context_tokens, turn_limit=turn_limit)
         self.batch_policy = batch_policy
+        self._is_partial = not batch_policy.is_synchronous
         self._models = dict(models or {})
         self._workers = None
         if rollout_workers is not None:
@@ -575,7 +576,7 @@ class Collector:
     ) -> BuiltBatch:
         """Select, roll out and admit for an iteration, by its inputs."""
         inputs = IterationInputs(iteration, self.recipe, head, self._known_pool(head.tasks), self.seed, self.store)
-        if not self.batch_policy.is_synchronous:
+        if self._is_partial:
             later = partial(self._journals.of, iteration + 1)
             return make_partial_batch(inputs, settings, self.batch_policy, journal, later, tasks, group_size)
         driver: RolloutDriver | WorkerDriver
@@ -596,7 +597,7 @@ class Collector:
     ) -> BuiltBatch:
         """Do the same concurrently with other iterations, in a separate thread."""
         settings = replace(self._settings(), progress=task.check_stopped, limiters=self._limiters, turn=task)
-        if not self.batch_policy.is_synchronous:
+        if self._is_partial:
             # Groups in flight come from the iteration before.
             task.wait_for_previous_batch()
             settings = replace(settings, turn=None)

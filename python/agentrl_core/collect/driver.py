@@ -338,10 +338,6 @@ class RolloutDriver:
                 "collect.failed",
             )
 
-    def will_answer(self, name: str) -> bool:
-        """Return whether the journal has the answer of that name."""
-        return name in self._journal
-
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
         """Return an agent's response to a request, from the journal or from its engine."""
         engine = self._engine(agent)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +27,8 @@ from agentrl_core.exceptions import InternalError, InvalidInputError
 
 _REPAIRS = 2
 """Number of rebuilds of a failed episode before its branch fails."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+"""Seconds before a rebuild within an environment's `patience`, and the most to which they double."""
 
 
 class EnvironmentHandle:
@@ -47,6 +51,12 @@ class EnvironmentHandle:
         self.replayable = bool(getattr(environment, "replayable", True))
         self.is_world_model = bool(getattr(environment, "imagined", False))
         self.restores = hasattr(environment, "restore")
+        self.patience = getattr(environment, "patience", 0.0)
+        if not (isinstance(self.patience, (int, float)) and 0 <= self.patience < float("inf")):
+            raise InvalidInputError(
+                f"environment {self.title}: patience={self.patience!r}; give the seconds for which a failing step is "
+                "retried, at least 0"
+            )
         self.facts: Mapping[str, ExtraColumn] = getattr(environment, "facts", None) or {}
         for fact, declared in self.facts.items():
             if not isinstance(declared, ExtraColumn):
@@ -157,9 +167,9 @@ class RecordedEpisode:
             await self._whole(self._build)
             self._journal.keep(name, key, self._known, write_begin)
 
-    async def ready(self) -> None:
+    async def ready(self, name: str) -> None:
         """Replay its actions if needed; see `RunningEpisode`."""
-        if self._handle is None:
+        if self._handle is None and name not in self._journal:
             await self._whole(self._build)
 
     async def step(self, name: str, action: Any) -> Any:
@@ -232,7 +242,8 @@ class RecordedEpisode:
 
     async def _whole(self, work: Callable[[], Any]) -> Any:
         """Call the running episode, and rebuild it after a failure."""
-        repairs = 0
+        repairs, pause = 0, _FIRST_PAUSE
+        until: float | None = None
         self._progress.at_environment += 1
         try:
             while True:
@@ -251,12 +262,22 @@ class RecordedEpisode:
                 except Exception as error:  # noqa: BLE001 -- whatever somebody's environment raises
                     self._drop()
                     repairs, reason = repairs + 1, f"{type(error).__name__}: {error}"
-                if repairs > _REPAIRS or not self._world.replayable:
+                until = until or time.monotonic() + self._world.patience
+                left = until - time.monotonic()
+                if (repairs > _REPAIRS and left <= 0) or not self._world.replayable:
                     raise EpisodeError(
                         f"environment {self._world.title}, step {len(self.moves) + 1} of task {self._task.task_id!r} "
                         f"failed {repairs} times; last error: {reason}"
                     )
                 self._progress.repairs += 1
+                if repairs and self._world.patience:
+                    self._notices.once(
+                        "patience",
+                        f"environment {self._world.title} fails ({reason}); its episodes are retried for "
+                        f"{self._world.patience:g} s",
+                    )
+                    await asyncio.sleep(min(pause, max(left, 0.0)))
+                    pause = min(2 * pause, _LONGEST_PAUSE)
         finally:
             self._progress.at_environment -= 1
 

@@ -56,12 +56,12 @@ def _check_column(
     batch: Batch | None,
     facts: Declared | None,
 ) -> None:
-    level, name = column
-    reach = LEVELS[: LEVELS.index(column.level) + 1]
-    if column.is_fact or is_declared(column, facts) or any(Column(coarser, name) in made for coarser in reach):
+    level, name = column.level, column.name
+    reach = LEVELS[: LEVELS.index(level) + 1]
+    if any(Column(coarser, name) in made for coarser in reach) or column.is_fact or is_declared(column, facts):
         return
     if batch is not None:
-        if batch.has(name, column.level) or is_declared(column, batch.facts):
+        if batch.has(name, level) or is_declared(column, batch.facts):
             return
     elif column.model or (facts is None and name.startswith("reward.")):
         return  # to be annotated, or a reward component that the environment declares

@@ -433,7 +433,12 @@ class Batch:
     def concat(parts: Iterable[Batch]) -> Batch:
         """Concatenate the rows of several batches; ids of each part's new rows follow those of earlier parts.
 
-        Rows of a store keep their ids and occur once, even if several parts contain them.
+        Rows of a store keep their ids and occur once, even if several parts contain them. Task statistics of
+        independent collectors are added up in iteration 0.
+
+        Raises:
+            InvalidInputError: two parts have task statistics of one later iteration, each the totals of its own run,
+                which do not add up; or the columns of the parts do not fit together.
         """
         return Batch(_core.Batch.concat([part._core for part in parts]))
 

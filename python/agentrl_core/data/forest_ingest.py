@@ -14,11 +14,14 @@ from agentrl_core import _core
 from agentrl_core.data.facts import fact_column
 from agentrl_core.data.forest_edits import ForestCore
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators import columns
+from agentrl_core.operators import columns as arrays
 
 Lists: TypeAlias = Any
 """A column of lists: an Arrow array of lists of any library and a Polars Series of lists (read in place), a tuple
 `(values, offsets)` of NumPy arrays, a two-dimensional array, or a sequence of lists or arrays (None: an empty row)."""
+
+TokenColumn: TypeAlias = Sequence[NDArray[Any] | tuple[int, NDArray[Any]] | None]
+"""For each row of a call the rows of a token column, as `Forest.append` takes them; None: it has none."""
 
 Reason: TypeAlias = Literal["stop", "length", "abort"] | None
 Role: TypeAlias = Literal["prompt", "action", "observation", "injected", "system", "user", "tool", "assistant"]
@@ -91,7 +94,9 @@ def ingest(
     truncated: object = None,
     flags: object = None,
     facts: Mapping[str, object] | None = None,
+    columns: Mapping[str, TokenColumn] | None = None,
     vocabulary: Lists | None = None,
+    images: Sequence[Sequence[bytes]] | None = None,
     realign: int = 8,
 ) -> Ingested:
     """Store turns as recorded by an engine: the whole context of each, and its sampled tokens.
@@ -117,6 +122,11 @@ def ingest(
     A turn that the trajectory already has is refused: the same context and action, with log-probs, seed and all other
     sampling fields. A repeated message looks like equal tokens sampled twice; in the second case, give each turn a
     different `seed`, and both are stored and trained.
+
+    With `images`, contexts with equal tokens are equal only if they show the same images. A node with images is shared
+    whole, with the same images, or not at all, since it is not known which of its tokens stand for them. A context that
+    repeats earlier tokens with another image, an image that moved, or without one is `rewritten`, and `drift_at` is
+    then the start of that node. New images of a context that is not clean are in one `injected` node.
 
     The rules deliberately differ from other systems. slime replaces a drifted output by untrained context (its REALIGN)
     unless it is long; SkyRL starts another row if a prompt is not an exact extension. Here a drifted context is also
@@ -146,7 +156,12 @@ def ingest(
         flags: bits for facts of the turn.
         facts: other facts, by the names that the forest declares for steps: one column each, of numbers (NaN: missing)
             or of texts or bytes (None: missing).
+        columns: rows of several values for each token, by the names of their columns: for each turn the rows of its
+            output, an array `[tokens, width]`; or a pair `(position, rows)` that begins at another token of context
+            and output, such as `(0, routed_experts)`; or None. See `Forest.append`.
         vocabulary: bytes of each token id, by row: an Arrow array of binary, or a list of bytes.
+        images: SHA-256 of the images that each turn's context shows, in the order of their tokens, a row for each turn;
+            the forest has their blobs (`add_blob`). None: images are not compared.
         realign: see above; with 0 every change of an output is a rewrite.
 
     Returns:
@@ -154,9 +169,9 @@ def ingest(
 
     Raises:
         InvalidInputError: a turn has no context or output or is already stored, lengths differ, the log-prob of a
-            trained token is NaN or positive, or a trajectory has ended. The message names turn, trajectory, argument
-            and value, and nothing of the call is stored.
-        NotFoundError: a trajectory does not exist.
+            trained token is NaN or positive, images have no tokens, or a trajectory has ended. The message names turn,
+            trajectory, argument and value, and nothing of the call is stored.
+        NotFoundError: a trajectory or a blob does not exist.
 
     Example:
         >>> import agentrl_core as arl
@@ -175,9 +190,9 @@ def ingest(
         >>> forest.freeze()
         Batch(1 draws in 1 groups, 1 trajectories, 4 nodes)
     """
-    handles = columns.integers(trajectories, "trajectories")
+    handles = arrays.integers(trajectories, "trajectories")
     known = None
-    if isinstance(prompts, list):
+    if isinstance(prompts, list) and images is None:
         prompts, known = _without_known(handles, prompts)
     turns = _columns_of(
         handles,
@@ -198,10 +213,13 @@ def ingest(
             "truncated": truncated,
             "flags": flags,
             "facts": facts,
+            "columns": columns,
         },
     )
     if known is not None:
         turns["known"] = known
+    if images is not None:
+        turns["images"] = images
     if vocabulary is not None:
         turns["vocabulary"] = _texts(vocabulary, "vocabulary")
     return Ingested(*_core.ingest(forest._core, turns, realign))
@@ -230,6 +248,7 @@ def append_many(
     truncated: object = None,
     flags: object = None,
     facts: Mapping[str, object] | None = None,
+    columns: Mapping[str, TokenColumn] | None = None,
 ) -> NDArray[np.int64]:
     """Append many nodes in one call, in order and atomically, without holding the interpreter's lock.
 
@@ -256,6 +275,8 @@ def append_many(
         truncated: whether a limit ended it.
         flags: bits for facts of the turn.
         facts: other facts, one column for each declared name.
+        columns: rows of several values for each token, by the names of their columns: for each row of the call what
+            `Forest.append` takes, or None.
 
     Returns:
         The nodes, `int64[rows]`.
@@ -291,6 +312,7 @@ def append_many(
         "truncated": truncated,
         "flags": flags,
         "facts": facts,
+        "columns": columns,
     }
     turns = _columns_of(trajectories, {"tokens": tokens}, given)
     kinds = _codes(kind, "kind", _KINDS, len(turns["trajectories"]))
@@ -356,7 +378,7 @@ def append_chats(
 
 def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all given columns as flat memory for the core."""
-    handles = columns.integers(trajectories, "trajectories")
+    handles = arrays.integers(trajectories, "trajectories")
     turns: dict[str, Any] = {"trajectories": handles}
     for name, values in tokens.items():
         turns[name] = _lists(values, name, "i")
@@ -371,6 +393,8 @@ def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mappin
             turns[name] = _texts(values, name)
         elif name == "facts":
             turns[name] = {fact: fact_column(column, f"facts[{fact!r}]") for fact, column in values.items()}
+        elif name == "columns":
+            turns[name] = {column: _given(rows, column, len(handles)) for column, rows in values.items()}
         elif name == "finish_reason":
             turns[name] = _codes(values, name, _REASONS, len(handles))
         else:
@@ -403,9 +427,9 @@ def _without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list
 
 def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
     """Return one value for every row, or a column of them."""
-    wide = columns.numbers if dtype is np.float32 else columns.integers
+    wide = arrays.numbers if dtype is np.float32 else arrays.integers
     if dtype is np.uint8 and not np.isscalar(values):
-        values = columns.column(values, name)
+        values = arrays.column(values, name)
         values = values.astype(np.int64) if values.dtype.kind in "fiub" else values
     found = wide([values] if np.isscalar(values) else values, name, length=None if np.isscalar(values) else count)
     with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
@@ -437,10 +461,10 @@ def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
 
 def _texts(values: Any, name: str) -> Any:
     """Return a column of bytes."""
-    if columns.is_arrow(values) or isinstance(values, tuple):
+    if arrays.is_arrow(values) or isinstance(values, tuple):
         return values
     texts = [
-        b"" if row is None else columns.as_bytes(row, f"{name}[{index}]")
+        b"" if row is None else arrays.as_bytes(row, f"{name}[{index}]")
         for index, row in enumerate(_rows(values, name))
     ]
     return np.frombuffer(b"".join(texts), np.uint8), _offsets(texts, name)
@@ -455,6 +479,16 @@ def _rows(values: Any, name: str) -> list[Any]:
         ) from None
 
 
+def _given(values: Any, name: str, count: int) -> list[Any]:
+    """Return what each row of the call gives of a token column."""
+    rows = _rows(values, f"columns[{name!r}]")
+    if len(rows) != count:
+        raise InvalidInputError(
+            f"columns[{name!r}] has {len(rows)} rows, but trajectories has {count}; give one for each (None: no rows)"
+        )
+    return rows
+
+
 def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
     try:
         return np.fromiter(accumulate(map(len, rows), initial=0), np.int64, len(rows) + 1)
@@ -465,10 +499,10 @@ def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
 def _lists(values: Any, name: str, code: str) -> Any:
     """Return a column of lists for the core: an Arrow array unchanged, or flat values and offsets."""
     dtype = _TYPES[code]
-    if columns.is_arrow(values):
+    if arrays.is_arrow(values):
         return values
     if isinstance(values, tuple) and len(values) == 2 and all(isinstance(part, np.ndarray) for part in values):
-        return _narrow(values[0], name, dtype), columns.integers(values[1], f"offsets of {name}")
+        return _narrow(values[0], name, dtype), arrays.integers(values[1], f"offsets of {name}")
     if isinstance(values, np.ndarray) and values.ndim == 2:
         rows, width = values.shape
         return _narrow(values.reshape(-1), name, dtype), np.arange(rows + 1, dtype=np.int64) * width
@@ -488,13 +522,13 @@ def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
     if dtype is np.float32:
         values = values.astype(np.float64) if values.dtype == np.object_ else values  # None is NaN, as in lists
         with np.errstate(over="ignore"):
-            found = columns.numbers(values, name).astype(np.float32, copy=False)
+            found = arrays.numbers(values, name).astype(np.float32, copy=False)
     elif values.dtype == np.bool_:
         found = values.astype(dtype)
     elif values.dtype == dtype and values.ndim == 1:
         found = values
     else:
-        wide = columns.integers(values, name)
+        wide = arrays.integers(values, name)
         found = wide.astype(dtype)
         if not np.array_equal(found, wide):
             at = int(np.flatnonzero(found != wide)[0])

@@ -1,4 +1,4 @@
-"""Read the recorded sampling parameters of a batch's tokens."""
+"""Read how the tokens of a batch were sampled, and which images their contexts show."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ def tokens_with_images(batch: Batch) -> NDArray[np.bool_] | None:
         return None
     found: NDArray[np.bool_] = shows[_nodes(sampled["offsets"], batch)]
     return found
+
+
+def images_of_contexts(batch: Batch) -> tuple[list[bytes], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the images of `Batch.contexts`, in the order in which a model reads them.
+
+    Returns:
+        SHA-256 of each image, once; of each use the first token of its node, an index in `Contexts.tokens`, and the
+        index of its image, `int64[uses]` each.
+    """
+    return batch._core.images_of_contexts()
 
 
 def sampling_of(batch: Batch, tokens: NDArray[np.bool_]) -> dict[str, NDArray[np.float32]]:

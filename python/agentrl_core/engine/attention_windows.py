@@ -1,11 +1,9 @@
-"""The windows through which the layers of a model attend, and the masks that they need."""
+"""The windows through which the layers of a model attend."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from agentrl_core.exceptions import UnsupportedError
 
@@ -52,28 +50,3 @@ def windows_of(model: Any) -> Windows:
     if "sliding_attention" not in types:
         return {ALL_LAYERS: None if types else window}
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(types)}
-
-
-def masks_of(
-    windows: Windows, positions: torch.Tensor, count: int, dtype: torch.dtype, blocks: torch.Tensor | None = None
-) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Return the additive mask of new tokens over `count` slots, [B, 1, new tokens, count]; by type if there are types.
-
-    Args:
-        windows: of the model.
-        positions: slots of the new tokens, [B, new tokens].
-        count: of slots.
-        dtype: of the mask.
-        blocks: int64 [B, new tokens]: tokens of a block see each other inside their window; 0: in none.
-    """
-    slots = torch.arange(count, device=positions.device)
-    later = slots > positions[:, :, None]
-    if blocks is not None:
-        of_slot = blocks.new_zeros(len(blocks), count).scatter(1, positions, blocks)
-        later &= (blocks[:, :, None] != of_slot[:, None]) | (blocks == 0)[:, :, None]
-    masks: dict[str, torch.Tensor] = {}
-    for kind, window in windows.items():
-        unseen = later if window is None else later | (slots <= positions[:, :, None] - window)
-        mask = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
-        masks[kind] = mask.masked_fill_(unseen, torch.finfo(dtype).min)[:, None]
-    return masks.get(ALL_LAYERS, masks)

@@ -251,7 +251,10 @@ class Chat:
         except ImportError as error:
             raise MissingDependencyError("images for a processor need Pillow: pip install pillow") from error
         try:
-            pictures = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in images]
+            pictures: list[Any] = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in images]
+            if "batch_num_images" in getattr(self._processor.image_processor, "model_input_names", ()):
+                # Its tokens would depend on how many images the messages show. Alone, an image is the same in any turn.
+                pictures = [[picture] for picture in pictures]
             made = self._processor(text=[rendered], images=pictures, add_special_tokens=False)
         except Exception as error:  # Pillow and processors raise many types
             raise UnsupportedError(f"Chat: the processor refuses the images ({error}); give others") from error

@@ -66,7 +66,7 @@ class ContinuousBatching(ABC):
 
     - `_begin(newcomers)`: adds requests, by number, and returns the errors of those that it refuses; an error that it
       raises does not affect running ones;
-    - `_step()`: samples one token for every running request;
+    - `_step()`: samples one token for every running request, or more until a request ends or `_mail` has a message;
     - `_end(numbers)`: returns the segments of stopped requests, as aborted ones;
     - `_forget()`: drops all requests, after a step that failed;
     - `_check_weights(weights)`: refuses weights that do not match, before any request ends, in the caller's thread;

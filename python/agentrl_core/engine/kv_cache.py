@@ -1,16 +1,23 @@
-"""The keys and values of rows that generate together, of different lengths, and that come and go."""
+"""Forward passes with cached keys and values, of rows of different lengths that come and go."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import Cache
+from torch import nn
+from transformers import AttentionInterface, Cache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agentrl_core.engine.attention_windows import Windows, masks_of
+from agentrl_core.engine.attention_windows import ALL_LAYERS, Windows
+from agentrl_core.model.routers import RouteTrace
 
+# The attention of `_grouped_attention`, in the registry of transformers.
+_GROUPED = "agentrl_grouped"
 # The cache grows by this many positions at a time.
 _GROWTH = 32
 # And by this share of its rows, so that rows that come one by one do not copy it each time.
@@ -25,17 +32,20 @@ class KVCache(Cache):
 
     Args:
         lengths: tokens of each row, int64 [B].
-        device: device of keys and values.
-        dtype: dtype of the mask.
-        windows: of the model's layers.
+        model: a causal model of Hugging Face.
+        windows: of its layers.
+        routes: traces the experts of each token, which are one more layer of the cache; None: they are not kept.
     """
 
-    def __init__(self, lengths: NDArray[np.int64], device: torch.device, dtype: torch.dtype, windows: Windows) -> None:
+    def __init__(
+        self, lengths: NDArray[np.int64], model: Any, windows: Windows, routes: RouteTrace | None = None
+    ) -> None:
         super().__init__(layers=[])
+        self._model = model
         self._windows = windows
+        self._routes = routes
         self.lengths = lengths
-        self._device = device
-        self._dtype = dtype
+        self._device = model.device
         self._keys: list[torch.Tensor] = []
         self._values: list[torch.Tensor] = []
         self._position = self._positions = self._row = torch.empty(0)
@@ -73,11 +83,11 @@ class KVCache(Cache):
         lengths = np.concatenate([self.lengths, other.lengths[rows]])
         longest = int(lengths.max())
         place = torch.from_numpy(rows).to(self._device)
+        self._grow(before, count, longest)
         for mine, theirs in ((self._keys, other._keys), (self._values, other._values)):
             for layer, source in enumerate(theirs):
                 if layer == len(mine):
                     mine.append(_room(source, count, longest + _GROWTH))
-                mine[layer] = _grown(mine[layer], before, count, longest)
                 mine[layer][before:count, :, : other._longest] = source[:, :, : other._longest].index_select(0, place)
         self.lengths = lengths
         self._set_rows()
@@ -100,30 +110,49 @@ class KVCache(Cache):
         self._set_rows()
         return order
 
-    def begin_step(
-        self, count: int = 1, blocks: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | dict[str, torch.Tensor]]:
-        """Make room for `count` more tokens in each row, some of which may be blocks of `masks_of`.
+    def forward(
+        self,
+        run: Any,
+        ids: torch.Tensor,
+        *,
+        counts: NDArray[np.int64] | None = None,
+        shift: NDArray[np.int64],
+        blocks: torch.Tensor | None = None,
+        **shown: Any,
+    ) -> Any:
+        """Run the model over the next tokens of each row, keep their keys and values, and return its outputs.
 
-        Returns:
-            Positions of the new tokens [B, count], and what each may see: additive mask [B, 1, count, longest], by type
-            of layer if the model has types.
+        Args:
+            run: the model, or its body.
+            ids: the tokens, int64 [B, count], with padding on the right.
+            counts: number of tokens of each row; None: all of them.
+            shift: number by which the images of each row move the positions of its next tokens, int64 [B].
+            blocks: int64 [B, count]: tokens of a block see each other inside their window; 0: in none.
+            shown: arguments of the model for images.
         """
+        count = ids.shape[1]
         self._longest += count
-        for store in (self._keys, self._values):
-            for layer, old in enumerate(store):
-                store[layer] = _grown(old, len(self.lengths), len(self.lengths), self._longest)
-        self._positions = self._position[:, None] + torch.arange(count, device=self._device)
-        return self._positions, masks_of(self._windows, self._positions, self._longest, self._dtype, blocks)
-
-    def end_step(self, counts: NDArray[np.int64] | None = None) -> None:
-        """Advance every row by one token, or by a number each with padding after them."""
+        self._grow(len(self.lengths), len(self.lengths), self._longest)
+        self._positions = positions = self._position[:, None] + torch.arange(count, device=self._device)
+        mask = _masks(self._windows, positions, self._longest, self._model.dtype, blocks)
+        if shift.any():
+            positions = positions + torch.from_numpy(shift).to(self._device)[:, None]
+        given = {"position_ids": positions, **shown}
+        traced: AbstractContextManager[list[torch.Tensor]] = nullcontext([])
+        if self._routes is not None:
+            traced = self._routes.forward()
+        with _grouped_attention(self._model), traced as experts:
+            outputs = run(ids, attention_mask=mask, past_key_values=self, use_cache=True, **given)
+        if self._routes is not None:
+            layers = self._model.config.get_text_config().num_hidden_layers
+            self.update(*self._routes.layer(experts, len(self.lengths)), layers)
         if counts is None:
-            self.lengths = self.lengths + 1
-            self._position = self._position + 1
+            self.lengths = self.lengths + count
+            self._position = self._position + count
         else:
             self.lengths = self.lengths + counts
             self._set_rows()
+        return outputs
 
     def update(
         self,
@@ -139,18 +168,32 @@ class KVCache(Cache):
             self._keys.append(_room(key_states, count, self._longest + _GROWTH))
             self._values.append(_room(value_states, count, self._longest + _GROWTH))
         keys, values = self._keys[layer_idx], self._values[layer_idx]
-        keys[self._row[:, None], :, self._positions] = key_states.transpose(1, 2)
-        values[self._row[:, None], :, self._positions] = value_states.transpose(1, 2)
+        keys[self._row, :, self._positions] = key_states.transpose(1, 2)
+        values[self._row, :, self._positions] = value_states.transpose(1, 2)
         return keys[:count, :, : self._longest], values[:count, :, : self._longest]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002 -- all layers are alike
         """Return the number of tokens of the longest row."""
         return self._longest
 
+    def _grow(self, filled: int, rows: int, positions: int) -> None:
+        """Make room for `rows` rows and `positions` positions; the first `filled` rows are kept."""
+        if not self._keys:
+            return
+        room = self._keys[0].shape  # that of all layers
+        if rows <= room[0] and positions <= room[2]:
+            return
+        more = room[0] if rows <= room[0] else max(rows, int(_MORE_ROWS * room[0]))
+        longer = room[2] if positions <= room[2] else positions + _GROWTH
+        for store in (self._keys, self._values):
+            for layer, old in enumerate(store):
+                store[layer] = _room(old, more, longer)
+                store[layer][:filled, :, : room[2]] = old[:filled]
+
     def _set_rows(self) -> None:
         self._longest = int(self.lengths.max(initial=0))
         self._position = torch.from_numpy(self.lengths).to(self._device, copy=True)
-        self._row = torch.arange(len(self.lengths), device=self._device)
+        self._row = torch.arange(len(self.lengths), device=self._device)[:, None]
 
 
 def _room(like: torch.Tensor, rows: int, positions: int) -> torch.Tensor:
@@ -158,12 +201,72 @@ def _room(like: torch.Tensor, rows: int, positions: int) -> torch.Tensor:
     return like.new_zeros(rows, like.shape[1], positions, like.shape[3])
 
 
-def _grown(old: torch.Tensor, rows: int, wanted: int, longest: int) -> torch.Tensor:
-    """Return `old`, or a copy of its first rows, with room for `wanted` rows of `longest` positions."""
-    if wanted <= old.shape[0] and longest <= old.shape[2]:
-        return old
-    more = old.shape[0] if wanted <= old.shape[0] else max(wanted, int(_MORE_ROWS * old.shape[0]))
-    positions = old.shape[2] if longest <= old.shape[2] else longest + _GROWTH
-    new = _room(old, more, positions)
-    new[:rows, :, : old.shape[2]] = old[:rows]
-    return new
+def _masks(
+    windows: Windows, positions: torch.Tensor, count: int, dtype: torch.dtype, blocks: torch.Tensor | None
+) -> torch.Tensor | dict[str, torch.Tensor]:
+    """Return the additive mask of new tokens over `count` slots, [B, 1, new tokens, count]; by type if there are types.
+
+    Args:
+        windows: of the model.
+        positions: slots of the new tokens, [B, new tokens].
+        count: of slots.
+        dtype: of the mask.
+        blocks: int64 [B, new tokens]: tokens of a block see each other inside their window; 0: in none.
+    """
+    slots = torch.arange(count, device=positions.device)
+    later = slots > positions[:, :, None]
+    if blocks is not None:
+        of_slot = blocks.new_zeros(len(blocks), count).scatter(1, positions, blocks)
+        later &= (blocks[:, :, None] != of_slot[:, None]) | (blocks == 0)[:, :, None]
+    masks: dict[str, torch.Tensor] = {}
+    for kind, window in windows.items():
+        unseen = later if window is None else later | (slots <= positions[:, :, None] - window)
+        mask = torch.zeros(unseen.shape, dtype=dtype, device=positions.device)
+        masks[kind] = mask.masked_fill_(unseen, torch.finfo(dtype).min)[:, None]
+    return masks.get(ALL_LAYERS, masks)
+
+
+@contextmanager
+def _grouped_attention(model: nn.Module) -> Iterator[None]:
+    """Let a Hugging Face model that attends by sdpa use this attention inside the block.
+
+    With a mask, transformers repeats keys and values for each query head before it calls sdpa: in a step of one token a
+    row these copies take longer than the attention. Here the query heads of a key head are more queries of it:
+
+        q [B, heads, T, D] -> [B, KV heads, heads / KV heads * T, D];  o = softmax(q k^T s + mask) v
+
+    The choice is a field of the model's config, so the model must not run elsewhere meanwhile.
+    """
+    whole: Any = model.config
+    config = whole.get_text_config()
+    if config._attn_implementation != "sdpa":  # noqa: SLF001 - the library's own switch, in no public name
+        yield
+        return
+    config._attn_implementation = _GROUPED  # noqa: SLF001
+    try:
+        yield
+    finally:
+        config._attn_implementation = "sdpa"  # noqa: SLF001
+
+
+def _attend(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend as transformers calls it: `[B, heads, T, D]` in, `[B, T, heads, D]` out."""
+    batch, heads, count, width = query.shape
+    groups = heads // key.shape[1]
+    if groups == 1 or attention_mask is None or others.get("position_bias") is not None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
+    grouped = query.reshape(batch, key.shape[1], groups * count, width)
+    mask = attention_mask.repeat(1, 1, groups, 1) if count > 1 else attention_mask
+    out = torch.nn.functional.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scaling)
+    return out.reshape(batch, heads, count, value.shape[3]).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(_GROUPED, _attend)  # it makes no masks: `forward` gives whole ones

@@ -221,7 +221,10 @@ class PolicyWeights:
                 outer: Any = cast("nn.Module", self.given)
                 units = [each for each in outer.modules() if type(each).__name__ == _FSDP]
                 unit = next((each for each in units[::-1] if any(m is self.model for m in each.modules())), None)
-                self._sources[part] = list(_sources_in(self.model, "", unit, part))
+                if adapters.is_adapted(self.model):
+                    self._sources[part] = list(_sources_in(self.model, "", unit, part))
+                else:
+                    self._sources[part] = [] if part == "adapter" else list(_sources_in(self.model, "", unit, "stored"))
             self._sources[part] = [each for each in self._sources[part] if self._is_read(each)]
         return self._sources[part]
 

@@ -1,16 +1,19 @@
-"""An engine in an actor of a Ray cluster."""
+"""An engine in actors of a Ray cluster."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core._util.ray_cluster import connected, missing_room
 from agentrl_core.engine.base import Engine, Request, Segment, aborted, check_request, check_version
 from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.group_homes import GroupHomes
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -26,22 +29,34 @@ Packed = list[tuple[str, Any, str, tuple[int, ...]]]
 """Weights as bytes, which Ray shares without a copy: name, bytes, type and shape. Tied weights have the same bytes."""
 
 
-class RayActor:
-    """Run an engine in a Ray actor, on any machine of the cluster with free resources.
+@dataclass(eq=False)
+class _PoolMember:
+    """An actor, and the number of requests that it has."""
 
-    New weights go through Ray's object store once, and stay there. If the actor dies, requests fail with an
+    actor: Any
+    busy: int = 0
+
+
+class RayActor:
+    """Run an engine in a Ray actor, or in a pool of them, on any machine of the cluster with free resources.
+
+    Requests of one `Request.group` go to one actor, whose prefix cache has their beginning; a group's first goes to the
+    actor with the fewest requests.
+
+    New weights go through Ray's object store once, and stay there. If an actor dies, its requests fail with an
     `EngineError` and another actor with the same weights and version replaces it. The collector retries failed
-    requests, so no token is lost or duplicated. If no node of the cluster has the resources of the actor, it waits for
+    requests, so no token is lost or duplicated. If no node of the cluster has the resources of an actor, it waits for
     one, which the logger `agentrl_core.engine.ray_actor` reports.
 
     Args:
-        make: creates the engine, in the actor.
-        options: Ray options of the actor: `{"num_gpus": 1}`.
+        make: creates the engine, in each actor.
+        options: Ray options of each actor: `{"num_gpus": 1}`.
+        count: number of actors.
 
     Raises:
         MissingDependencyError: ray is not installed.
-        InvalidInputError: Ray is not connected to a cluster.
-        EngineError: the actor could not create the engine.
+        InvalidInputError: Ray is not connected to a cluster; `count` is below 1.
+        EngineError: an actor could not create the engine, or the engines have different versions of the weights.
 
     Example:
         >>> from agentrl_core import engine
@@ -53,16 +68,24 @@ class RayActor:
 
     shares_parameters = False
 
-    def __init__(self, make: Callable[[], Engine], *, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, make: Callable[[], Engine], *, options: Mapping[str, Any] | None = None, count: int = 1) -> None:
         self._ray = connected("engine.RayActor runs in a cluster")
+        if count < 1:
+            raise InvalidInputError(f"RayActor: count is {count}; give the number of actors, at least 1")
         self._make = make
         self._options = {"max_concurrency": _MOST_REQUESTS, **(options or {})}
         self._numbers = itertools.count()
-        self._asked: dict[Request, list[int]] = {}
+        self._asked: dict[Request, list[tuple[int, Any]]] = {}
         self._weights: tuple[Any, int] | None = None
         self._closed = False
-        self._actor = self._start()
-        chat, size, estimator, version, precision, images = self._wait(self._actor.about.remote())
+        self._homes: GroupHomes[_PoolMember] = GroupHomes()
+        self._pool = [_PoolMember(self._start()) for _ in range(count)]
+        about = [member.actor.about.remote() for member in self._pool]
+        found = [self._wait(member, answer) for member, answer in zip(self._pool, about, strict=True)]
+        versions = {each[3] for each in found}
+        if len(versions) > 1:
+            raise EngineError(f"RayActor: the engines have the versions {sorted(versions)}; make equal ones in make()")
+        chat, size, estimator, version, precision, images = found[0]
         self.chat: Chat = chat
         self.vocabulary_size: int = size
         self.entropy_estimator: str = estimator
@@ -79,8 +102,11 @@ class RayActor:
         """
         self._check_open("generate")
         check_request(request, self.vocabulary_size, takes_images=self.takes_images)
-        number, actor = next(self._numbers), self._actor
-        self._asked.setdefault(request, []).append(number)
+        member = self._homes.choose(request.group, self._pool, load=lambda member: member.busy) or self._pool[0]
+        number, actor = next(self._numbers), member.actor
+        asked = number, actor
+        self._asked.setdefault(request, []).append(asked)
+        member.busy += 1
         try:
             return await actor.generate.remote(number, request)  # type: ignore[no-any-return]
         except asyncio.CancelledError:
@@ -89,16 +115,17 @@ class RayActor:
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
-            raise self._replaced(actor, error) from error
+            raise self._replaced(member, actor, error) from error
         finally:
-            self._asked[request].remove(number)
+            member.busy -= 1
+            self._asked[request].remove(asked)
             if not self._asked[request]:
                 del self._asked[request]
 
     def abort(self, request: Request) -> None:
         """End a request: its `generate` soon returns exactly what there was."""
-        for number in self._asked.get(request, ()):
-            self._actor.abort.remote(number)
+        for number, actor in self._asked.get(request, ()):
+            actor.abort.remote(number)
 
     def update_weights(self, model: nn.Module | Mapping[str, torch.Tensor], version: int) -> None:
         """Sample from `model`'s weights from now on and stamp segments with `version`.
@@ -107,7 +134,7 @@ class RayActor:
 
         Raises:
             InvalidInputError: the model does not fit the engine's; or this one is closed.
-            EngineError: the actor died.
+            EngineError: all actors died. If only some died, others with the new weights replace them.
         """
         from agentrl_core.engine.policy_weights import PolicyWeights
 
@@ -115,20 +142,30 @@ class RayActor:
             self._check_open("update_weights")
             check_version(version)
             weights = self._ray.put(_packed(policy)), version
-            self._wait(self._actor.update_weights.remote(*weights))
-        # A new actor gets these.
-        self._weights, self.policy_version = weights, version
+            answers = [(member, member.actor, member.actor.update_weights.remote(*weights)) for member in self._pool]
+            dead: list[tuple[_PoolMember, Any, Exception]] = []
+            for member, actor, answer in answers:
+                try:
+                    self._ray.get(answer)
+                except self._ray.exceptions.RayTaskError as error:
+                    raise error.cause from None
+                except self._ray.exceptions.RayError as error:
+                    dead.append((member, actor, error))
+        if len(dead) < len(self._pool):  # a new actor gets these
+            self._weights, self.policy_version = weights, version
+        failures = [self._replaced(*found) for found in dead]
+        if len(dead) == len(self._pool):
+            raise failures[0]
 
     def close(self) -> None:
-        """End the actor; running segments end as aborted. More than once does no harm."""
+        """End the actors; running segments end as aborted. More than once does no harm."""
         if self._closed or not self._ray.is_initialized():
             return
         self._closed = True
-        try:
-            self._ray.get(self._actor.close.remote())
-        except self._ray.exceptions.RayError:
-            return  # it is dead already
-        self._ray.kill(self._actor)
+        for actor, closed in [(member.actor, member.actor.close.remote()) for member in self._pool]:
+            with contextlib.suppress(self._ray.exceptions.RayError):  # it is dead already
+                self._ray.get(closed)
+                self._ray.kill(actor)
 
     def _start(self) -> Any:
         # With its weights from the beginning: Ray keeps no order of what comes after.
@@ -141,20 +178,20 @@ class RayActor:
             )
         return self._ray.remote(_EngineActor).options(**self._options).remote(self._make, *weights)
 
-    def _replaced(self, actor: Any, error: Exception) -> EngineError:
+    def _replaced(self, member: _PoolMember, actor: Any, error: Exception) -> EngineError:
         """Return the error of a dead actor, and replace it."""
-        if actor is self._actor and not self._closed:
-            self._actor = self._start()
+        if actor is member.actor and not self._closed:
+            member.actor = self._start()
         return EngineError(f"generate: the actor of the engine died ({type(error).__name__}); another takes its place")
 
-    def _wait(self, answer: Any) -> Any:
-        actor = self._actor
+    def _wait(self, member: _PoolMember, answer: Any) -> Any:
+        actor = member.actor
         try:
             return self._ray.get(answer)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
-            raise self._replaced(actor, error) from error
+            raise self._replaced(member, actor, error) from error
 
     def _check_open(self, method: str) -> None:
         if self._closed:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
-from agentrl_core.engine.attention_windows import windows_of
+from agentrl_core.engine.attention_windows import Windows
 from agentrl_core.engine.base import Request, Sampling, Segment, TopLogprobs
 from agentrl_core.engine.engine_images import EngineImages
-from agentrl_core.engine.grouped_attention import grouped_attention
 from agentrl_core.engine.kv_cache import KVCache
 from agentrl_core.engine.prefix_cache import Layers, PrefixCache
 from agentrl_core.engine.shared_prefixes import shared_prefixes
@@ -49,6 +48,7 @@ class RunningBatch:
     Args:
         model: a causal model of Hugging Face.
         requests: by number. Identical prompts, and what different ones begin with, are computed once.
+        windows: of the model's layers.
         kept: prefix cache to read and fill; None: each row is computed from the start.
         images: features of the requests' images; None: they have none.
         never: tokens that are never drawn.
@@ -60,6 +60,7 @@ class RunningBatch:
         self,
         model: Any,
         requests: Mapping[int, Request],
+        windows: Windows,
         kept: PrefixCache | None = None,
         images: EngineImages | None = None,
         never: Sequence[int] = (),
@@ -69,7 +70,7 @@ class RunningBatch:
         self._images = images
         self._pictures = {image.sha256: image for request in requests.values() for image in request.images}
         self._never = list(never)
-        self._windows = windows_of(model)
+        self._windows = windows
         self._kept = kept
         self._routes = routes
         self._requests = list(requests.values())
@@ -104,6 +105,13 @@ class RunningBatch:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def run(self, version: int, goes_on: Callable[[], bool]) -> dict[int, Segment]:
+        """Take steps while none ends a row and `goes_on()`; return the segments of rows that ended, by number."""
+        ended = self.step(version)
+        while not ended and goes_on():
+            ended = self.step(version)
+        return ended
+
     def step(self, version: int) -> dict[int, Segment]:
         """Sample one token for every row; return the segments of those that ended, by number."""
         logits = self._first_logits
@@ -129,7 +137,7 @@ class RunningBatch:
                 self._token[place] = drawn.token
             tokens = self._write(rows, drawn)
             if sampling.stop_token_ids:
-                ended[rows] |= np.isin(tokens, sampling.stop_token_ids)
+                ended[rows] |= (tokens[:, None] == sampling.stop_token_ids).any(axis=1)
         self._rows["drawn"] += 1
         return self._leave(ended, version, aborted=False) if ended.any() else {}
 
@@ -219,32 +227,9 @@ class RunningBatch:
         experts = self._cache.keys_of(-1, row)[0].cpu().numpy().copy()
         return experts if experts.dtype == np.uint8 else experts.view(np.uint16)
 
-    @contextmanager
-    def _traced(self, cache: KVCache) -> Iterator[None]:
-        """Write the experts of a forward into the cache's last layer."""
-        if self._routes is None:
-            yield
-            return
-        with self._routes.forward() as found:
-            yield
-        layers = self._model.config.get_text_config().num_hidden_layers
-        cache.update(*self._routes.layer(found, len(cache.lengths)), layers)
-
     def _next_logits(self, token: torch.Tensor, cache: KVCache, shift: NDArray[np.int64]) -> torch.Tensor:
         """Return logits [B, V] after one more token per row."""
-        position, mask = cache.begin_step()
-        if shift.any():
-            position = position + torch.from_numpy(shift).to(position.device)[:, None]
-        with grouped_attention(self._model), self._traced(cache):
-            outputs = self._model(
-                input_ids=token[:, None],
-                position_ids=position,
-                attention_mask=mask,
-                past_key_values=cache,
-                use_cache=True,
-            )
-        cache.end_step()
-        logits: torch.Tensor = outputs.logits
+        logits: torch.Tensor = cache.forward(self._model, token[:, None], shift=shift).logits
         return logits[:, -1]
 
     def _prefill(self, prompts: list[NDArray[np.int32]]) -> tuple[KVCache, NDArray[np.int64]]:
@@ -274,7 +259,7 @@ class RunningBatch:
         return cache, np.array([count for _, count in found], np.int64) - computed
 
     def _cache_of(self, lengths: NDArray[np.int64]) -> KVCache:
-        return KVCache(lengths, self._model.device, self._model.dtype, self._windows)
+        return KVCache(lengths, self._model, self._windows, self._routes)
 
     def _known(self, tokens: NDArray[np.int32], shared: PrefixCache) -> tuple[Layers, int]:
         """Return keys and values of the longest beginning that is cached or shared, and its number of tokens."""
@@ -293,7 +278,7 @@ class RunningBatch:
         missing = np.array([len(prompt) for prompt in prompts], np.int64) - known
         order = np.argsort(missing, kind="stable")
         for row in order[missing[order] == 0].tolist():
-            yield np.array([row]), ((keys[None], values[None]) for keys, values in found[row][0])
+            yield np.array([row]), [(keys[None], values[None]) for keys, values in found[row][0]]
         for rows in (
             order[(missing[order] > 0) & (known[order] == 0)],
             order[(missing[order] > 0) & (known[order] > 0)],
@@ -344,15 +329,9 @@ class RunningBatch:
         lengths = np.array([layers[0][0].shape[1] for layers in known], np.int64)
         cache = self._cache_of(lengths)
         for row, layers in enumerate(known):
-            cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in layers))
+            cache.fill(np.array([row]), [(keys[None], values[None]) for keys, values in layers])
         blocks = self._images.blocks(ids) if self._images is not None and shown else None
-        positions, mask = cache.begin_step(ids.shape[1], blocks)
-        if shift.any():
-            positions = positions + torch.from_numpy(shift).to(positions.device)[:, None]
-        given = {"position_ids": positions, **shown}
-        with grouped_attention(self._model), self._traced(cache):
-            self._model.base_model(ids, attention_mask=mask, past_key_values=cache, use_cache=True, **given)
-        cache.end_step(missing)
+        cache.forward(self._model.base_model, ids, counts=missing, shift=shift, blocks=blocks, **shown)
         return cache.pairs()
 
 

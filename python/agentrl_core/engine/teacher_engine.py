@@ -60,6 +60,7 @@ class TeacherEngine:
         """Return log-probs of the targets of a pack of sequences `[N]`; with `top_k` also ids and log-probs `[N, k]`.
 
         Raises:
+            UnsupportedError: the pack shows images.
             InvalidInputError: a token was sampled at another temperature than 1, `top_k` exceeds `max_logprobs`, a
                 sequence is too long for the engine, or the engine is closed.
             DataError: a token is outside the engine's vocabulary.

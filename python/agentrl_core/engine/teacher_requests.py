@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core._util.lazy_torch import torch
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +33,14 @@ def teacher_answers(
             for each sequence.
 
     Raises:
+        UnsupportedError: the pack shows images.
         InvalidInputError: a token was sampled at another temperature.
     """
+    if pack.images is not None and pack.images.hashes:
+        raise UnsupportedError(
+            "batch: rollouts show images, and a served teacher would score their placeholders without them; give the "
+            "teacher as a local model, or leave these draws out (batch.select_draws)"
+        )
     scale = pack.streams.inverse_temperature
     other = torch.nonzero((scale - 1.0).abs() > 1e-6)
     if len(other):

@@ -82,6 +82,7 @@ class TeacherServer:
         """Return log-probs of the targets of a pack of sequences `[N]`; with `top_k` also ids and log-probs `[N, k]`.
 
         Raises:
+            UnsupportedError: the pack shows images.
             EngineError: the server does not answer, or not as vLLM does.
             InvalidInputError: a token was sampled at another temperature than 1, or the tokenizers differ.
         """

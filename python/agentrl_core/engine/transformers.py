@@ -133,7 +133,7 @@ class Transformers(ContinuousBatching):
         """Placeholders of images and the like, which training gives probability 0 as well."""
         inputs = ImageInputs(given) if self.takes_images else None
         self._images = None if inputs is None else EngineImages(self.model, inputs, alone=batch_invariant)
-        windows_of(self.model)
+        self._windows = windows_of(self.model)
 
     @property
     def precision(self) -> int | None:
@@ -166,7 +166,7 @@ class Transformers(ContinuousBatching):
         taken = {number: request for number, request in newcomers.items() if number not in refused}
         apart = [{number: request} for number, request in taken.items()] if self.batch_invariant else [taken]
         batches = [
-            RunningBatch(self.model, requests, self._kept, self._images, self._never, self._routes)
+            RunningBatch(self.model, requests, self._windows, self._kept, self._images, self._never, self._routes)
             for requests in apart
             if requests
         ]
@@ -179,7 +179,9 @@ class Transformers(ContinuousBatching):
 
     @torch.inference_mode()
     def _step(self) -> dict[int, Segment]:
-        return self._of_each(self._batches, lambda rows: rows.step(self.policy_version))
+        if self.batch_invariant:
+            return self._of_each(self._batches, lambda rows: rows.step(self.policy_version))
+        return self._of_each(self._batches, lambda rows: rows.run(self.policy_version, self._mail.empty))
 
     @torch.inference_mode()
     def _end(self, numbers: Sequence[int]) -> dict[int, Segment]:
@@ -200,15 +202,22 @@ class Transformers(ContinuousBatching):
             for name, weight in weights_to_load(weights, layout_of(self.model)):
                 self._is_torn = True
                 own[name].copy_(weight)
-        self._drop_stale_prefixes()
+        self._forget_computed()
 
     def _drop_stale_prefixes(self) -> None:
         """Forget cached keys, values and features if the weights are no longer those that computed them."""
-        caches = [cache for cache in (self._kept, self._images) if cache is not None]
-        if caches and self._stamp != (stamp := _stamp(self.model)):
-            for cache in caches:
-                cache.forget()
+        if self._kept is None and self._images is None:
+            return
+        stamp = _stamp(self.model)
+        if self._stamp != stamp:
+            self._forget_computed()
             self._stamp = stamp
+
+    def _forget_computed(self) -> None:
+        """Forget cached keys, values and features."""
+        for cache in (self._kept, self._images):
+            if cache is not None:
+                cache.forget()
 
     def _shares(self, weights: PolicyWeights) -> bool:
         """Return whether these are the engine's own weights."""

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 _BITS: dict[str, int] = {"fp8": 8, "modelopt": 8, "awq": 4, "modelopt_fp4": 4, "mxfp4": 4}
 """Bits of a weight by vLLM's method of quantisation."""
-_LEAST_BIAS = -100.0  # the least that vLLM adds to a logit
 
 
 class Vllm(ContinuousBatching):
@@ -325,7 +324,7 @@ class Vllm(ContinuousBatching):
         rule = request.sampling.by_entropy
         return SamplingParams(
             **vllm_output.params(request, vllm_output.columns(request)),
-            logit_bias=dict.fromkeys(self._never, _LEAST_BIAS) if self._never else None,
+            logit_bias=dict.fromkeys(self._never, vllm_output.LEAST_BIAS) if self._never else None,
             extra_args=None if rule is None else {ARGUMENT: [rule.zero, rule.above, rule.below, rule.change]},
             flat_logprobs=True,
             prompt_logprobs=request.sampling.top if isinstance(request, PromptRequest) else None,

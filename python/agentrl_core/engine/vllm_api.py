@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
+import json
 import time
 import uuid
-from itertools import chain
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from agentrl_core._core import columns
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted
 from agentrl_core.engine.http_pool import HttpPool
@@ -18,6 +21,8 @@ from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedE
 
 if TYPE_CHECKING:
     import httpx
+
+    from agentrl_core.engine.vllm_images import VllmImages
 
 _GENERATE = "/inference/v1/generate"
 _ABORT = "/inference/v1/abort_requests"
@@ -36,7 +41,7 @@ _INCOMPLETE = "incomplete"
 _WORKER = "agentrl_core.engine.vllm_worker.VllmWorker"
 
 
-_PROBE = [0, 1, 2, 3]
+_PROBE = 4
 
 
 class VllmApi:
@@ -45,9 +50,10 @@ class VllmApi:
     Args:
         url: of the server.
         seconds: see `VllmServer`.
+        images: makes its requests; None: it takes no images.
     """
 
-    def __init__(self, url: str, seconds: float) -> None:
+    def __init__(self, url: str, seconds: float, images: VllmImages | None = None) -> None:
         self.url = url
         self.version = -1
         self.context_tokens = 0
@@ -55,7 +61,7 @@ class VllmApi:
         """Whether it did not answer for so long that nobody waits for it any more."""
         self.busy = 0
         self.rests_until = 0.0
-        self._connections = HttpPool(url, seconds)
+        self._connections, self._images = HttpPool(url, seconds), images
         self._loads = False
         self._largest_rank = 0
         self._base: str | None = None
@@ -74,7 +80,9 @@ class VllmApi:
         # Of one token that is kept: log 1 = 0 for it and log 0 for the next. After several tokens: the padding token's
         # embedding is often zero, so that all tokens are equally likely after it alone, and top_k=1 keeps more.
         params = {"max_tokens": 1, "top_k": 1, "logprobs": 2, "temperature": 1.0, "ignore_eos": True, "seed": 0}
-        body = {"token_ids": _PROBE, "sampling_params": params | {"detokenize": False}}
+        never = () if self._images is None else self._images.placeholders
+        probe = [token for token in range(_PROBE + len(never)) if token not in never][:_PROBE]
+        body = {"token_ids": probe, "sampling_params": params | {"detokenize": False}}
         try:
             models = await self._answer("GET", "/v1/models", None)
             answer = await self._post(_GENERATE, body)
@@ -91,8 +99,9 @@ class VllmApi:
                 f"only token kept by top_k=1 has {place['logprob']:.4f}, not 0); start it with "
                 f"--logprobs-mode {vllm_output.PROCESSED}"
             )
-        self._adapter = str((choice["weight_versions"] or [{"version": ""}])[0]["version"]).partition("+")[2] or None
-        self.version = self._version(choice)
+        versions = _versions(choice)
+        self._adapter = (versions or [""])[0].partition("+")[2] or None
+        self.version = self._version(versions)
         self.gave_up = False
 
     async def generate(self, name: str, request: Request, *, entropies: bool) -> Segment:
@@ -107,28 +116,41 @@ class VllmApi:
         wanted = likeliest + 1 if likeliest else 0
         params = vllm_output.params(request, wanted)
         body = {"request_id": name, "token_ids": request.tokens.tolist(), "sampling_params": params}
+        if self._images is not None:
+            params["logit_bias"] = dict.fromkeys(self._images.placeholders, vllm_output.LEAST_BIAS)
+            body |= self._images.body(request)
         if self._adapter is not None:
             body["model"] = self._adapter
         try:
-            answer = await self._post(_GENERATE, body)
+            response = await self._response("POST", _GENERATE, body)
         except _MissingRoute as missing:
             self.version, self._base = -1, None
             raise EngineError(
                 f"VllmServer: {self.url} was started again, without the policy's weights ({missing}); call "
                 "update_weights(model, version=...)"
             ) from None
+        text = response.content
+        try:
+            # The sampled token and as many of the likeliest others as fill the row: nearly all of the response.
+            ids, logprobs, begin, end = columns.vllm_candidates(text)
+            answer = json.loads(text[:begin] + (b"[]" if end else b"") + text[end:])
+        except ValueError as error:
+            raise EngineError(f"VllmServer: {self.url}: {error}; use vLLM 0.32 or newer") from error
         [choice] = answer["choices"]
         if choice["finish_reason"] not in ("stop", "length", "abort"):
             raise EngineError(f"VllmServer: {self.url} ended a request with {choice['finish_reason']!r}")
         if not choice["token_ids"]:
             return aborted(request, self.version)
-        self.version = self._version(choice)
+        if len(ids) != len(choice["token_ids"]):
+            raise EngineError(f"VllmServer: {self.url} gave {len(choice['token_ids'])} tokens and {len(ids)} log-probs")
+        self.version = self._version(_versions(choice))
+        if request.images and answer["prompt_token_ids"] != request.tokens.tolist():
+            raise InvalidInputError(
+                f"generate: {self.url} expands the request's images to {len(answer['prompt_token_ids'])} tokens in "
+                f"all, and the request has {len(request.tokens)}; make its tokens with this engine's chat, and the "
+                "engine with the processor of the servers' checkpoint"
+            )
         details = answer["usage"]["prompt_tokens_details"] or {}
-        content = choice["logprobs"]["content"]
-        # The sampled token and as many of the likeliest others as fill the row.
-        rows = list(chain.from_iterable(map(itemgetter("top_logprobs"), content)))
-        ids = np.fromiter(map(itemgetter("token_id"), rows), np.int32, len(rows)).reshape(len(content), -1)
-        logprobs = np.fromiter(map(itemgetter("logprob"), rows), np.float32, len(rows)).reshape(ids.shape)
         logprobs[logprobs <= _FLOOR] = -np.inf
         order = np.argsort(-logprobs, axis=1, kind="stable")[:, :likeliest]
         return vllm_output.segment(
@@ -139,6 +161,7 @@ class VllmApi:
             version=self.version,
             cached_tokens=details.get("cached_tokens"),
             entropies=entropies,
+            routed_experts=self._array(choice.get("routed_experts")),
         )
 
     async def abort(self, name: str, ended: asyncio.Event) -> None:
@@ -259,9 +282,22 @@ class VllmApi:
         self._largest_rank = int(lora["max_lora_rank"]) if lora else 0
         self._loads = True
 
-    def _version(self, choice: dict[str, Any]) -> int:
-        versions = {span["version"] for span in choice["weight_versions"] or ()}
-        words = ["0" if version == _UNTOUCHED else str(version) for version in versions]
+    def _array(self, text: str | None) -> NDArray[Any] | None:
+        """Return an array that the server wrote as base64 of NumPy's format; None: it reports none."""
+        if text is None:
+            return None
+        try:
+            found: NDArray[Any] = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+        except ValueError as error:
+            raise EngineError(
+                f"VllmServer: {self.url} returned routed_experts that are no array of NumPy ({error}); use vLLM 0.32 "
+                "or later, or start it without --enable-return-routed-experts"
+            ) from error
+        return found
+
+    def _version(self, reported: list[str]) -> int:
+        versions = set(reported)
+        words = ["0" if version == _UNTOUCHED else version for version in versions]
         number, _, adapter = words[0].partition("+") if len(words) == 1 else ("", "", "")
         if not number.isdecimal() or (adapter or None) != self._adapter:
             raise InvalidInputError(
@@ -274,6 +310,11 @@ class VllmApi:
         return await self._answer("POST", path, body)
 
     async def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        response = await self._response(method, path, body)
+        is_json = response.headers.get("content-type", "").startswith("application/json")
+        return response.json() if response.content and is_json else None
+
+    async def _response(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         import httpx
 
         try:
@@ -294,12 +335,16 @@ class VllmApi:
         if response.status_code >= 400:
             message = f"VllmServer: {self.url} answers {response.status_code}: {_said(response)}"
             raise EngineError(message) if response.status_code >= 500 else InvalidInputError(message)
-        is_json = response.headers.get("content-type", "").startswith("application/json")
-        return response.json() if response.content and is_json else None
+        return response
 
 
 class _MissingRoute(Exception):  # noqa: N818 -- it is no error until somebody says what to do
     """A door that this server does not have."""
+
+
+def _versions(choice: dict[str, Any]) -> list[str]:
+    """Return the versions of the weights that sampled the tokens of a response."""
+    return [str(span["version"]) for span in choice["weight_versions"] or ()]
 
 
 def _said(response: httpx.Response) -> str:

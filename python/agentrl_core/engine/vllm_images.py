@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.engine.base import Request
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.model.images import ImageInputs, image_token
+from agentrl_core.model.images import ImageInputs, image_token, placeholder_ids
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -25,15 +26,20 @@ class VllmImages:
     Args:
         processor: of the model.
         model: of the checkpoint, with or without weights.
+
+    Attributes:
+        placeholders: the tokens that are never sampled.
     """
 
     def __init__(self, processor: Any, model: Any) -> None:
         self._processor = processor
         self._text = ImageInputs(processor).placeholder
         self._token = image_token(model)
+        self.placeholders = placeholder_ids(model)
         once = processor.tokenizer(self._text, add_special_tokens=False)["input_ids"]
         self._once = np.asarray(once, np.int32)
         self._expanded = lru_cache(maxsize=256)(self._tokens_of)
+        self._url = lru_cache(maxsize=256)(_url)
 
     def prompt(self, request: Request) -> dict[str, Any]:
         """Return the prompt of a request.
@@ -50,6 +56,18 @@ class VllmImages:
             # By these it knows what it has computed.
             "multi_modal_uuids": {"image": [image.sha256.hex() for image in request.images]},
         }
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """Return the same for a server: fields of a request of `/inference/v1/generate`.
+
+        Raises:
+            InvalidInputError: as of `prompt`.
+        """
+        if not request.images and self._token not in request.tokens:
+            return {"token_ids": request.tokens.tolist()}
+        tokens = self._unexpanded(request, list(map(_picture, request.images)))
+        parts = [{"type": "image_url", "url": self._url(image), "uuid": image.sha256.hex()} for image in request.images]
+        return {"token_ids": tokens.tolist(), "content_parts": parts, "return_token_ids": True}
 
     def _unexpanded(self, request: Request, pictures: list[Picture]) -> NDArray[np.int32]:
         tokens = request.tokens
@@ -96,3 +114,12 @@ def _picture(image: Any) -> Picture:
         return Pictures.open(io.BytesIO(image.content)).convert("RGB")
     except OSError as error:
         raise InvalidInputError(f"generate: {image!r} cannot be read ({error}); give a PNG or JPEG") from error
+
+
+def _url(image: Any) -> str:
+    """Return the pixels of an image as a data URL: a server reads transparent and turned pictures differently."""
+    from PIL import Image as Pictures
+
+    shown, made = _picture(image), io.BytesIO()
+    Pictures.frombytes("RGB", shown.size, shown.tobytes()).save(made, "PNG", compress_level=1)
+    return "data:image/png;base64," + base64.b64encode(made.getvalue()).decode("ascii")

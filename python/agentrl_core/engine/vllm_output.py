@@ -13,6 +13,8 @@ from agentrl_core.exceptions import InvalidInputError
 PROCESSED = "processed_logprobs"
 """The mode in which vLLM's log-probabilities are those of the distribution sampled from."""
 ENTROPY_ESTIMATOR = "top_10"
+LEAST_BIAS = -100.0
+"""The least that vLLM adds to a logit: to those of tokens that are never sampled."""
 _TOP = 10
 # vLLM clamps temperatures below this, and its log-probabilities would not be those of the temperature asked for.
 _LOWEST_TEMPERATURE = 0.01

@@ -11,7 +11,6 @@ import time
 import uuid
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted, check_request, check_version
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.checkpoint_folder import write_checkpoint
+from agentrl_core.engine.group_homes import GroupHomes
 from agentrl_core.engine.policy_weights import PolicyWeights
 from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
 from agentrl_core.engine.vllm_api import VllmApi
@@ -37,12 +37,12 @@ from agentrl_core.exceptions import (
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
+
+    from agentrl_core.engine.vllm_images import VllmImages
 
 _Answer = TypeVar("_Answer")
 _log = logging.getLogger(__name__)
-# So many groups have a server of their own; the one asked for longest ago is forgotten first.
-_MOST_GROUPS = 65_536
 # Once a server has opened, the others have so many seconds more to do so.
 _OPENING_SECONDS = 10.0
 # A server that does not answer is asked again after one second, then after twice as many, and so on up to this.
@@ -96,14 +96,17 @@ class VllmServer:
     segment has the version that its server reports, and `policy_version` follows. So several collectors can sample from
     servers that one trainer updates (`Collector(rollout_workers=...)`). Adapters need an engine with a folder.
 
-    Requests with images are refused: that door takes token ids alone; use `Vllm`, or `RayActor` of it.
+    With a processor as the tokenizer the engine takes images: a request has one placeholder for each, which the server
+    expands, and the tokens that it reports must be those of the request. Start the servers without
+    `--skip-tokenizer-init` then.
 
     Segments end as aborted under the old version when weights are replaced; who asks meanwhile waits. Entropies are as
     of `Vllm`; for them each token takes about 700 bytes of JSON, since the ten likeliest are in it.
 
     Args:
         urls: of the servers: "http://host:8000", or several.
-        tokenizer: of the model, with a chat template.
+        tokenizer: of the model, with a chat template; or the processor of a model that takes images, loaded from the
+            model's folder.
         folder: seen by the trainer and all servers, where `update_weights` leaves a checkpoint; None: another process
             updates the weights, or none does.
         entropies: whether segments have them; without, a server has less to write (`entropy_estimator` is "none" then).
@@ -116,7 +119,7 @@ class VllmServer:
         MissingDependencyError: httpx is not installed.
         EngineError: no server answers.
         InvalidInputError: log-probabilities of another mode than processed; servers with different versions.
-        UnsupportedError: a server that takes no tokens.
+        UnsupportedError: a server that takes no tokens; a processor without the config of its model beside it.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
@@ -131,7 +134,7 @@ class VllmServer:
     def __init__(
         self,
         urls: str | Sequence[str],
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: PreTrainedTokenizerBase | ProcessorMixin,
         *,
         folder: str | os.PathLike[str] | None = None,
         entropies: bool = True,
@@ -152,7 +155,9 @@ class VllmServer:
                 raise InvalidInputError(f"VllmServer: {name} is {value}; give a positive number")
         self.precision = precision
         self.chat = Chat(tokenizer, chat_template_kwargs)
-        self.vocabulary_size = len(tokenizer)
+        self.vocabulary_size = len(self.chat.tokenizer)
+        self.takes_images = hasattr(tokenizer, "image_processor")
+        images = _images_of(tokenizer, self.chat.tokenizer) if self.takes_images else None
         self.entropy_estimator = vllm_output.ENTROPY_ESTIMATOR if entropies else "none"
         self._folder = None if folder is None else Path(folder).absolute()
         self._process = os.getpid()
@@ -165,8 +170,8 @@ class VllmServer:
         self._asked: dict[Request, list[_ServerRequest]] = {}
         """Waiting requests, under the lock."""
         # Of the loop alone.
-        self._servers = [VllmApi(url, seconds) for url in urls]
-        self._homes: OrderedDict[str, VllmApi] = OrderedDict()
+        self._servers = [VllmApi(url, seconds, images) for url in urls]
+        self._homes: GroupHomes[VllmApi] = GroupHomes()
         self._aborting: set[asyncio.Task[None]] = set()
         self._goes_on = asyncio.Event()
         """Unset while weights are replaced."""
@@ -195,7 +200,7 @@ class VllmServer:
             EngineError: no server with the right weights answered.
         """
         self._check_open("generate")
-        check_request(request, self.vocabulary_size)
+        check_request(request, self.vocabulary_size, takes_images=self.takes_images)
         if request.sampling.by_entropy is not None:
             raise UnsupportedError(
                 "generate: by_entropy is not known to a vLLM server; sample with engine.Vllm or engine.Transformers"
@@ -479,17 +484,12 @@ class VllmServer:
         if self._folder is not None:
             able = [one for one in able if one.version == self.policy_version]
         now = time.monotonic()
-        home = self._homes.get(group) if group else None
-        if home is None or home not in able or home.rests_until > now:
-            home = min(
-                able, key=lambda one: (one.rests_until if one.rests_until > now else 0.0, one.busy), default=None
-            )
-        if group and home is not None:
-            self._homes[group] = home
-            self._homes.move_to_end(group)
-            if len(self._homes) > _MOST_GROUPS:
-                self._homes.popitem(last=False)
-        return home
+        return self._homes.choose(
+            group,
+            able,
+            load=lambda one: (one.rests_until if one.rests_until > now else 0.0, one.busy),
+            rests=lambda one: one.rests_until > now,
+        )
 
     def _leave(self, request: Request) -> None:
         with self._lock:
@@ -560,3 +560,16 @@ class VllmServer:
         await asyncio.gather(*aborting, return_exceptions=True)
         for server in self._servers:
             await server.close()
+
+
+def _images_of(processor: Any, tokenizer: Any) -> VllmImages:
+    """Return what makes requests with images; their placeholders are those of the model's config."""
+    from agentrl_core.engine.vllm_images import VllmImages
+
+    try:
+        return VllmImages(processor, model_of_config(str(getattr(tokenizer, "name_or_path", ""))))
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"VllmServer: the config of the processor's model is needed, for its placeholders ({error}); load the "
+            "processor from the model's folder: AutoProcessor.from_pretrained(folder)"
+        ) from None

@@ -298,6 +298,9 @@ class Environment(Protocol):
     - `runs`: where its episodes run: `inline` (in the loop itself, for what is pure and fast), `thread` (the default)
       or `process` (it is pickled; an episode that hangs or crashes harms no other).
     - `replayable: bool`: False where the same actions do not lead to the same place again; forks are refused then.
+    - `patience: float`: seconds for which a step that raises, hangs or loses its process is retried, with pauses that
+      double from 0.1 to 10 s: for a remote service that fails for a while. Without it, an episode is rebuilt twice, at
+      once.
     - `imagined: bool`: True where a model makes up what happens; trajectories have the origin `imagined` then.
     - `task(task_id) -> Task`: finds a task again in a new process, where the payload is not plain JSON.
     - `restore(task, seed, actions, snapshot) -> Episode`: an episode as it is after these actions, if that is

@@ -6,16 +6,18 @@ import hashlib
 import json
 import threading
 import time
-import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import ClassVar, Literal, cast, get_args
 
 from agentrl_core.data.codes import StepFlag
 from agentrl_core.env.base import Content, ExtraColumn, Split, StepResult, Task, was_cut
 from agentrl_core.env.browser import Browser
 from agentrl_core.env.image import Image
 from agentrl_core.env.page_elements import page_text, target_of
+from agentrl_core.env.program_pool import ProgramPool
 from agentrl_core.env.screen_action import LEGEND, ScreenAction, parse_action
 from agentrl_core.env.screen_facts import SCREEN_FACTS, Box, ScreenFacts
 from agentrl_core.env.text_game import SEEDS_PER_SPLIT, check_counts, checked_range, command_of, payload_of, seed_of
@@ -134,8 +136,7 @@ class MiniWoB:
         self._max_turns = max_turns
         self._seed = seed
         self._held_out = held_out
-        self._seconds = seconds
-        self._begin()
+        self._browsers = ProgramPool(partial(Browser, seconds), Browser.close, attrgetter("alive"))
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
         """Tasks `start` to `start + count` of a split: each name's first seed, each second one, and so on.
@@ -160,55 +161,24 @@ class MiniWoB:
         """
         name, task_seed = payload_of(task, "MiniWoB", ["task", "seed"])
         address = (self._pages / f"{cast(str, name)}.html").as_uri()
-        browser, idle = self._take()
+        browser, reused = self._browsers.take()
         while True:
             try:
                 page = MiniWoBPage(browser, address, f"{task_seed}", f"{task_seed} {seed}")
-                return ScreenEpisode(self, page, self._seen, self._max_turns)
+                return ScreenEpisode(self._browsers, page, self._seen, self._max_turns)
             except AgentRLError:
-                self.give_back(browser)
-                if not idle:
+                self._browsers.give_back(browser)
+                if not reused:
                     raise
             except BaseException:
                 browser.close()
-                self.give_back(browser)
+                self._browsers.give_back(browser)
                 raise
-            browser, idle = self._take()  # one that had ended since its last episode costs none
-
-    def give_back(self, browser: Browser) -> None:
-        """Keep the browser of a closed episode for the next one, unless it has ended."""
-        with self._lock:
-            if browser.alive:
-                self._idle.append(browser)
-            elif browser in self._all:
-                self._all.remove(browser)
+            browser, reused = self._browsers.take()  # one that had ended since its last episode costs none
 
     def close(self) -> None:
         """End all browsers, those of running episodes too; a second time does nothing."""
-        self._end()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_idle", "_all", "_end")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: list[Browser] = []
-        self._all: list[Browser] = []
-        self._end = weakref.finalize(self, _close_all, self._all)
-
-    def _take(self) -> tuple[Browser, bool]:
-        """Return a browser, and whether it was there before."""
-        with self._lock:
-            if self._idle:
-                return self._idle.pop(), True
-        browser = Browser(self._seconds)
-        with self._lock:
-            self._all.append(browser)
-        return browser, False
+        self._browsers.close()
 
 
 class MiniWoBPage:
@@ -280,8 +250,8 @@ class MiniWoBPage:
 class ScreenEpisode:
     """One run of a task on a page."""
 
-    def __init__(self, world: MiniWoB, page: MiniWoBPage, seen: Seen, max_turns: int) -> None:
-        self._world = world
+    def __init__(self, browsers: ProgramPool[Browser], page: MiniWoBPage, seen: Seen, max_turns: int) -> None:
+        self._browsers = browsers
         self._page = page
         self._seen = seen
         self._turns_left = max_turns
@@ -335,7 +305,7 @@ class ScreenEpisode:
             self._page.browser.close()
         else:
             self._busy.release()
-        self._world.give_back(self._page.browser)
+        self._browsers.give_back(self._page.browser)
 
     def _news(self) -> str:
         before, self._instruction = self._instruction, self._page.instruction
@@ -355,11 +325,6 @@ def _key(name: str) -> str:
     if len(name) == 1:
         return name
     return str(getattr(Keys, names.get(name, name.upper().replace("ARROW", "ARROW_"))))
-
-
-def _close_all(browsers: list[Browser]) -> None:
-    while browsers:
-        browsers.pop().close()
 
 
 def _pages() -> Path:

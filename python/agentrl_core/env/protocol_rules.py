@@ -45,6 +45,9 @@ def of_declarations(environment: Environment) -> list[str]:
     replayable = getattr(environment, "replayable", True)
     if not isinstance(replayable, bool):
         lines.append(f"replayable is {replayable!r}; give True or False")
+    patience = getattr(environment, "patience", 0.0)
+    if not isinstance(patience, (int, float)) or not 0 <= patience < float("inf"):
+        lines.append(f"patience is {patience!r}; give seconds, at least 0")
     facts = getattr(environment, "facts", {})
     if not isinstance(facts, Mapping):
         return [*lines, f"facts is a {type(facts).__name__}; give a mapping of names to Fact"]

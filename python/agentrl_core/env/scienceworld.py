@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from agentrl_core.env.base import ExtraColumn, Split, Task
+from agentrl_core.env.program_pool import ProgramPool
 from agentrl_core.env.text_game import GAME_FACTS, GameEpisode, GameStep, check_counts, checked_range, payload_of
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
@@ -62,7 +61,7 @@ class ScienceWorld:
         self._simplifications = simplifications
         self._max_turns = max_turns
         self._variations: dict[Split, list[tuple[str, int]]] = {}
-        self._begin()
+        self._simulators = ProgramPool(_start, _stop, _runs)
         try:
             self._list_variations()
         except BaseException:
@@ -95,7 +94,7 @@ class ScienceWorld:
             InvalidInputError: the task is not one of this environment's.
         """
         name, variation = payload_of(task, "ScienceWorld", ["task", "variation"])
-        simulator = self._take()
+        simulator, _ = self._simulators.take()
         try:
             game = _ScienceGame(self, simulator, cast(str, name), cast(int, variation), self._simplifications)
         except BaseException:
@@ -104,42 +103,15 @@ class ScienceWorld:
         return GameEpisode(game, game.first, max_turns=self._max_turns)
 
     def give_back(self, simulator: Any) -> None:
-        """A simulator whose episode is closed, for the next."""
-        with self._lock:
-            self._idle.append(simulator)
+        """Keep the simulator of a closed episode for the next one."""
+        self._simulators.give_back(simulator)
 
     def close(self) -> None:
         """End all simulators, those of running episodes too; a second time does nothing."""
-        self._end()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_idle", "_all", "_end")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: list[Any] = []
-        self._all: list[Any] = []
-        self._end = weakref.finalize(self, _stop, self._all)
-
-    def _take(self) -> Any:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        if shutil.which("java") is None:
-            raise MissingDependencyError(
-                "ScienceWorld needs Java, version 8 or newer, as the program `java` on the PATH; install a JRE"
-            )
-        simulator = _scienceworld().ScienceWorldEnv("", envStepLimit=_NO_LIMIT)
-        with self._lock:
-            self._all.append(simulator)
-        return simulator
+        self._simulators.close()
 
     def _list_variations(self) -> None:
-        simulator = self._take()
+        simulator, _ = self._simulators.take()
         known = {"easy", *simulator.get_possible_simplifications()}
         if unknown := {word for word in self._simplifications.split(",") if word} - known:
             raise InvalidInputError(
@@ -189,23 +161,33 @@ class _ScienceGame:
             self._world.give_back(self._simulator)
 
 
-def _stop(simulators: list[Any]) -> None:
-    """End Java, and let go what the package leaves open."""
-    while simulators:
-        simulator = simulators.pop()
-        java = simulator._gateway.java_process  # noqa: SLF001 -- the package has no other way to wait for it
-        with contextlib.suppress(Exception):  # whatever the package makes of a Java that died, it is over
-            simulator.close()
-        try:
-            java.wait(10)
-        except subprocess.TimeoutExpired:
-            java.kill()
-            java.wait()
-        for pipe in (java.stdin, java.stdout, java.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        simulator._obj_tree_tempdir.cleanup()  # noqa: SLF001 -- see above
+def _start() -> Any:
+    if shutil.which("java") is None:
+        raise MissingDependencyError(
+            "ScienceWorld needs Java, version 8 or newer, as the program `java` on the PATH; install a JRE"
+        )
+    return _scienceworld().ScienceWorldEnv("", envStepLimit=_NO_LIMIT)
+
+
+def _runs(simulator: Any) -> bool:
+    return simulator._gateway.java_process.poll() is None  # noqa: SLF001 -- the package has no other way to look
+
+
+def _stop(simulator: Any) -> None:
+    """End Java, and close pipes that the package leaves open."""
+    java = simulator._gateway.java_process  # noqa: SLF001 -- the package has no other way to wait for it
+    with contextlib.suppress(Exception):  # whatever the package raises if Java died, it is over
+        simulator.close()
+    try:
+        java.wait(10)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
+    for pipe in (java.stdin, java.stdout, java.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    simulator._obj_tree_tempdir.cleanup()  # noqa: SLF001 -- see above
 
 
 def _scienceworld() -> Any:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.data.sampling_record import tokens_with_images
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.spans import Spans
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.probe import Probe
     from agentrl_core.model.ranks import Group
-    from agentrl_core.model.teacher import Answers
+    from agentrl_core.model.teacher import Answers, PromptedPacks
 
 
 Made = TypeVar("Made")
@@ -65,7 +65,8 @@ def annotate(
             k]`, sorted by log-prob; `loss.Divergence` reads them. A function returns log-probs `[N]`, ids and log-probs
             `[N, k]`.
         prompts: token ids for each draw that the model reads in place of the tokens before its first action: a hint,
-            feedback, or a solution that the policy did not see.
+            feedback, or a solution that the policy did not see. Images that stood there stay, in their order, so each
+            prompt has their tokens too.
         tokenizers: those of the policy and of the model, which are compared. Token ids alone do not show that two
             models number tokens differently.
         processor: makes the model's inputs of images that rollouts show. None: the one saved at `model.name_or_path`.
@@ -89,11 +90,10 @@ def annotate(
 
     Raises:
         MissingDependencyError: torch is not installed.
-        UnsupportedError: the model cannot run packs, or takes no images although rollouts show some; or rollouts show
-            images, and `prompts` or `probe` is given.
+        UnsupportedError: the model cannot run packs, or takes no images although rollouts show some.
         InvalidInputError: the column's name ends with no answer of a model, the function returned something else than
-            N values, a sequence exceeds `max_tokens`, draws that share a sampled token have different prompts, or the
-            tokenizers differ.
+            N values, a sequence exceeds `max_tokens`, draws that share a sampled token have different prompts, a prompt
+            has another number of image tokens than the one that it replaces, or the tokenizers differ.
 
     Example:
         A function in place of a model:
@@ -141,7 +141,7 @@ def annotate(
         given = next((name for name, value in others.items() if value is not None), "level")
         if given != "level" or level != "node_token":
             raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
-        return _with_answers_to_probe(batch, column, cast("Any", model), max_tokens, probe, layout, group)
+        return _with_answers_to_probe(batch, column, cast("Any", model), max_tokens, probe, layout, group, processor)
     if level == "draw":
         if not column.endswith("gradient_norm") or not isinstance(model, torch.nn.Module) or top_k or prompts:
             raise InvalidInputError(
@@ -174,10 +174,10 @@ def annotate(
         made_by = (layout, planned), chosen, among, processor if shows else None, replay_routes
         _answer(batch, table, cast("Any", answer_pack), column, max_tokens, *made_by)
     else:
-        runs_trees = isinstance(model, torch.nn.Module) and layout_of(model, layout) == "tree"
-        _answer_prompted(
-            batch, table, cast("Any", answer_pack), max_tokens, chosen, prompts, layout, among, runs_trees=runs_trees
-        )
+        packs = _prompted(batch, prompts, chosen, model, layout, processor)
+        runs_trees = isinstance(model, torch.nn.Module) and not shows and layout_of(model, layout) == "tree"
+        _check_equal(among, batch, chosen, max_tokens)
+        _answer_prompted(packs, table, cast("Any", answer_pack), max_tokens, layout, among, runs_trees=runs_trees)
     reshard(model)
     if level == "node_token":
         return batch.with_columns("node_token", **_columns(names, table, top_k))
@@ -195,15 +195,6 @@ def annotate(
     answered = batch.column("node_token", "token")[trained[first[run]]]
     found[begun[run]] = values[answered]
     return batch.with_columns("step", **{column: found})
-
-
-def _refuse_images(batch: Batch, argument: str) -> None:
-    """Refuse an argument whose packs have no images."""
-    if tokens_with_images(batch) is not None:
-        raise UnsupportedError(
-            f"{argument}: rollouts show images, which are not shown beside {argument}; leave these draws out "
-            "(batch.select_draws)"
-        )
 
 
 def _chosen(batch: Batch, draws: ArrayLike | None) -> NDArray[np.int64]:
@@ -326,24 +317,40 @@ def _answer(
     table[place] = answers_of_ranks
 
 
-def _answer_prompted(
+def _prompted(
     batch: Batch,
+    prompts: Iterable[ArrayLike],
+    draws: NDArray[np.int64],
+    model: object,
+    layout: PackLayout,
+    processor: ProcessorMixin | None,
+) -> PromptedPacks:
+    """Draws under other prompts, which keep the images of theirs."""
+    from agentrl_core.model.architecture import causal_model_of
+    from agentrl_core.model.context_rows import ContextImages
+    from agentrl_core.model.images import image_token, takes_images
+    from agentrl_core.model.layouts import refuse_images_in
+    from agentrl_core.model.teacher import PromptedPacks
+
+    images, placeholder = ContextImages.of(batch, processor), None
+    if images is not None:
+        refuse_images_in(layout)
+        if isinstance(model, torch.nn.Module) and takes_images(model):
+            placeholder = image_token(causal_model_of(model))
+    return PromptedPacks(batch, prompts, draws, images=images, image_token=placeholder)
+
+
+def _answer_prompted(
+    packs: PromptedPacks,
     table: NDArray[np.float32],
     answer_pack: Callable[[Pack], Tensor],
     max_tokens: int,
-    draws: NDArray[np.int64],
-    prompts: Iterable[ArrayLike],
     layout: PackLayout,
     group: Group | None,
     *,
     runs_trees: bool,
 ) -> None:
     """The same of draws under other prompts."""
-    from agentrl_core.model.teacher import PromptedPacks
-
-    packs = PromptedPacks(batch, prompts, draws)
-    _check_equal(group, batch, draws, max_tokens)
-    _refuse_images(batch, "prompts")
     places, found = [np.zeros(0, np.int64)], [table[:0]]
     for (pack, tree, stored), counts in _own_part(packs.packs(max_tokens), group):
         made = replace(pack, layout=layout)
@@ -374,9 +381,10 @@ def _with_answers_to_probe(
     probe: Probe,
     layout: PackLayout,
     group: distributed.ProcessGroup | None,
+    processor: ProcessorMixin | None,
 ) -> Batch:
-    from agentrl_core.model.layouts import layout_of
-    from agentrl_core.model.pack import Pack
+    from agentrl_core.model.context_rows import ContextImages
+    from agentrl_core.model.layouts import layout_of, refuse_images_in
     from agentrl_core.model.probe import ProbePacks
     from agentrl_core.model.ranks import reshard
 
@@ -385,18 +393,18 @@ def _with_answers_to_probe(
             f"model is {type(model).__name__}, but a probe is asked of a torch.nn.Module; a function cannot read trees"
         )
     answer_pack = _answerer(column, model)
-    runs_trees = layout_of(model, layout) == "tree"
-    _refuse_images(batch, "probe")
-    questions = ProbePacks(batch, probe)
+    images = ContextImages.of(batch, processor)
+    if images is not None:
+        refuse_images_in(layout)
+    runs_trees = images is None and layout_of(model, layout) == "tree"
+    questions = ProbePacks(batch, probe, images)
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     among = _ranks_of(model, group)
     _check_equal(among, batch, *probe.rows, max_tokens)
-    for (tree, question), counts in _own_part(questions.packs(max_tokens), among):
+    for (pack, tree, question), counts in _own_part(questions.packs(max_tokens), among):
+        made = replace(pack, layout=layout)
         with torch.no_grad():
-            pack = replace(Pack.from_tree(tree, entropy_gradient=False), layout=layout)
-            if not runs_trees:
-                pack = pack.as_sequences()
-            answers = answer_pack(pack)
+            answers = answer_pack(made if runs_trees else made.as_sequences())
         if counts:
             asked.append(question[tree.pair_tokens])
             values.append(np.repeat(answers.to("cpu", torch.float64).numpy(), np.diff(tree.pair_offsets)))

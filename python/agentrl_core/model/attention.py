@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _BUCKET_SHARE = 0.75  # a sequence shorter than this share of its bucket's longest opens a new bucket
 _VARLEN_HEAD_LIMIT = 256
-_QUERY_BLOCK = 256  # rows of a tree that look for their keys together
+_QUERY_BLOCK = 128  # most rows of a tree that look for their keys together
 _FLEX_BLOCK = 128
 
 
@@ -258,8 +259,8 @@ class TreeAttention(Attention):
         ends, positions = (column.to("cpu", torch.int64) for column in (self.subtree_end, self.position_ids))
         device = self.subtree_end.device
         found: list[tuple[slice, slice | Tensor, Tensor]] = []
-        for begin in range(0, len(ends), _QUERY_BLOCK):
-            rows = torch.arange(begin, min(begin + _QUERY_BLOCK, len(ends)))
+        for begin, end in itertools.pairwise(_block_bounds(ends)):
+            rows = torch.arange(begin, end)
             keys = torch.cat([(ends[:begin] > begin).nonzero().squeeze(1), rows])
             mask = (keys <= rows[:, None]) & (rows[:, None] < ends[keys])
             if span.window is not None:
@@ -272,7 +273,7 @@ class TreeAttention(Attention):
             first, last = int(keys[0]), int(keys[-1])
             in_one_piece = last - first + 1 == len(keys)  # then a view will do, where autograd would keep a copy
             place: slice | Tensor = slice(first, last + 1) if in_one_piece else keys.to(device)
-            found.append((slice(begin, begin + len(rows)), place, mask.to(device)))
+            found.append((slice(begin, end), place, mask.to(device)))
         return found
 
     def block_mask(self, window: int | None = None, chunk: int | None = None) -> BlockMask:
@@ -344,6 +345,21 @@ class TreeAttention(Attention):
                 outs.append(_masked(*block) if softcap is None else _capped(*block, softcap))
             out = torch.cat(outs, dim=2)
         return out[0].transpose(0, 1)
+
+
+def _block_bounds(ends: Tensor) -> list[int]:
+    """The first row of each block, then the number of rows; a block ends behind a leaf if it has one.
+
+    Rows of two branches have few keys in common.
+    """
+    behind_leaves = (ends == torch.arange(1, len(ends) + 1)).nonzero().squeeze(1) + 1
+    bounds = [0]
+    while bounds[-1] < len(ends):
+        most = bounds[-1] + _QUERY_BLOCK
+        leaves = int(torch.searchsorted(behind_leaves, most, right=True))
+        last = int(behind_leaves[leaves - 1]) if leaves else 0
+        bounds.append(last if last > bounds[-1] else most)
+    return bounds
 
 
 def _masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float, scaling: float | None) -> Tensor:

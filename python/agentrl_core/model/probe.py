@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.model.context_rows import ContextImages, consecutive
+from agentrl_core.model.pack import Pack
 from agentrl_core.operators import columns
 from agentrl_core.operators.packing import TreeRows, tree_layout
 
@@ -68,16 +70,21 @@ class ProbePacks:
     """The places of a batch where a probe is asked: before the action of each step, and at the end of each draw.
 
     Question `s` below the number of steps is asked before step `s`, the one behind that number by `d` at the end of
-    draw `d`. Nothing is asked in an empty context, which predicts nothing.
+    draw `d`. Nothing is asked in an empty context, which predicts nothing. A question sees the images before it.
+
+    Args:
+        batch: the batch.
+        probe: the tokens.
+        images: of the batch's contexts; None: they show none.
     """
 
-    def __init__(self, batch: Batch, probe: Probe) -> None:
+    def __init__(self, batch: Batch, probe: Probe, images: ContextImages | None = None) -> None:
         if len(probe.rows) != batch.num_draws:
             raise InvalidInputError(
                 f"the probe has {len(probe.rows)} rows of tokens, but the batch has {batch.num_draws} draws; give one "
                 "for each draw"
             )
-        self._probe = probe
+        self._probe, self._images = probe, images
         self._tails = np.concatenate([np.zeros(0, np.int64), *probe.rows]).astype(np.int32)
         self._tail_offsets = np.cumsum([0, *map(len, probe.rows)])
         self._steps = batch.offsets("step")
@@ -99,10 +106,11 @@ class ProbePacks:
     def __len__(self) -> int:
         return int(self._steps[-1]) + len(self._probe.rows)
 
-    def packs(self, max_tokens: int) -> Iterator[tuple[TreeRows, _Indices]]:
-        """Packs of at most `max_tokens` tokens, and the question behind each given token.
+    def packs(self, max_tokens: int) -> Iterator[tuple[Pack, TreeRows, _Indices]]:
+        """Packs of at most `max_tokens` tokens, their layouts, and the question after each given token.
 
-        Contexts that begin alike lie once in a pack, whichever draws they are of.
+        Contexts with a common beginning share it in a pack, whichever draws they are of; each is a sequence of its own
+        if contexts show images.
 
         Raises:
             InvalidInputError: one context with its probe is longer.
@@ -114,12 +122,16 @@ class ProbePacks:
                 f"max_tokens is {max_tokens}, but a context of draw {self._draws[place]} with its probe has "
                 f"{sizes[place]} tokens; raise max_tokens"
             )
+        if self._images is not None:
+            rows = np.arange(len(sizes))
+            yield from (self._laid_out(rows[run]) for run in consecutive(sizes, max_tokens))
+            return
         packs = _core.pack.continuations(
             self._text, self._begins, self._ends, self._tails, self._tail_offsets, self._draws, max_tokens
         )
         yield from map(self._laid_out, packs)
 
-    def _laid_out(self, rows: _Indices) -> tuple[TreeRows, _Indices]:
+    def _laid_out(self, rows: _Indices) -> tuple[Pack, TreeRows, _Indices]:
         begins, draws = self._begins[rows], self._draws[rows]
         lengths = self._ends[rows] - begins
         offsets = np.cumsum(np.append(0, lengths + np.diff(self._tail_offsets)[draws]))
@@ -131,7 +143,13 @@ class ProbePacks:
         tokens[~in_probe] = self._text[(begins[row] + place)[~in_probe]]
         tokens[in_probe] = self._tails[(self._tail_offsets[draws][row] + behind)[in_probe]]
         scored = in_probe & (behind >= self._probe.starts[draws][row])
-        return tree_layout(tokens, offsets, trained=scored), self._questions[rows][row]
+        if self._images is None:
+            tree = tree_layout(tokens, offsets, trained=scored)
+            pack = Pack.from_tree(tree, entropy_gradient=False)
+        else:
+            part, further, images = self._images.between(begins, self._ends[rows])
+            pack, tree = self._images.pack(tokens, offsets, offsets[part] + further, images, trained=scored)
+        return pack, tree, self._questions[rows][row]
 
     def columns(self, asked: _Indices, values: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Reduce the values of scored tokens to one after each step, and one before the first of each draw."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.routers import expert_weights, routers_of
+from agentrl_core.model.architecture import decoder_of
+from agentrl_core.model.layouts import is_recomputed
+from agentrl_core.model.routers import expert_weights, layers_of_routers, routers_of
 
 _KNOWN: WeakSet[nn.Module] = WeakSet()
 """Routers whose own weights were found to be those of `expert_weights`."""
@@ -31,6 +33,7 @@ class RouteReplay:
         self._thread = threading.get_ident()
         self._tokens: Tensor | None = None
         self._feeds = self._calls = 0
+        self._is_open = False
 
     @property
     def is_whole(self) -> bool:
@@ -41,6 +44,45 @@ class RouteReplay:
         """Set which of the pack's tokens the next forward reads, row by row; None: all in order."""
         self._tokens = None if tokens is None else tokens.flatten()
         self._feeds += 1
+
+    @contextmanager
+    def hooked(self, routers: Iterable[Any]) -> Iterator[None]:
+        """Route inside the block, in this thread."""
+        self._thread, self._is_open = threading.get_ident(), True
+        handles = [router.register_forward_hook(self.route) for router in routers]
+        try:
+            yield
+        finally:
+            self._is_open = False
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def recomputed(self, layer: nn.Module) -> Iterator[None]:
+        """Let a layer that the backward pass computes again, after the block, replay the same experts there."""
+        own: Any = getattr(layer, "_gradient_checkpointing_func", None)
+        routers = [module for module in layer.modules() if module in self._of_router]
+        if own is None or not routers:
+            yield
+            return
+
+        def checkpointed(call: Callable[..., Any], *arguments: Any) -> Any:
+            tokens = self._tokens
+
+            def again(*inputs: Any) -> Any:
+                if self._is_open:  # in the forward
+                    return call(*inputs)
+                self._tokens = tokens
+                with self.hooked(routers):
+                    return call(*inputs)
+
+            return own(again, *arguments)
+
+        layer._gradient_checkpointing_func = checkpointed  # type: ignore[assignment]  # noqa: SLF001 -- as transformers sets it
+        try:
+            yield
+        finally:
+            layer._gradient_checkpointing_func = own  # noqa: SLF001
 
     def route(self, router: Any, _arguments: object, output: tuple[Tensor, Tensor, Tensor]) -> object:
         """Return a router's output with the recorded experts: a forward hook."""
@@ -60,19 +102,19 @@ def replayed_routes(experts: Tensor | None, inner: nn.Module) -> Iterator[RouteR
     """Route the tokens of a pack to its recorded experts (`Pack.routed_experts`) inside the block, if it has any.
 
     Raises:
-        UnsupportedError: the model has no known routers, or layers that are recomputed in the backward pass.
+        UnsupportedError: the model has no known routers, or layers in torch's `CheckpointWrapper`.
         InvalidInputError: the recorded experts are not those of such a model.
     """
     if experts is None:
         yield None
         return
-    routers, width = routers_of(inner), experts.shape[1]
-    name = type(inner).__name__
+    routers, name = routers_of(inner), type(inner).__name__
     if not routers:
         raise UnsupportedError(
             f"replay_routes: {name} has no router of experts that is known; leave replay_routes out of update.pack"
         )
-    wanted = sum(router.top_k for router in routers)
+    experts = _of_routers(experts, inner, routers)
+    wanted, width = sum(router.top_k for router in routers), experts.shape[1]
     fewest = min(router.num_experts for router in routers)
     largest = int(experts.max()) if len(experts) else -1
     if width != wanted or largest >= fewest:
@@ -81,24 +123,32 @@ def replayed_routes(experts: Tensor | None, inner: nn.Module) -> Iterator[RouteR
             f"{wanted} in {len(routers)} layers, of {fewest} in each; give the model that generated the rollouts, or "
             "leave replay_routes out of update.pack"
         )
-    recomputes = any(getattr(module, "gradient_checkpointing", False) for module in inner.modules())
-    if recomputes and torch.is_grad_enabled() and inner.training:
+    if is_recomputed(inner) and torch.is_grad_enabled():
         raise UnsupportedError(
-            f"replay_routes: {name} recomputes its layers in the backward pass, where routers would choose anew; call "
-            "model.gradient_checkpointing_disable(), or leave replay_routes out of update.pack"
+            f"replay_routes: layers of {name} are in torch's CheckpointWrapper, which would recompute them with other "
+            "experts; call model.gradient_checkpointing_enable() instead of wrapping them"
         )
     replay = RouteReplay(experts, routers)
-    handles = [router.register_forward_hook(replay.route) for router in routers]
-    try:
+    with ExitStack() as stack:
+        for module in inner.modules():
+            if getattr(module, "gradient_checkpointing", False):
+                stack.enter_context(replay.recomputed(module))
+        stack.enter_context(replay.hooked(routers))
         yield replay
-    finally:
-        for handle in handles:
-            handle.remove()
     if not replay.is_whole:
         raise UnsupportedError(
             f"replay_routes: not every router of {name} was called in each forward as a module (torch.compile leaves "
             "hooks out); give the model uncompiled, or leave replay_routes out of update.pack"
         )
+
+
+def _of_routers(experts: Tensor, inner: Any, routers: list[Any]) -> Tensor:
+    """Leave out the layers without a router, if there are rows for these as well, as vLLM and slime record them."""
+    layers, count = getattr(decoder_of(inner).config, "num_hidden_layers", 0), routers[0].top_k
+    routed = layers_of_routers(inner)
+    if len(routed) != len(routers) or len(routers) == layers or experts.shape[1] != layers * count:
+        return experts
+    return experts.view(-1, layers, count)[:, routed].flatten(1)
 
 
 @torch.no_grad()

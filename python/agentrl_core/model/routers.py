@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,13 @@ def routers_of(model: nn.Module) -> list[Any]:
     """Return the routers of a causal model of Hugging Face in the order of its layers; empty without any."""
     names = ("TopKRouter", "TopkRouter")
     return [module for module in model.modules() if type(module).__name__.endswith(names)]
+
+
+def layers_of_routers(model: nn.Module) -> list[int]:
+    """Return the layer of each router of `routers_of`, by the names of the modules; fewer, if a name has no layer."""
+    routers = set(routers_of(model))
+    names = [name for name, module in model.named_modules() if module in routers]
+    return [int(found[1]) for name in names if (found := re.search(r"(?:^|\.)layers\.(\d+)\.", name))]
 
 
 def expert_weights(router: Any, logits: Tensor, experts: Tensor) -> Tensor:

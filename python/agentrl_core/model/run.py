@@ -69,8 +69,8 @@ def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...], teacher: nn.M
 
 
 def _teacher_rows(pack: Pack, teacher: nn.Module) -> TeacherRows:
-    """The hidden states of a teacher for each prediction pair, without gradients."""
-    pack, inner = _prepared(pack, teacher)
+    """The hidden states of a teacher, which routes by itself, for each prediction pair, without gradients."""
+    pack, inner = _prepared(replace(pack, routed_experts=None), teacher)
     with torch.no_grad():
         read, (states,) = _run(pack, inner, lambda: Reading(pack, teacher, inner, pack.source_row))
     if read.wrapping.sharded:

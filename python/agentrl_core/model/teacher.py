@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model.context_rows import ContextImages, consecutive
 from agentrl_core.model.pack import Pack
 from agentrl_core.operators import columns
 from agentrl_core.operators.packing import tree_layout
@@ -80,19 +81,31 @@ def likeliest_answers(model: nn.Module | Callable[[Pack], Answers], count: int) 
 class PromptedPacks:
     """Packs of a batch's draws under other prompts: what a teacher reads that sees more than the policy.
 
-    Of each draw, the tokens before its first action are replaced; what follows stays, tool results included.
+    Of each draw, the tokens before its first action are replaced; what follows stays, tool results included. Images of
+    the replaced tokens stay too, in their order.
 
     Args:
         batch: the batch.
         prompts: token ids of a prompt for each draw.
         draws: the draws that are run.
+        images: of the batch's contexts; None: they show none.
+        image_token: the placeholder of the model; None: unknown.
 
     Raises:
-        InvalidInputError: a draw has no prompt, or two draws with different prompts share a trained token.
+        InvalidInputError: a draw has no prompt, two draws with different prompts share a trained token, or a prompt has
+            another number of image tokens than the tokens that it replaces.
         UnsupportedError: a draw has several contexts.
     """
 
-    def __init__(self, batch: Batch, prompts: Iterable[ArrayLike], draws: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        prompts: Iterable[ArrayLike],
+        draws: NDArray[np.int64],
+        *,
+        images: ContextImages | None = None,
+        image_token: int | None = None,
+    ) -> None:
         rows = [columns.integers(row, f"prompts[{place}]").astype(np.int32) for place, row in enumerate(prompts)]
         if len(rows) != batch.num_draws:
             raise InvalidInputError(
@@ -113,7 +126,7 @@ class PromptedPacks:
                 f"prompts: draw {draws[several[0]]} has several contexts, so it has no single prompt; leave it out "
                 "(draws)"
             )
-        self._draws, self._text = draws, contexts.tokens
+        self._draws, self._text, self._images = draws, contexts.tokens, images
         acts = np.diff(contexts.steps) > 0
         before = np.zeros(batch.num_draws, np.int64)  # tokens that a prompt stands for
         before[contexts.draws[acts]] = contexts.begins[contexts.steps[:-1][acts]]
@@ -128,6 +141,8 @@ class PromptedPacks:
             for name in ("node_token", "position", "inverse_temperature")
         )
         self._check_shared(batch, rows)
+        if images is not None and image_token is not None:
+            self._check_placeholders(image_token)
 
     def _check_shared(self, batch: Batch, rows: list[NDArray[np.int32]]) -> None:
         """Refuse a stored token that draws with different prompts train: it would have several answers."""
@@ -143,6 +158,23 @@ class PromptedPacks:
             raise InvalidInputError(
                 f"prompts: draws {one} and {other} share a sampled token and have different prompts; give branches of "
                 "one trajectory the same prompt, or run them one after the other (draws)"
+            )
+
+    def _check_placeholders(self, image_token: int) -> None:
+        """Refuse a prompt that shows other images than the tokens that it replaces."""
+
+        def counts(tokens: NDArray[np.int32], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
+            totals = np.cumsum(np.append(0, tokens == image_token))
+            return totals[begins + lengths] - totals[begins]
+
+        given = counts(self._prompts, self._starts, self._lengths)[self._draws]
+        replaced = counts(self._text, self._begins - self._before, self._before)[self._draws]
+        apart = np.flatnonzero(given != replaced)
+        if len(apart):
+            one = apart[0]
+            raise InvalidInputError(
+                f"prompts[{self._draws[one]}] has {given[one]} image tokens ({image_token}), but the prompt that it "
+                f"replaces has {replaced[one]}; its images stay, so give their tokens too, in the same order"
             )
 
     def _tokens_of(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -162,11 +194,7 @@ class PromptedPacks:
                 f"max_tokens is {max_tokens}, but draw {self._draws[sizes.argmax()]} has {sizes.max()} tokens under "
                 "its prompt; raise max_tokens"
             )
-        totals, begin = np.cumsum(sizes), 0
-        while begin < len(sizes):
-            end = int(np.searchsorted(totals, totals[begin] - sizes[begin] + max_tokens, side="right"))
-            yield self._pack(self._draws[begin:end])
-            begin = end
+        yield from (self._pack(self._draws[run]) for run in consecutive(sizes, max_tokens))
 
     def _pack(self, draws: NDArray[np.int64]) -> tuple[Pack, TreeRows, NDArray[np.int64]]:
         sizes, lengths = self._sizes[draws], self._lengths[draws]
@@ -183,5 +211,15 @@ class PromptedPacks:
         at = np.repeat(moved, counts) + self._positions[chosen]
         stored, scale = np.full(len(row), -1, np.int64), np.ones(len(row), np.float32)
         stored[at], scale[at] = self._stored[chosen], self._scale[chosen]
-        tree = tree_layout(tokens, offsets, trained=stored >= 0, same={"inverse_temperature": scale})
-        return Pack.from_tree(tree, entropy_gradient=False), tree, stored
+        same = {"inverse_temperature": scale}
+        if self._images is None:
+            tree = tree_layout(tokens, offsets, trained=stored >= 0, same=same)
+            return Pack.from_tree(tree, entropy_gradient=False), tree, stored
+        begins, before = self._begins[draws], self._before[draws]
+        replaced, _, first = self._images.between(begins - before, begins)
+        kept, further, later = self._images.between(begins, begins + sizes - lengths)
+        places = np.concatenate([offsets[replaced], offsets[kept] + lengths[kept] + further])
+        order = np.argsort(places, kind="stable")
+        images = np.concatenate([first, later])[order]
+        pack, tree = self._images.pack(tokens, offsets, places[order], images, trained=stored >= 0, same=same)
+        return pack, tree, stored

@@ -5,7 +5,7 @@
 
 It takes the sum over tokens to be a first-order approximation of the sequence's objective, which holds while the policy
 that samples, the one that begins the step (`proximal_logprob`) and the one that is trained are close. So lengths do not
-normalise. Routing replay of mixtures of experts is left out: it is the model's, and a batch has no routes.
+normalise. Routing replay of mixtures of experts is the model's: `update.pack(replay_routes=True)` adds it.
 
 Equations:
     Read: notes of others, of which one has the paper's equations 3 to 11; the paper's text was not read.
@@ -15,7 +15,7 @@ Equations:
     - N3, gradient: `Reinforce("ratio", "ratio", at_most=5.0)`, `aggregate="constant"`: a sum over tokens.
     - N4, mask: `InBounds` by `Clip(0.2, 0.27, center="proximal")`.
     - N5, advantage: `GroupRelative(scale="none")`.
-    - N6, routing replay: left out: the experts of each token are not recorded.
+    - N6, routing replay: left out: an option of the packs, `update.pack(replay_routes=True)`.
 
 Differs:
     - Standard deviation: one summary divides by it; the notes and this recipe do not.

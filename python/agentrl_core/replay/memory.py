@@ -52,7 +52,7 @@ class Memory(Stateful):
             when a row is drawn again. A row without a value gets the largest priority.
         exponent: see `order`, at least 0.
         floor: see `priority`, above 0.
-        keep: comma-joined draw columns to store besides the score.
+        keep: draw columns to store besides the score.
 
     Raises:
         RecipeError: an option is out of range.
@@ -77,7 +77,7 @@ class Memory(Stateful):
     priority: str = column_name("", level="draw", optional=True)
     exponent: float = option(1.0, at_least=0)
     floor: float = option(1e-6, above=0)
-    keep: str = ""
+    keep: tuple[str, ...] = ()
 
     def check_options(self) -> None:
         """Require max_age >= min_age, so that drawn rows still exist."""
@@ -86,8 +86,8 @@ class Memory(Stateful):
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
-        """Names of the stored columns."""
-        return tuple(name.strip() for name in self.keep.split(",") if name.strip())
+        """Names of the stored columns: `keep`."""
+        return self.keep
 
     def initial_state(self) -> State:
         """Return the empty state."""

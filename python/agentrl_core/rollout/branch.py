@@ -286,6 +286,20 @@ class Branch(Trajectory):
         self.path.acted[-1] = len(kept.answers)
         self.turns, self.record = self.turns[: to.turns], self.record.first_turns(to.turns)
 
+    def _truncate(self, reason: str) -> None:
+        """Draw it in its current state, while it continues later (for the runtime); success is unknown."""
+        if self.over:
+            return
+        if self.path.open:
+            of_engine = self._of_engine("step")
+            self.path.flush()
+            self._runtime.forest.step(self.handle, truncated=True, facts=of_engine or None)
+        self.status = "truncated"
+        self._runtime.ended()
+        ended = {**self.record.ended("truncated", reason), "success": None}
+        self._runtime.forest.finish(self.handle, status="truncated", **ended)
+        self.episode.close()
+
     async def rewrite(self, context: Sequence[Content | Turn]) -> None:
         """Change its context from here on: texts or messages, and turns with their sampled tokens.
 

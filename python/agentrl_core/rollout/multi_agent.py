@@ -85,7 +85,7 @@ class SharedEpisode:
     async def ready(self) -> None:
         """Replay the moves if needed."""
         async with self._begun:
-            await self.episode.ready()
+            await self.episode.ready(self._answer_name())
 
     def copy(self, acted: int, name: str) -> SharedEpisode:
         """Return a copy of the episode after the first n moves."""
@@ -133,9 +133,13 @@ class SharedEpisode:
         facts = {**(answer.outcome.facts or {}), JOINT_MOVE: float(self.acted - 1)}
         return replace(answer, outcome=replace(answer.outcome, facts=facts))
 
+    def _answer_name(self) -> str:
+        """Return the name of the next joint answer in the journal."""
+        return f"{self._name}/answer{self._moves}"
+
     async def _answered(self, texts: Mapping[str, str]) -> JointStep | None:
         """Return the result of a joint move; None: the episode failed, and with it all branches."""
-        name = f"{self._name}/answer{self._moves}"
+        name = self._answer_name()
         self._moves += 1
         with self._moving:
             try:
@@ -201,8 +205,9 @@ class AgentView:
         del name
         await self.match.reset()
 
-    async def ready(self) -> None:
-        """See `RunningEpisode`."""
+    async def ready(self, name: str) -> None:
+        """See `RunningEpisode`; the journal has the moves of all agents under one name."""
+        del name
         await self.match.ready()
 
     async def step(self, name: str, action: Any) -> StepRecord:

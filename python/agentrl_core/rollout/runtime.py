@@ -64,8 +64,11 @@ class RunningEpisode(Protocol):
         """
         ...
 
-    async def ready(self) -> None:
-        """Replay its actions if needed, so that it can answer the next one.
+    async def ready(self, name: str) -> None:
+        """Replay its actions if needed, so that it can answer the next one, unless the journal has that answer.
+
+        Args:
+            name: name of the answer in the journal.
 
         Raises:
             EpisodeError: the replay fails.
@@ -133,10 +136,6 @@ class Runtime(Protocol):
 
     def sampling(self, agent: str) -> Sampling:
         """Default sampling of segments."""
-        ...
-
-    def will_answer(self, name: str) -> bool:
-        """Return whether the journal has the answer of that name, so that it needs no episode."""
         ...
 
     async def generate(self, name: str, agent: str, request: Request) -> Segment:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from agentrl_core._util.json_text import is_unicode
 from agentrl_core.data.codes import ROUTED_EXPERTS, StepFlag
 from agentrl_core.data.forest import Forest, Kind
-from agentrl_core.engine.base import Sampling, Segment
+from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Action, Content, as_messages
 from agentrl_core.env.episode import StepRecord
 from agentrl_core.env.image import Image, images_in
@@ -83,6 +84,7 @@ class TokenPath:
         spans: positions of the actions in the current context.
         acted: number of answered actions of the episode after n turns; None: of another episode.
         first: its first node; None: none yet.
+        stop_tokens: the tokens that end an action.
     """
 
     def __init__(self, name: str, forest: Forest, chat: Chat, handle: int) -> None:
@@ -94,6 +96,7 @@ class TokenPath:
         self.first: int | None = None
         self._forest = forest
         self._chat = self._plain_chat = chat
+        self.stop_tokens = tuple(chat.stop_token_ids)
         self._ends_with_next = getattr(chat, "ends_with_next", False)
         """Whether a turn ends with the first token of the next message, because it lacks a stop token."""
         self._nodes: list[tuple[int | None, int]] = []
@@ -118,11 +121,6 @@ class TokenPath:
     def turns(self) -> int:
         """Number of answered turns."""
         return len(self.acted) - 1
-
-    @property
-    def stop_tokens(self) -> tuple[int, ...]:
-        """The tokens that end an action."""
-        return tuple(self._chat.stop_token_ids)
 
     @property
     def length(self) -> int:
@@ -165,12 +163,13 @@ class TokenPath:
         last = self.open[-1]
         if isinstance(last, Segment):
             return last.finish_reason != "stop"
-        return int(last[-1]) not in self._chat.stop_token_ids
+        return int(last[-1]) not in self.stop_tokens
 
     def use_options(self, chat_template_kwargs: Mapping[str, Any] | None) -> None:
         """Render the contexts from here on with options of the chat template; None: without."""
         plain = self._plain_chat
         self._chat = plain.with_options(chat_template_kwargs) if chat_template_kwargs else plain
+        self.stop_tokens = tuple(self._chat.stop_token_ids)
 
     def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> NDArray[np.int32]:
         """Start with a prompt, which must be shorter than `most` tokens, and return it."""
@@ -183,6 +182,11 @@ class TokenPath:
         self.append(tokens, "prompt", state=state, images=images_in(content))
         self.here = self._end()
         return tokens
+
+    def request(self, sampling: Sampling, max_tokens: int, group: str) -> Request:
+        """Return the request for at most `max_tokens` more tokens; its stop tokens end them earlier."""
+        tokens, seed = self._forest.tokens(self.handle), self._forest.segment_seed(self.handle)
+        return Request(tokens, seed, _limited(sampling, max_tokens, self.stop_tokens), group, self.images)
 
     def act(self, part: Segment | NDArray[np.int32], **options: Any) -> None:
         """Append a part of the open action."""
@@ -338,10 +342,10 @@ class TokenPath:
         """Whether there are messages that are not in the forest yet."""
         return bool(self._said)
 
-    def flush(self) -> None:
-        """Write pending messages to the forest."""
+    def flush(self) -> int:
+        """Write pending messages to the forest, and return its length."""
         if not self._said:
-            return
+            return self.length
         content = _together(self._said)
         answer, self._said, self._answer = self._answer, [], None
         state = None if answer is None else answer.state_key
@@ -351,6 +355,7 @@ class TokenPath:
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & StepFlag.TOOL_RESULT))
         if answer is not None:
             self._ends.append(self.here)
+        return self.length
 
     def end_of(self, turn: int) -> Position:
         """Return the end of a turn: after its answer, or after the last action."""
@@ -523,6 +528,12 @@ class TokenPath:
     def _end(self, *, follows_tool: bool = False) -> Position:
         node, tokens = self._nodes[-1]
         return Position(node, None, tokens, self.turns, follows_tool)
+
+
+@lru_cache(maxsize=256)
+def _limited(sampling: Sampling, max_tokens: int, stops: tuple[int, ...]) -> Sampling:
+    stops = tuple(dict.fromkeys((*sampling.stop_token_ids, *stops)))
+    return replace(sampling, max_tokens=max_tokens, stop_token_ids=stops)
 
 
 def _together(said: Sequence[Content]) -> Content:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
@@ -10,7 +11,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.engine.base import Sampling, Segment
+from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Content, Message, StepResult, as_messages
 from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord
 from agentrl_core.env.runtime.validation import checked_content
@@ -19,7 +20,6 @@ from agentrl_core.rollout.branch_record import PRECISION, BranchRecord
 from agentrl_core.rollout.conversations import BranchConversations
 from agentrl_core.rollout.multi_agent import AgentView, SharedEpisode
 from agentrl_core.rollout.prefix import Action, Prefix
-from agentrl_core.rollout.requests import BranchRequests
 from agentrl_core.rollout.runtime import RunningEpisode, Runtime
 from agentrl_core.rollout.tasks import OneAtATime, gather_or_cancel
 from agentrl_core.rollout.token_path import Position, TokenPath
@@ -73,10 +73,15 @@ class Trajectory:
         self._prompt = prompt
         self._prefix = prefix
         self._content = asked
-        self._sampling = sampling
+        self._sampling = runtime.sampling(agent) if sampling is None else sampling
+        self._policy = runtime.policy(agent)
         self._forks: dict[int, int] = {}
         """Forks made at each place."""
-        self._requests = BranchRequests(runtime, agent, group.name, episode.title)
+        self._group_name = group.name
+        self._requests = Counter[str]()
+        """Number of requests of each path, by which a resumed run finds the responses."""
+        self._waiting: set[str] = set()
+        """Names of the requests without a response."""
         self._answers = 0
         """Number of requested answers: used for names in the journal."""
         self._failure: str | None = None
@@ -226,7 +231,6 @@ class Trajectory:
         if self.path.here is None:
             await self._prompted()
         sampling = self._sampling if sampling is None else sampling
-        sampling = self._runtime.sampling(self.agent) if sampling is None else sampling
         with self._awaited:
             if self._lanes is None:
                 return await self._say_more(self.path, sampling, max_tokens)
@@ -241,30 +245,40 @@ class Trajectory:
     async def _say_more(self, path: TokenPath, sampling: Sampling, max_tokens: int | None) -> Segment | None:
         """Generate more of the open action of a path, or a new one."""
         runtime = self._runtime
-        wanted = sampling.max_tokens - path.open_length
+        wanted = sampling.max_tokens - (path.open_length if path.open else 0)
         wanted = wanted if max_tokens is None else min(wanted, max_tokens)
         segment = None
         while wanted > 0 and not self.over:
-            path.flush()
-            most = min(wanted, runtime.context_tokens - path.length)
+            most = min(wanted, runtime.context_tokens - path.flush())
             if most < 1 or (path is self.path and not await self._is_ready()):
                 return None
-            segment = await self._requests.send(path, sampling, most)
+            segment = await self._sampled(path, path.request(sampling, most, self._group_name))
             if len(segment.tokens) and not self.over:
-                path.sampled(segment, sampling, runtime.policy(self.agent))
+                path.sampled(segment, sampling, self._policy)
             if segment.finish_reason != "abort":
                 break
             wanted -= len(segment.tokens)  # new weights arrived meanwhile: the same action continues with them
         return segment
 
+    async def _sampled(self, path: TokenPath, request: Request) -> Segment:
+        """Return the response to a request for more tokens of a path."""
+        if request.images:
+            self._runtime.check_images(self.agent, self.episode.title)
+        name = f"{path.name}/segment{self._requests[path.name]}"
+        self._requests[path.name] += 1
+        self._waiting.add(name)
+        try:
+            return await self._runtime.generate(name, self.agent, request)
+        finally:
+            self._waiting.discard(name)
+
     async def _is_ready(self) -> bool:
         """Replay its episode if it has to answer the next action; False: the replay failed."""
-        if not self._runtime.will_answer(self._answer_name()):
-            try:
-                await self.episode.ready()
-            except EpisodeError as error:
-                self._fail(str(error))
-                return False
+        try:
+            await self.episode.ready(self._answer_name())
+        except EpisodeError as error:
+            self._fail(str(error))
+            return False
         return True
 
     async def submit(self) -> Turn:
@@ -376,23 +390,10 @@ class Trajectory:
         """Stop the branch, even while it is awaited. It is drawn if truncated, otherwise stored with the reason."""
         if self.over:
             return
-        self._requests.stop()
+        for name in self._waiting:
+            self._runtime.stop(name)
         self.group.log_decision("stop", self, self.path.here, reason)
         self._end(status, reason)
-
-    def _truncate(self, reason: str) -> None:
-        """Draw it in its current state, while it continues later (for the runtime); success is unknown."""
-        if self.over:
-            return
-        if self.path.open:
-            of_engine = self._of_engine("step")
-            self.path.flush()
-            self._runtime.forest.step(self.handle, truncated=True, facts=of_engine or None)
-        self.status = "truncated"
-        self._runtime.ended()
-        ended = {**self.record.ended("truncated", reason), "success": None}
-        self._runtime.forest.finish(self.handle, status="truncated", **ended)
-        self.episode.close()
 
     def mask(self, reason: str) -> None:
         """Exclude its tokens from training; it still votes in its group's statistics."""

@@ -31,6 +31,7 @@ from agentrl_core.data.store import Store
 from agentrl_core.env.base import Environment
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 from agentrl_core.integrations import TensorBoard, WeightsAndBiases
+from agentrl_core.model.routers import routers_of
 from agentrl_core.model.teacher import check_tokenizers
 from agentrl_core.recipe import Recipe
 from agentrl_core.stats.intervals import bootstrap
@@ -324,6 +325,7 @@ def _models(options: TrainOptions, recipe: Recipe, policy: PreTrainedModel, chec
         autocast=options.precision == "bf16",
         recompute=options.recompute,
         teacher=_teacher(options, policy),
+        replay_routes=options.replay_routes,
     )
     if checkpoint:
         models.load_state_dict(load_checkpoint(Path(options.run), checkpoint))
@@ -350,10 +352,17 @@ def _start(run: Path, policy: PreTrainedModel) -> PreTrainedModel:
 
 
 def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Engine:
+    routes = options.replay_routes
+    if routes and not routers_of(policy):
+        raise InvalidInputError(
+            f"replay_routes=True, but {type(policy).__name__} has no router of experts that is known; leave "
+            "--replay-routes out"
+        )
     if options.engine == "vllm":
-        return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens)
+        more: dict[str, Any] = {"enable_return_routed_experts": True} if routes else {}
+        return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens, **more)
     # An engine that generates during training needs its own weights.
-    return engines.Transformers(policy, tokenizer, copy=options.staleness > 0)
+    return engines.Transformers(policy, tokenizer, copy=options.staleness > 0, routed_experts=routes)
 
 
 def _with_adapter(policy: PreTrainedModel, options: TrainOptions) -> Any:

@@ -192,6 +192,7 @@ class Models:
         recompute: whether models are in training mode during updates, in which they compute layers again in the
             backward pass, as `gradient_checkpointing_enable` prepared them.
         teacher: the model that a distillation learns from; None where the recipe has none.
+        replay_routes: whether the policy routes tokens to the experts that the engine recorded.
     """
 
     recipe: Recipe
@@ -203,6 +204,7 @@ class Models:
     autocast: bool = False
     recompute: bool = False
     teacher: PreTrainedModel | None = None
+    replay_routes: bool = False
     named: dict[str, Any] = field(default_factory=dict)
     wrapped: dict[str, torch.nn.Module] = field(default_factory=dict)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
@@ -234,9 +236,11 @@ class Models:
                 model = self.teacher if column.name == _TEACHER_COLUMN else None
                 model = model or self.named[own if own in self.named or own not in _OF_POLICY else "policy"]
                 level: Any = "node_token" if column.level == "token" else column.level
+                # Other models choose experts by themselves, since the engine recorded those of the policy.
+                replay = self.replay_routes and own in _OF_POLICY and model is not self.teacher and level != "draw"
+                options: Any = {"max_tokens": max_tokens, "group": group_of_ranks(), "replay_routes": replay}
                 with self._precision():
-                    group = group_of_ranks()
-                    batch = annotate(batch, column.name, model, level=level, max_tokens=max_tokens, group=group)
+                    batch = annotate(batch, column.name, model, level=level, **options)
         return batch
 
     def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> dict[str, float]:
@@ -248,7 +252,8 @@ class Models:
         for update in updates:
             model = self.wrapped.get(update.model, self.named[update.model])
             model.train(self.recompute)
-            for pack in update.pack(max_tokens=max_tokens, model=model):
+            replay = self.replay_routes and update.model == "policy"
+            for pack in update.pack(max_tokens=max_tokens, model=model, replay_routes=replay):
                 with self._precision():
                     update.loss(pack.run(model, teacher=self.teacher), pack).backward()
             model.eval()

@@ -66,6 +66,9 @@ class TrainOptions:
     lora: int = _option(0, "rank of a LoRA adapter on all linear layers, which is trained alone; 0: all weights")
     precision: str = _option("fp32", "what the policy computes in, with fp32 weights: fp32 or bf16")
     recompute: bool = _option(default=False, text="compute layers again in the backward pass, to save memory")
+    replay_routes: bool = _option(
+        default=False, text="route tokens of a mixture of experts in training to the experts that the engine used"
+    )
     gradient_clip: float = _option(0.5, "largest norm of the gradient")
     turn_tokens: int = _option(32, "most tokens of one turn")
     context_tokens: int = _option(256, "most tokens of a trajectory")
@@ -104,6 +107,11 @@ class TrainOptions:
         if self.teacher and not self.model:
             raise InvalidInputError(
                 f"teacher={self.teacher!r} needs a policy with the same tokenizer; give --model, its directory"
+            )
+        if self.replay_routes and not self.model:
+            raise InvalidInputError(
+                "replay_routes=True, but the small model has no experts; give --model, the directory of a mixture of "
+                "experts"
             )
         for name in (
             "iterations",

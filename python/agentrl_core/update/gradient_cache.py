@@ -24,12 +24,15 @@ from agentrl_core.loss.tokens import Tokens
 from agentrl_core.model.collectives import counts_of_rows, gathered_rows
 from agentrl_core.model.pack import Pack, PackOutput
 from agentrl_core.model.ranks import Group
+from agentrl_core.model.recorded_routes import routed_rows
 
 if TYPE_CHECKING:
     from agentrl_core.loss import Loss
 
 Run = Callable[[Pack], PackOutput]
 Rows = dict[str, Tensor]
+_ROUTED = "routed_tokens"
+"""Metric of the rows whose source token has recorded experts, and their column here."""
 
 
 class GradientCache:
@@ -62,7 +65,7 @@ class GradientCache:
         """Return loss and metrics of a pack with all rows, from one run; the loss has its gradient."""
         outputs = self._outputs(pack)
         here = pack.to(outputs["logprob"].device)
-        return self._evaluated(here.token, outputs, here.streams)
+        return self._evaluated(here.token, outputs, _columns(here))
 
     def evaluate(self, packs: Iterable[Pack]) -> tuple[Tensor, Rows]:
         """Run the packs without gradients, and return the loss of all rows, without gradient, and its metrics."""
@@ -76,7 +79,7 @@ class GradientCache:
                 outputs.append(self._outputs(pack))
                 here = pack.to(outputs[-1]["logprob"].device)
                 tokens.append(here.token.clone())  # the memory of a pack may be reused
-                streams.append({name: stream.clone() for name, stream in here.streams.items() if name not in self._ids})
+                streams.append({name: rows.clone() for name, rows in _columns(here).items() if name not in self._ids})
         ends = np.cumsum([len(rows) for rows in tokens]).tolist()
         self._rows = [slice(begin, end) for begin, end in itertools.pairwise([0, *ends])]
         counts, own = [ends[-1]], slice(0, ends[-1])
@@ -138,13 +141,20 @@ class GradientCache:
     def _evaluated(self, token: Tensor, outputs: Rows, columns: Mapping[str, Tensor]) -> tuple[Tensor, Rows]:
         """Return loss and metrics of rows in the order of tokens, which does not depend on layout or pack size."""
         order = token.argsort()
-        streams = {name: values[order] for name, values in columns.items()}
+        streams = {name: values[order] for name, values in columns.items() if name != _ROUTED}
         for name, ids in self._ids.items():
             _, number = np.unique(ids[token[order].cpu().numpy()], return_inverse=True)
             streams[name] = torch.from_numpy(number).to(order.device)
         answers = SimpleNamespace(**{name: values[order] for name, values in outputs.items()})
         entropy = answers.entropy if self._loss.needs_entropy_gradient else answers.entropy.detach()
-        return self._loss.evaluate(Tokens(answers.logprob, entropy, streams, answers))
+        value, metrics = self._loss.evaluate(Tokens(answers.logprob, entropy, streams, answers))
+        return value, {**metrics, _ROUTED: columns[_ROUTED].sum()} if _ROUTED in columns else metrics
+
+
+def _columns(pack: Pack) -> Rows:
+    """Return the streams of a pack, and which rows have recorded experts if these are replayed."""
+    routed = routed_rows(pack)
+    return dict(pack.streams) if routed is None else {**pack.streams, _ROUTED: routed.float()}
 
 
 class _KnownGradients(torch.autograd.Function):

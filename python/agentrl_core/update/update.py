@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.model.recorded_routes import RecordedRoutes, routed_tokens
+from agentrl_core.model.recorded_routes import RecordedRoutes, routed_rows
 from agentrl_core.update.packs import Packs
 from agentrl_core.update.prepared import STORED
 
@@ -200,6 +200,7 @@ class Update:
         buffers: PackBuffers | None = None,
         sync: GradientSync = "auto",
         group: distributed.ProcessGroup | None = None,
+        replay_routes: bool = False,
     ) -> Iterator[Tensor]:
         """Return the loss of this step over all its packs: exact for every loss, in packs of any size.
 
@@ -223,6 +224,7 @@ class Update:
             sync: as of `pack`, if `model` is a module.
             group: as of `pack`. The loss and its metrics are of the rows of all ranks, the gradients of each rank are
                 those of its packs.
+            replay_routes: as of `pack`, in both runs of a pack.
 
         Returns:
             A scalar for each pack in turn; call `backward` on it before requesting the next. Their sum is the loss, to
@@ -230,7 +232,7 @@ class Update:
 
         Raises:
             InvalidInputError: an option is unknown, a sequence is longer than `max_tokens`, a value of a trained token
-                is not finite, or the function returned another type.
+                is not finite, the function returned another type, or `replay_routes` without recorded experts.
 
         Example:
             Clip-Cov compares each token with the means of all. Packs of four tokens, with a model whose outputs equal
@@ -266,7 +268,8 @@ class Update:
         ranks = self._share(group, None)
         plan, weights, same = self._plan(max_tokens, self._planned(layout, module), ranks, balance, units=None)
         self._packed_for = module
-        make = self._maker(plan, weights, same, buffers, layout, processor)
+        routes = RecordedRoutes(self.prepared.batch) if replay_routes else None
+        make = self._maker(plan, weights, same, buffers, layout, processor, routes)
         indices = range(0 if self._group is None else self._group.rank(), len(plan), ranks or 1)
         return self._together(model, lambda: Packs(make, indices, module, sync), len(plan))
 
@@ -380,7 +383,7 @@ class Update:
                 kind = np.int64 if rows.dtype.kind in "iu" else np.float32
                 memory = take(f"stream {name}", len(planned.token) * rows.shape[1], kind)
                 streams[name] = memory.reshape(len(planned.token), rows.shape[1])
-                streams[name][:] = rows[planned.node_token]
+                streams[name][:] = np.take(rows, planned.node_token, axis=0)
             return Pack.from_plan(
                 planned,
                 {**streams, **ids},
@@ -413,8 +416,8 @@ class Update:
                     f"{name} is of type {type(given).__name__}; call update.loss(pack.run(model), pack)"
                 )
         value, sums = self.prepared.loss(outputs, pack)
-        routed = routed_tokens(pack)
-        total = self._record(value, sums if routed is None else {**sums, "routed_tokens": routed})
+        routed = routed_rows(pack)
+        total = self._record(value, sums if routed is None else {**sums, "routed_tokens": routed.sum()})
         return self._of_ranks(total, outputs.ranks, vars(outputs).values())
 
     def _of_ranks(self, value: Tensor, ranks: int | None, outputs: Iterable[object]) -> Tensor:

@@ -146,6 +146,7 @@ def whole(chat):
         "tokens": turn["prompt_token_ids"] + turn["completion_token_ids"],
         "loss_mask": turn["loss_mask"],
         "rollout_log_probs": turn["logprobs"],
+        **({"rollout_routed_experts": turn["routed_experts"]} if "routed_experts" in turn else {}),
     }
 
 
@@ -212,7 +213,7 @@ def test_all_fields_of_a_sample_of_slime_are_kept():
         "reward": 0.5,
         "loss_mask": [1, 1],
         "rollout_log_probs": [-0.5, -0.25],
-        "rollout_routed_experts": [[0, 1]],
+        "rollout_routed_experts": [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8, 9], [9, 8]]],
         "teacher_log_probs": [-0.1, -0.2],
         "train_metadata": {"loss": "sft"},
         "weight_versions": ["7"],
@@ -223,9 +224,42 @@ def test_all_fields_of_a_sample_of_slime_are_kept():
         "own": [False],
     }
     [chat] = read([{"rollout_id": 2, "samples": [sample]}])
-    assert whole(chat) == {name: value for name, value in sample.items() if name != "rollout_routed_experts"}
-    assert chat["left_out"] == ["rollout_routed_experts"]
+    assert whole(chat) == sample
+    assert "left_out" not in chat
     assert "untrained" not in chat
+    batch = from_chats([chat])
+    assert batch.column("routed_experts", "node_token").tolist() == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 9, 8],
+        [255, 255, 255, 255],
+    ]
+    assert batch.column("routed_experts.known", "node_token").tolist() == [1, 1, 1, 0]
     [removed] = read([{**sample, "remove_sample": True}])
     assert removed["untrained"] == ["record 0, sample 0: remove_sample is set"]
     assert from_chats([removed]).column("trainable", "token").tolist() == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("experts", "message"),
+    [
+        (np.zeros((2, 2, 2), np.int32), r"routed_experts has shape \(2, 2, 2\) for 4 tokens"),
+        (np.zeros(12, np.int32), r"routed_experts has shape \(12,\) for 4 tokens"),
+        (np.full((3, 2, 2), -1), "routed_experts has numbers that are no experts"),
+        (np.zeros((3, 2, 2)), "routed_experts has numbers that are no experts"),
+    ],
+)
+def test_experts_of_slime_that_do_not_fit_are_named(experts, message):
+    sample = {"tokens": [1, 2, 3, 4], "response_length": 2, "rollout_routed_experts": experts}
+    with pytest.raises(InvalidInputError, match=f"turn 0: {message}"):
+        from_chats(list(read([sample])))
+
+
+def test_experts_of_a_loss_mask_with_holes_belong_to_their_tokens():
+    experts = np.arange(300, 310, dtype=np.int32).reshape(5, 1, 2)  # more than fit 8 bits
+    sample = {"tokens": [1, 2, 3, 4, 5, 6], "response_length": 4, "loss_mask": [1, 0, 1, 0]}
+    batch = from_chats(list(read([{**sample, "rollout_routed_experts": experts}])))
+    assert batch.column("token", "node_token").tolist() == [1, 2, 3, 4, 5]
+    found = batch.column("routed_experts", "node_token")
+    assert found.dtype == np.uint16
+    assert found.tolist() == experts.reshape(5, 2).tolist()

@@ -1,13 +1,11 @@
 //! The flat arrays of one forward pass.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use agentrl_compute::pack::{Span, Trie};
-use arrow_array::Array;
-use arrow_array::cast::AsArray;
 
 use super::actions::ActionToken;
+use super::images::ImageUses;
 use super::lists;
 use super::plan::{PackLayout, Paths, Plan};
 use crate::{Error, Result};
@@ -71,17 +69,6 @@ pub struct PlannedPack {
     pub pair_tokens: Vec<i64>,
 }
 
-/// The images that the sequences of a pack show, in the order of their placeholders.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PackImages {
-    /// SHA-256 of each image that the pack shows, once.
-    pub hashes: Vec<[u8; 32]>,
-    /// The sequence of each use of an image, in the order of the sequences, `[I]`.
-    pub sequence: Vec<i64>,
-    /// Index of its image in `hashes`, `[I]`.
-    pub image: Vec<i64>,
-}
-
 /// A pack of a plan: the layout of its arrays.
 #[derive(Debug)]
 pub struct LaidOut<'a> {
@@ -113,25 +100,13 @@ impl Plan {
         (0..self.len()).map(|index| self.pack(index)?.to_owned()).collect()
     }
 
-    /// The images that the sequences of one pack show before their last trained token.
-    pub fn images(&self, index: usize) -> Result<PackImages> {
+    /// The images that the sequences of one pack show before their last trained token. Places are sequences.
+    pub fn images(&self, index: usize) -> Result<ImageUses> {
         let (blobs, paths) = (lists(self.batch.nodes(), "blobs")?, self.paths()?);
-        let (mut found, mut known) = (PackImages::default(), BTreeMap::new());
+        let mut found = ImageUses::default();
         for (place, &sequence) in self.sequences_of(index)?.iter().enumerate() {
             for row in paths.rows_before(sequence, self.sequences[sequence].rows) {
-                if blobs.is_null(row) {
-                    continue;
-                }
-                for hash in blobs.value(row).as_fixed_size_binary().iter().flatten() {
-                    let hash = <[u8; 32]>::try_from(hash)
-                        .map_err(|_| Error::internal("the hash of a blob does not have 32 bytes"))?;
-                    let image = *known.entry(hash).or_insert_with(|| {
-                        found.hashes.push(hash);
-                        found.hashes.len() as i64 - 1
-                    });
-                    found.sequence.push(place as i64);
-                    found.image.push(image);
-                }
+                found.add(blobs, row, place)?;
             }
         }
         Ok(found)

@@ -7,11 +7,11 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch};
 use arrow_array::{StringArray, UInt8Array};
-use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave_record_batch;
 
-use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s, u8s};
+use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s, task_counts, u8s};
 use crate::schema::{OldLogprob, REWARD_COMPONENTS, Role, Source, Table};
+use crate::wide_lists::concat_batches;
 use crate::{Check, Error, Result, arrow_bug, facts, token_columns};
 
 /// Options of [`Batch::draw`].
@@ -284,11 +284,12 @@ fn order(table: Table, parts: &[Batch]) -> Result<Option<Vec<(usize, usize)>>> {
 
 /// The rows of a table of all parts in an order, or one part after the other.
 fn arranged(table: Table, parts: &[Batch], order: Option<&[(usize, usize)]>) -> Result<RecordBatch> {
-    let mut rows = Vec::with_capacity(parts.len());
-    for part in parts {
-        // Statistics and decisions of stored trajectories are stored as well.
-        rows.push(if key_of(table, part.base).is_none() { part.new_rows(table)? } else { part.table(table).clone() });
-    }
+    let rows = match table {
+        Table::Tasks => task_counts::joined(parts)?,
+        // Decisions of stored trajectories are stored as well.
+        Table::Decisions => parts.iter().map(|part| part.new_rows(table)).collect::<Result<_>>()?,
+        _ => parts.iter().map(|part| part.table(table).clone()).collect(),
+    };
     let rows = if table == Table::Nodes { token_columns::aligned(rows)? } else { facts::aligned(table, rows)? };
     let schema = table.schema_of(&rows);
     let names = |rows: &RecordBatch| rows.schema().metadata().get(REWARD_COMPONENTS).cloned();

@@ -15,7 +15,7 @@ use crate::batch::layout::{Context, Index};
 use crate::batch::node_tree::PathNode;
 use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
 use crate::schema::{Drift, FinishReason, Kind, Origin, Role, Source, Status, Table};
-use crate::{Error, Result, arrow_bug, facts, token_columns};
+use crate::{Error, Result, arrow_bug, facts, token_columns, wide_lists};
 
 impl Forest {
     /// Takes a trajectory of a stored batch into the tree of a live group: its row, its steps, and the nodes of its paths,
@@ -317,7 +317,7 @@ fn take(rows: &RecordBatch, indices: impl IntoIterator<Item = usize>) -> Result<
 pub(super) fn merged(table: Table, parts: Vec<RecordBatch>, keys: &[&str]) -> Result<RecordBatch> {
     let parts = if table == Table::Nodes { token_columns::aligned(parts)? } else { parts };
     let schema = table.schema_of(&parts);
-    let all = arrow_select::concat::concat_batches(&schema, &parts).map_err(arrow_bug)?;
+    let all = wide_lists::concat_batches(&schema, &parts).map_err(arrow_bug)?;
     let column = |name: &&str| -> Result<Vec<i64>> {
         let values = array(&all, name)?;
         Ok(match values.as_primitive_opt::<Int32Type>() {

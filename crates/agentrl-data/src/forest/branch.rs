@@ -216,7 +216,7 @@ impl Forest {
         let mut all = NewNode::new(Kind::Injected, tokens.to_vec());
         all.blobs = images.iter().map(|&(_, hash)| hash).collect();
         all.check()?;
-        self.check_blobs(&all)?;
+        self.check_blobs(&all.blobs)?;
         if let Some(&(place, _)) = images.iter().find(|&&(place, _)| place as usize >= tokens.len()) {
             return Err(Error::invalid(format!(
                 "an image begins at token {place}, but the context has {} tokens; give the place of its first token",

@@ -104,10 +104,11 @@ impl Group {
         local
     }
 
-    /// Record rows of a token column for the tokens of a trajectory's path from a position on.
-    pub(super) fn record(&mut self, index: usize, name: &str, of: RowType, rows: &TokenRows, begin: usize) {
+    /// Record rows of a token column that are given with a node, for the tokens of its path that they cover.
+    pub(super) fn record(&mut self, node: usize, name: &str, of: RowType, rows: &TokenRows) {
+        let begin = rows.begin.unwrap_or(self.nodes[node].start as usize);
         let end = begin + rows.len();
-        let mut place = self.trajectories[index].tip;
+        let mut place = Some((node, self.nodes[node].len()));
         while let Some((node, used)) = place {
             let node = &mut self.nodes[node];
             let start = node.start as usize;

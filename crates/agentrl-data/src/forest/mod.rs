@@ -232,25 +232,20 @@ impl Forest {
     ) -> Result<Handle> {
         self.check_append(trajectory, &new)?;
         let (key, index) = split(trajectory);
-        if rows.is_empty() {
-            return Ok(handle(key, self.group_mut(trajectory)?.attach(index, new)));
-        }
-        let types = self.check_rows(trajectory, new.tokens.len(), rows)?;
-        let group = self.group_mut(trajectory)?;
+        let group = self.group(trajectory)?;
         let start = group.position(group.trajectories[index].tip) as usize;
-        let node = group.attach(index, new);
-        for (name, rows) in rows {
-            group.record(index, name, types[name], rows, rows.begin.unwrap_or(start));
-        }
-        self.row_types = types;
-        Ok(handle(key, node))
+        self.declare_rows(start, new.tokens.len(), rows)?;
+        let node = handle(key, self.group_mut(trajectory)?.attach(index, new));
+        self.record_rows(node, rows)?;
+        Ok(node)
     }
 
-    /// The token columns of the forest after some rows that are given with a node.
-    fn check_rows(&self, trajectory: Handle, tokens: usize, rows: &BTreeMap<String, TokenRows>) -> Result<RowTypes> {
+    /// Check rows that are given with a node of so many tokens from a position of its path on, and declare their types.
+    fn declare_rows(&mut self, start: usize, tokens: usize, rows: &BTreeMap<String, TokenRows>) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
         let mut types = self.row_types.clone();
-        let group = self.group(trajectory)?;
-        let start = group.position(group.trajectories[split(trajectory).1].tip) as usize;
         for (name, rows) in rows {
             token_columns::check_name(name)?;
             let of = rows.row_type(name)?;
@@ -271,7 +266,21 @@ impl Forest {
             }
             types.insert(name.clone(), of);
         }
-        Ok(types)
+        self.row_types = types;
+        Ok(())
+    }
+
+    /// Record rows that were declared for a node.
+    fn record_rows(&mut self, node: Handle, rows: &BTreeMap<String, TokenRows>) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (key, index) = split(node);
+        let group = self.groups.get_mut(&key).ok_or_else(|| Error::internal("the group of a new node is gone"))?;
+        for (name, rows) in rows {
+            group.record(index, name, self.row_types[name], rows);
+        }
+        Ok(())
     }
 
     /// Whether a node may be appended to a trajectory.
@@ -288,16 +297,16 @@ impl Forest {
                 )));
             }
         }
-        self.check_blobs(new)?;
+        self.check_blobs(&new.blobs)?;
         let length = group.position(group.trajectories[index].tip) as usize + new.tokens.len();
         i32::try_from(length).map(drop).map_err(|_| {
             Error::new(ErrorKind::Overflow, format!("trajectory {trajectory} would grow over {} tokens", i32::MAX))
         })
     }
 
-    /// Whether the forest has the blobs of a node.
-    fn check_blobs(&self, new: &NewNode) -> Result<()> {
-        let Some(hash) = new.blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) else { return Ok(()) };
+    /// Whether the forest has blobs.
+    fn check_blobs(&self, blobs: &[BlobHash]) -> Result<()> {
+        let Some(hash) = blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) else { return Ok(()) };
         let hex = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         Err(Error::not_found(format!("blob {hex} is not in the forest; add it with add_blob first")))
     }

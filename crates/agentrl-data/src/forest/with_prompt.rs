@@ -27,7 +27,7 @@ impl Forest {
         let mut prompt = NewNode::prompt(tokens);
         prompt.blobs = blobs;
         prompt.check()?;
-        self.check_blobs(&prompt)?;
+        self.check_blobs(&prompt.blobs)?;
         let entry = &group.trajectories[index];
         if entry.context() > 0 {
             return Err(Error::invalid(format!(

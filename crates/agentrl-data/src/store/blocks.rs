@@ -25,7 +25,7 @@ use super::merged_columns::{FileRows, Parts};
 use crate::batch::i64s;
 use crate::ipc::{Footer, Passed, size};
 use crate::schema::Table;
-use crate::{Error, Result, arrow_bug};
+use crate::{Error, Result, arrow_bug, wide_lists};
 
 /// Bytes of a block if nothing is looked up, about, and of the largest one with several rows.
 const MAX_BLOCK_BYTES: usize = 4 << 20;
@@ -138,6 +138,11 @@ impl BlockIndex {
     /// Where a block begins.
     pub(super) fn begin(&self, block: usize) -> u64 {
         block.checked_sub(1).map_or(0, |before| self.blocks[before].end)
+    }
+
+    /// Where the blocks of a run lie.
+    pub(super) fn bytes(&self, run: &Range<usize>) -> Range<u64> {
+        self.begin(run.start)..run.end.checked_sub(1).map_or(0, |last| self.blocks[last].end)
     }
 
     /// The rows of a block from its bytes, as parts with the columns that they were written with.
@@ -280,7 +285,7 @@ fn chunked(schema: &SchemaRef, parts: &[RecordBatch], folder: &str) -> Result<Ve
             chunks.push(match open.len() {
                 // What stands alone is written from where it is.
                 1 => open.remove(0),
-                _ => arrow_select::concat::concat_batches(schema, open.iter()).map_err(arrow_bug)?,
+                _ => wide_lists::concat_batches(schema, open.iter()).map_err(arrow_bug)?,
             });
             open.clear();
             open_bytes = 0;

@@ -16,7 +16,7 @@ use super::footer::Bounds;
 use super::fs::Fs;
 use super::segment::{READ_BYTES, Segment, read_run, runs};
 use crate::schema::Table;
-use crate::{Error, Result, arrow_bug};
+use crate::{Error, Result, arrow_bug, wide_lists};
 
 /// The texts of a column, and pairs of a block and the number of a text that it has.
 pub type Texts = (Vec<String>, Vec<i64>, Vec<i64>);
@@ -172,7 +172,7 @@ fn columns_of(
                 Ok(())
             })?;
         }
-        arrow_select::concat::concat_batches(&schema, &parts).map_err(arrow_bug)
+        wide_lists::concat_batches(&schema, &parts).map_err(arrow_bug)
     };
     map(loads, |load| Ok(read(load)))?.into_iter().collect()
 }

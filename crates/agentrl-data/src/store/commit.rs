@@ -7,12 +7,13 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 
 use super::blob_files::check_blobs;
+use super::chosen::taken;
 use super::folders::{COMPUTED_FOLDERS, FOLDERS, METRICS, STATES, WRITE_LOG, key_of, schema_of};
 use super::fs::failed;
 use super::manifest::{self, Manifest};
 use super::merged_columns::merge_columns;
 use super::queue::Write;
-use super::read::{joined_table, taken};
+use super::read::joined_table;
 use super::recover::{MARKER, mark, publish};
 use super::segment::Segment;
 use super::states::{Arrays, check_state};

@@ -30,6 +30,11 @@ pub(crate) trait Fs: Debug + Send + Sync {
     /// Bytes of a file in aligned memory of our own: a map would die with the file.
     fn read(&self, path: &Path, range: Range<u64>) -> io::Result<Buffer>;
 
+    /// [`Fs::read`] of several parts of a file, which is opened once.
+    fn read_parts(&self, path: &Path, ranges: &[Range<u64>]) -> io::Result<Vec<Buffer>> {
+        ranges.iter().map(|range| self.read(path, range.clone())).collect()
+    }
+
     /// Makes a file, which is written piece by piece: what others read gets its name by `rename`. `AlreadyExists`:
     /// something has the name, be it a link to nothing.
     fn create(&self, path: &Path) -> io::Result<Box<dyn io::Write>>;
@@ -182,7 +187,7 @@ mod disk {
     use std::time::Duration;
 
     use arrow_buffer::MutableBuffer;
-    use rustix::fs::{Advice, CWD, FlockOperation, OFlags, RenameFlags, fadvise, flock, renameat_with};
+    use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
     use rustix::io::Errno;
 
     use super::{Any, Arc, Buffer, Disk, Fs, MAX_FILE_BYTES, Path, PathBuf, Range, Result, Tail, failed, io, too_long};
@@ -220,18 +225,12 @@ mod disk {
 
         fn read(&self, path: &Path, range: Range<u64>) -> io::Result<Buffer> {
             let (file, length) = open(OpenOptions::new().read(true), path)?;
-            if range.end > length {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends at byte {length}")));
-            }
-            let bytes = range.end.saturating_sub(range.start);
-            if bytes > MAX_FILE_BYTES {
-                return Err(too_long(bytes, MAX_FILE_BYTES));
-            }
-            // Whether there is so much memory: the buffer itself would end the process if not.
-            Vec::<u8>::new().try_reserve_exact(bytes as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
-            let mut bytes = MutableBuffer::from_len_zeroed(bytes as usize);
-            file.read_exact_at(&mut bytes, range.start)?;
-            Ok(bytes.into())
+            part(&file, length, &range)
+        }
+
+        fn read_parts(&self, path: &Path, ranges: &[Range<u64>]) -> io::Result<Vec<Buffer>> {
+            let (file, length) = open(OpenOptions::new().read(true), path)?;
+            ranges.iter().map(|range| part(&file, length, range)).collect()
         }
 
         fn create(&self, path: &Path) -> io::Result<Box<dyn io::Write>> {
@@ -321,8 +320,7 @@ mod disk {
             let written = self.file.write(bytes)?;
             self.length += written as u64;
             if let Some(bytes) = NonZeroU64::new(self.length - self.begun).filter(|bytes| bytes.get() >= SENT_BYTES) {
-                // The disk can work while the rest is made. Whether it does is told by the sync at the end.
-                let _ = fadvise(&self.file, self.begun, Some(bytes), Advice::DontNeed);
+                start_writing(&self.file, self.begun, bytes);
                 self.begun = self.length;
             }
             Ok(written)
@@ -333,6 +331,16 @@ mod disk {
         }
     }
 
+    /// Ask the disk to write a part of a file while the rest is made. The sync at the end reports errors.
+    #[cfg(not(target_vendor = "apple"))]
+    fn start_writing(file: &File, begun: u64, bytes: NonZeroU64) {
+        let _ = rustix::fs::fadvise(file, begun, Some(bytes), rustix::fs::Advice::DontNeed);
+    }
+
+    /// Apple's systems have no such call: the sync at the end writes all of it.
+    #[cfg(target_vendor = "apple")]
+    fn start_writing(_file: &File, _begun: u64, _bytes: NonZeroU64) {}
+
     impl Tail for File {
         fn append(&self, bytes: &[u8]) -> io::Result<()> {
             (&mut &*self).write_all(bytes)
@@ -341,6 +349,27 @@ mod disk {
         fn sync(&self) -> io::Result<()> {
             self.sync_data()
         }
+    }
+
+    /// Bytes of a file that are read without a look at the memory that there is.
+    const FEW_BYTES: u64 = 1 << 20;
+
+    /// Bytes of an open file of some length.
+    fn part(file: &File, length: u64, range: &Range<u64>) -> io::Result<Buffer> {
+        if range.end > length {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends at byte {length}")));
+        }
+        let bytes = range.end.saturating_sub(range.start);
+        if bytes > MAX_FILE_BYTES {
+            return Err(too_long(bytes, MAX_FILE_BYTES));
+        }
+        if bytes > FEW_BYTES {
+            // Whether there is so much memory: the buffer itself would end the process if not.
+            Vec::<u8>::new().try_reserve_exact(bytes as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        }
+        let mut bytes = MutableBuffer::from_len_zeroed(bytes as usize);
+        file.read_exact_at(&mut bytes, range.start)?;
+        Ok(bytes.into())
     }
 
     /// Open a regular file and return its length. A pipe or a device is refused without reading from it.

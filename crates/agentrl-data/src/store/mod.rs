@@ -24,6 +24,7 @@
 mod blob_files;
 mod blobs;
 mod blocks;
+mod chosen;
 mod columns;
 mod commit;
 mod compact;

@@ -5,21 +5,22 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::{Array, RecordBatch, UInt32Array};
+use arrow_array::{RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
 
 use super::Store;
+use super::chosen::{cut, on_paths, slices};
 use super::columns::check_folder;
 use super::folders::{COMPUTED_FOLDERS, METRICS, WRITE_LOG, key_of, schema_of};
 use super::footer::Bounds;
 use super::fs::{failed, missing};
 use super::manifest::{Head, Manifest};
-use super::segment::{BlockRows, Segment, is_other};
+use super::segment::{BlockRows, READ_BYTES, Segment, is_other};
 use super::write_log::{self, Entry, WriteKind};
 use crate::batch::{Batch, i64s};
 use crate::facts::Facts;
 use crate::schema::{Table, facts_of};
-use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts, token_columns};
+use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts, token_columns, wide_lists};
 
 /// How often a reader looks for rows whose file the writer replaces again and again.
 const ATTEMPTS: usize = 100;
@@ -269,11 +270,17 @@ impl Store {
                 }
                 let near = store.blocks(folder, segment)?.filter(|piece| near(piece.keys));
                 let indices: Vec<usize> = near.map(|piece| piece.index).collect();
+                let mut chosen = Vec::new();
                 for rows in store.pieces(folder, segment, &indices)?.into_iter().flatten() {
-                    let chosen = i64s(&rows, key)?.values().iter().enumerate();
-                    let chosen = chosen.filter(|(_, key)| keys.binary_search(key).is_ok());
-                    found.push(taken(&rows, chosen.map(|(row, _)| row as u32).collect())?);
+                    let own = i64s(&rows, key)?.values().iter().enumerate();
+                    slices(
+                        &rows,
+                        own.filter(|(_, key)| keys.binary_search(key).is_ok()).map(|(row, _)| row),
+                        &mut chosen,
+                    );
                 }
+                // The copy of some rows, so that the blocks are not kept.
+                found.push(joined_table(table, &chosen)?);
             }
             Ok(found)
         })?;
@@ -285,7 +292,7 @@ impl Store {
         let nodes = Table::Nodes.name();
         let found = self.located(|store| {
             let mut needed = leaves.clone();
-            let mut found = Vec::new();
+            let (mut found, mut open, mut open_bytes) = (Vec::new(), Vec::new(), 0);
             // Ids of parents are smaller: one walk from the last rows to the first finds all.
             for segment in store.files.of(nodes).iter().rev() {
                 let (first, last) = segment.keys();
@@ -305,19 +312,22 @@ impl Store {
                     }
                     before -= 1;
                     for rows in store.pieces(nodes, segment, &[piece.index])?.into_iter().flatten().rev() {
-                        let (ids, parents) = (i64s(&rows, "node_id")?, i64s(&rows, "parent_id")?);
-                        let mut chosen = Vec::new();
-                        for row in (0..rows.num_rows()).rev() {
-                            if needed.remove(&ids.value(row)) {
-                                chosen.push(row as u32);
-                                needed.extend((!parents.is_null(row)).then(|| parents.value(row)));
-                            }
-                        }
-                        chosen.reverse();
-                        found.push(taken(&rows, chosen)?);
+                        let chosen = on_paths(&rows, &mut needed)?;
+                        let from = open.len();
+                        slices(&rows, chosen.into_iter().rev(), &mut open);
+                        open[from..].reverse();
+                    }
+                    open_bytes += segment.block_bytes(piece.index);
+                    // The copy of some rows, so that not all blocks are kept.
+                    if open_bytes > READ_BYTES {
+                        open.reverse();
+                        found.push(joined_table(Table::Nodes, &open)?);
+                        (open, open_bytes) = (Vec::new(), 0);
                     }
                 }
             }
+            open.reverse();
+            found.push(joined_table(Table::Nodes, &open)?);
             found.reverse();
             match needed.first() {
                 None => Ok(found),
@@ -423,24 +433,6 @@ fn with_later_columns(path: &Path, known: &SchemaRef, rows: RecordBatch) -> Resu
     RecordBatch::try_new(whole, rows.columns().iter().cloned().chain(later).collect()).map_err(arrow_bug)
 }
 
-/// Some rows of a piece that are in parts.
-fn cut(parts: Vec<RecordBatch>, range: Range<u64>) -> impl Iterator<Item = RecordBatch> {
-    let mut end = 0;
-    parts.into_iter().filter_map(move |part| {
-        let first = end;
-        end += part.num_rows() as u64;
-        let (from, to) = (range.start.max(first), range.end.min(end));
-        (from < to).then(|| part.slice((from - first) as usize, (to - from) as usize))
-    })
-}
-
-pub(super) fn taken(rows: &RecordBatch, chosen: Vec<u32>) -> Result<RecordBatch> {
-    if chosen.len() == rows.num_rows() {
-        return Ok(rows.clone());
-    }
-    arrow_select::take::take_record_batch(rows, &UInt32Array::from(chosen)).map_err(arrow_bug)
-}
-
 fn to_batch(tables: &[Vec<RecordBatch>], declared: &Facts) -> Result<Batch> {
     let tables = tables.iter().zip(Table::ALL).map(|(rows, table)| {
         let rows = joined_table(table, rows)?;
@@ -485,6 +477,6 @@ pub(super) fn joined_table(table: Table, rows: &[RecordBatch]) -> Result<RecordB
 /// Rows as one table; a table can hold no more list values than 32 bits count.
 pub(super) fn joined(schema: &SchemaRef, rows: &[RecordBatch]) -> Result<RecordBatch> {
     // What has no rows may lack the column of the facts.
-    arrow_select::concat::concat_batches(schema, rows.iter().filter(|rows| rows.num_rows() > 0))
+    wide_lists::concat_batches(schema, rows.iter().filter(|rows| rows.num_rows() > 0))
         .map_err(|error| Error::overflow(format!("the rows do not fit one table; read fewer at once: {error}")))
 }

@@ -170,6 +170,11 @@ impl Segment {
         bounds
     }
 
+    /// Bytes of a record batch of a file that was read.
+    pub(super) fn block_bytes(&self, block: usize) -> u64 {
+        self.index.get().map_or(0, |index| index.blocks[block].end - index.begin(block))
+    }
+
     /// Its record batches.
     pub(super) fn pieces(
         &self,
@@ -229,9 +234,11 @@ impl Segment {
 
     fn read_at(&self, fs: &dyn Fs, path: &Path, wanted: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
         let index = self.index(fs, path)?;
-        let mut rows = Vec::with_capacity(wanted.len());
-        for run in runs(index, wanted) {
-            read_run(fs, path, index, run, |block, piece| {
+        let (runs, mut rows) = (runs(index, wanted), Vec::with_capacity(wanted.len()));
+        let ranges: Vec<_> = runs.iter().map(|run| index.bytes(run)).collect();
+        let parts = fs.read_parts(path, &ranges).map_err(unread(path, ranges.last().cloned().unwrap_or_default()))?;
+        for (run, bytes) in runs.into_iter().zip(parts) {
+            show_run(path, index, run, &bytes, |block, piece| {
                 rows.push(index.rows(path, block, piece)?);
                 Ok(())
             })?;
@@ -272,10 +279,21 @@ pub(super) fn read_run(
     path: &Path,
     index: &BlockIndex,
     run: Range<usize>,
+    show: impl FnMut(usize, &Buffer) -> Result<()>,
+) -> Result<()> {
+    let bytes = bytes_of(fs, path, index.bytes(&run))?;
+    show_run(path, index, run, &bytes, show)
+}
+
+/// Shows the blocks of a run that was read.
+fn show_run(
+    path: &Path,
+    index: &BlockIndex,
+    run: Range<usize>,
+    bytes: &Buffer,
     mut show: impl FnMut(usize, &Buffer) -> Result<()>,
 ) -> Result<()> {
     let begin = index.begin(run.start);
-    let bytes = bytes_of(fs, path, begin..index.blocks[run.end - 1].end)?;
     for block in run {
         let range = index.begin(block)..index.blocks[block].end;
         let piece = bytes.slice_with_length((range.start - begin) as usize, (range.end - range.start) as usize);
@@ -286,10 +304,15 @@ pub(super) fn read_run(
 }
 
 fn bytes_of(fs: &dyn Fs, path: &Path, range: Range<u64>) -> Result<Buffer> {
-    fs.read(path, range.clone()).map_err(|error| match error.kind() {
+    fs.read(path, range.clone()).map_err(unread(path, range))
+}
+
+/// Return the error of bytes that could not be read.
+fn unread(path: &Path, range: Range<u64>) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => damaged(path, range, &error.to_string()),
         _ => failed("read", path)(error),
-    })
+    }
 }
 
 fn check_hash(path: &Path, bytes: &[u8], range: Range<u64>, hash: u64) -> Result<()> {

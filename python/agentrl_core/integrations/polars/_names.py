@@ -24,7 +24,12 @@ def named(frame: Any) -> Any:
     truths = [name for name in schema.names() if name in TRUTHS and schema[name].is_integer()]
     known = {name: pl.col(name).cast(pl.UInt8) for name in codes}
     words = (
-        pl.when(code < len(_NAMES[name])).then(code).cat.to(pl.Enum(_NAMES[name])).alias(name)
+        to_enum(pl.when(code < len(_NAMES[name])).then(code), pl.Enum(_NAMES[name])).alias(name)
         for name, code in known.items()
     )
     return frame.with_columns(*words, *(pl.col(name).cast(pl.Boolean) for name in truths))
+
+
+def to_enum(codes: Any, kind: Any) -> Any:
+    """Name codes by the categories of an Enum. Before polars 2 a cast does that."""
+    return codes.cat.to(kind) if hasattr(codes.cat, "to") else codes.cast(kind)

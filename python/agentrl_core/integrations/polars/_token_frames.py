@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
+from agentrl_core.integrations.polars._names import to_enum
 from agentrl_core.integrations.polars._paths import Indices, NodeColumns, PathNodes, find, ranges, walk
 from agentrl_core.integrations.polars._wanted import WantedColumns
 
@@ -289,7 +290,7 @@ def _with_lists(
         _refuse_taken(rows, name)
     lists = _lists(path, values)
     if "kinds" in values:
-        names = pl.element().cat.to(nodes.frame.schema["kind"])
+        names = to_enum(pl.element(), nodes.frame.schema["kind"])
         lists = lists.with_columns(pl.col("kinds").list.eval(names))
     return pl.concat([rows, lists], how="horizontal")
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.data.batch import Batch
+from agentrl_core.data.codes import ROUTED_EXPERTS
 from agentrl_core.data.forest import Forest
-from agentrl_core.data.image_turns import ImageTurns
 from agentrl_core.data.sampling_record import tokens_with_images
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.chat_messages import is_trained, plain_message, plain_tools
@@ -52,6 +52,8 @@ class TrajectoryTurn:
     """Whether its tokens are trained; else they are context alone."""
     images: Sequence[Image] = ()
     """Images that its context shows, in their order."""
+    routed_experts: NDArray[np.uint8] | NDArray[np.uint16] | None = None
+    """Experts of its tokens from the first of its context on, a row for each; None: not recorded."""
 
 
 @dataclass(frozen=True)
@@ -135,30 +137,20 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
     actions = [_tokens(turn.action, f"the action of turn {place}") for place, turn in enumerate(turns)]
     logprobs = [_logprobs(turn, place) for place, turn in enumerate(turns)]
     trainable = [np.full(len(turn.action), turn.trained) for turn in turns] if masked else None
+    experts = [None if turn.routed_experts is None else (0, turn.routed_experts) for turn in turns]
     blobs = {image.sha256: image.content for turn in turns for image in turn.images}
     for content in blobs.values():
         forest.add_blob(content)
-    if blobs:
-        shown = ImageTurns(forest)
-        for place, turn in enumerate(turns):
-            shown.ingest(
-                trajectory,
-                contexts[place],
-                [image.sha256 for image in turn.images],
-                actions[place],
-                logprobs=logprobs[place] if len(logprobs[place]) else None,
-                trainable=None if trainable is None else trainable[place].astype(np.uint8),
-                reward=paid[place],
-            )
-    else:
-        forest.ingest(
-            [trajectory] * len(turns),
-            contexts,
-            actions,
-            logprobs=logprobs,
-            reward=np.asarray(paid, np.float32),
-            trainable=trainable,
-        )
+    forest.ingest(
+        [trajectory] * len(turns),
+        contexts,
+        actions,
+        logprobs=logprobs,
+        reward=np.asarray(paid, np.float32),
+        trainable=trainable,
+        images=[[image.sha256 for image in turn.images] for turn in turns] if blobs else None,
+        columns={ROUTED_EXPERTS: experts} if any(experts) else None,
+    )
     if episode.format_name:
         info = kept(episode.format_name, episode.record)
     else:

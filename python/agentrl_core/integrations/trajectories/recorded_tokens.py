@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.data.codes import ROUTED_EXPERTS
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.episodes import TrajectoryTurn
 
@@ -50,7 +51,8 @@ def recorded_turns(
       `response_mask`: every run of trained tokens is a turn. A mask that is shorter covers the last tokens. Tokens with
       `attention_mask` 0 are padding. `logprobs` are those of the trained tokens, or one for each token.
     - `prompt_token_ids` (`prompt_ids`) and `completion_token_ids` (`completion_ids`, `response_token_ids`), with
-      `logprobs` and a mask of the completion.
+      `logprobs` and a mask of the completion. `routed_experts` has the experts of the tokens of both, `[tokens, layers,
+      k]`, of all but the last one at least.
     - `turns`: a list of such prompts and completions, each with a `reward` and a `weight` (0: not trained).
     - `prompt` and `completion` as texts: each is tokenised alone, and the end-of-sequence token is added to the
       completion, as TRL does. No chat template is used. A record with `messages` is a chat of these.
@@ -156,7 +158,11 @@ def _pair(record: Mapping[str, Any], where: str, *, trained: bool) -> list[Traje
     ids, chosen = np.concatenate([prompt, completion]), np.concatenate([np.zeros(len(prompt), bool), mask])
     if values is not None:
         values = np.concatenate([np.zeros(len(prompt)), values])
-    return _runs(ids, chosen, values, where)
+    turns = _runs(ids, chosen, values, where)
+    if record.get(ROUTED_EXPERTS) is not None:
+        read = len(turns[-1].context) + len(turns[-1].action)
+        turns[-1] = replace(turns[-1], routed_experts=_experts(record[ROUTED_EXPERTS], len(ids), where)[:read])
+    return turns
 
 
 def _runs(
@@ -236,6 +242,23 @@ def _logprobs(given: Any, trained: NDArray[np.bool_], where: str) -> NDArray[np.
     raise InvalidInputError(
         f"{where}: {values.size} log-probs for {int(trained.sum())} trained of {len(trained)} tokens; give one for each"
     )
+
+
+def _experts(given: Any, tokens: int, where: str) -> NDArray[np.uint8] | NDArray[np.uint16]:
+    """Return the experts of tokens from the first on, a row for each."""
+    experts = _array(given, f"{where}: {ROUTED_EXPERTS}")
+    if experts.ndim not in (2, 3) or not tokens - 1 <= len(experts) <= tokens or not experts[:1].size:
+        raise InvalidInputError(
+            f"{where}: {ROUTED_EXPERTS} has shape {experts.shape} for {tokens} tokens; give [tokens, layers, k], of "
+            "all but the last one at least"
+        )
+    if experts.dtype.kind not in "iu" or experts.min() < 0 or experts.max() > np.iinfo(np.uint16).max:
+        raise InvalidInputError(
+            f"{where}: {ROUTED_EXPERTS} has numbers that are no experts (dtype {experts.dtype}, {experts.min()} to "
+            f"{experts.max()}); give whole numbers from 0 on, or leave it out"
+        )
+    rows = experts.reshape(len(experts), -1)
+    return rows.astype(np.uint8) if rows.max() <= np.iinfo(np.uint8).max else rows.astype(np.uint16)
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> Any:

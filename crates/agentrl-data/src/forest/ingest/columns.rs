@@ -1,5 +1,6 @@
 //! Nodes as columns: one row is one node and the outcome of its step.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use agentrl_compute::ragged::Ragged;
@@ -7,6 +8,7 @@ use agentrl_compute::ragged::Ragged;
 use crate::facts::{FactColumns, FactValues};
 use crate::forest::{Handle, NewNode, Sampling, StepOutcome};
 use crate::schema::{FinishReason, Kind};
+use crate::token_columns::TokenRows;
 use crate::{Error, Result};
 
 /// Columns of nodes. In the ragged ones an empty row means that nothing is known; all others are as long as
@@ -47,7 +49,12 @@ pub struct Rows<'a> {
     pub flags: Option<&'a [u32]>,
     /// Facts of the environment.
     pub facts: Option<&'a FactColumns>,
+    /// Rows of token columns by their names, as of [`Forest::append_with`](crate::forest::Forest::append_with); of turns
+    /// and of appended nodes.
+    pub columns: Option<&'a [BTreeMap<String, TokenRows>]>,
 }
+
+static NO_COLUMNS: BTreeMap<String, TokenRows> = BTreeMap::new();
 
 impl<'a> Rows<'a> {
     /// Tokens of trajectories, with everything optional absent.
@@ -70,6 +77,7 @@ impl<'a> Rows<'a> {
             truncated: None,
             flags: None,
             facts: None,
+            columns: None,
         }
     }
 
@@ -95,6 +103,7 @@ impl<'a> Rows<'a> {
             ("terminated", self.terminated.map(<[_]>::len)),
             ("truncated", self.truncated.map(<[_]>::len)),
             ("flags", self.flags.map(<[_]>::len)),
+            ("columns", self.columns.map(<[_]>::len)),
         ];
         for (name, column) in self.facts.into_iter().flatten() {
             self.as_long((&format!("facts[{name:?}]"), column.len()))?;
@@ -146,6 +155,11 @@ impl<'a> Rows<'a> {
             }
         }
         Ok(node)
+    }
+
+    /// Return the rows of token columns that are given with a row.
+    pub(super) fn columns_of(&self, row: usize) -> &'a BTreeMap<String, TokenRows> {
+        self.columns.map_or(&NO_COLUMNS, |columns| &columns[row])
     }
 
     /// Return the facts of a row.

@@ -2,6 +2,7 @@
 
 mod columns;
 mod drift;
+mod shown;
 mod undo;
 
 use std::borrow::Cow;
@@ -9,16 +10,15 @@ use std::collections::HashMap;
 use std::iter::successors;
 
 use agentrl_compute::hash::hash_bytes;
-use agentrl_compute::prefix::common_prefix;
 use agentrl_compute::ragged::Ragged;
 
 pub use columns::Rows;
 
 use super::steps::Step;
-use super::{Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
+use super::{BlobHash, Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Drift, Kind};
 use crate::{Check, Error, Result};
-use drift::{Alignment, Rules, align};
+use drift::{Alignment, Rules};
 
 /// Turns of a policy as an engine saw them: all of the context, and the tokens that were sampled after it.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,8 @@ pub struct Turns<'a> {
     /// With how many tokens each context begins that the turn before of the same trajectory in the call begins with, too:
     /// they are left out of `prompts`. `None`: nothing is left out.
     pub known: Option<&'a [i64]>,
+    /// The images that each context shows, in the order of their tokens. `None`: images are not compared.
+    pub images: Option<Ragged<'a, BlobHash>>,
     /// Largest number of tokens at the end of an output that may differ before a context counts as rewritten.
     pub realign: usize,
     /// Text of each token id, to recognise the same text in other tokens.
@@ -70,6 +72,7 @@ impl Forest {
         rows.check()?;
         rows.as_long(("prompts", turns.prompts.len()))?;
         turns.known.map_or(Ok(()), |known| rows.as_long(("known", known.len())))?;
+        turns.images.map_or(Ok(()), |images| rows.as_long(("images", images.len())))?;
         self.all_or_nothing(rows.trajectories, |forest| {
             let mut ingested = Ingested::default();
             let mut before = HashMap::new();
@@ -83,6 +86,7 @@ impl Forest {
                 ingested.drift.push(outcome.drift.map_or(0, |drift| drift as u8));
                 ingested.drift_at.push(outcome.drift_at.map_or(-1, |at| at as i32));
             }
+            forest.record_columns(rows, &ingested.nodes)?;
             Ok(ingested)
         })
     }
@@ -104,18 +108,22 @@ impl Forest {
                 i32::MAX
             )));
         }
+        self.declare_rows(prompt.len(), output.len(), turns.outputs.columns_of(row))?;
         let mut action = turns.outputs.node(row, 0..output.len(), Kind::Action)?;
         let state = action.state.take();
         action.check().map_err(|error| Error::new(error.kind(), format!("outputs: {error}")))?;
+        self.check_blobs(prompt.images.unwrap_or_default())?;
         let (key, index) = split(trajectory);
         let group = self.group_mut(trajectory)?;
         let rules = Rules { realign: turns.realign, vocabulary: turns.vocabulary };
         let prompt = group.needed(index, prompt);
         let (place, alignment, pieces) = group.meet(index, &prompt, &rules);
-        let added = &prompt.rest[alignment.at - prompt.known..];
+        let begin = group.position(place) as usize;
+        let added = &prompt.rest[begin - prompt.known..];
+        let images = group.new_images(place, &prompt, added.len())?;
         if let Some(at) = added.iter().position(|&token| token < 0) {
             let token = added[at];
-            let at = alignment.at + at;
+            let at = begin + at;
             return Err(Error::invalid(format!("prompts[{at}] is {token}; token ids are zero or greater")));
         }
         if let Some(step) = group.repeated(index, &prompt, &action) {
@@ -125,7 +133,7 @@ impl Forest {
             )));
         }
         group.enter(index, place);
-        group.extend(index, pieces, added, state);
+        group.extend(index, pieces, added, images, state);
         let node = group.attach(index, action);
         let clean = alignment.drift == Drift::Clean;
         let outcome = StepOutcome {
@@ -149,6 +157,7 @@ impl Forest {
                 let appended = forest.append_row(rows, row, 0..rows.tokens_of(row).len(), role);
                 nodes.push(appended.map_err(|error| refused("row", row, trajectory, &error))?);
             }
+            forest.record_columns(rows, &nodes)?;
             Ok(nodes)
         })
     }
@@ -206,6 +215,10 @@ impl Forest {
                 if begun { Kind::Observation } else { Kind::Prompt }
             }
         };
+        let (_, index) = split(trajectory);
+        let group = self.live_group(trajectory)?;
+        let start = group.position(group.trajectories[index].tip) as usize;
+        self.declare_rows(start, part.len(), rows.columns_of(row))?;
         let node = self.append(trajectory, rows.node(row, part, kind)?)?;
         if let Some(outcome) = rows.outcome(row) {
             self.step(trajectory, &outcome)?;
@@ -214,15 +227,26 @@ impl Forest {
     }
 }
 
+impl Forest {
+    /// Record the rows of token columns that are given with the nodes of a call, when nothing can fail any more: a token
+    /// keeps the first one for ever.
+    fn record_columns(&mut self, rows: &Rows<'_>, nodes: &[Handle]) -> Result<()> {
+        let mut given = rows.columns.into_iter().flatten().zip(nodes);
+        given.try_for_each(|(columns, &node)| self.record_rows(node, columns))
+    }
+}
+
 fn refused(what: &str, row: usize, trajectory: Handle, error: &Error) -> Error {
     Error::new(error.kind(), format!("{what} {row} (trajectory {trajectory}): {error}; nothing of the call was stored"))
 }
 
-/// The context of a turn: the number of tokens that it shares with the path of the trajectory, and the tokens after them.
+/// The context of a turn: the number of tokens that it shares with the path of the trajectory, the tokens after them, and
+/// its images, if they are compared.
 #[derive(Clone, Debug)]
 struct Prompt<'a> {
     known: usize,
     rest: Cow<'a, [i32]>,
+    images: Option<&'a [BlobHash]>,
 }
 
 impl Prompt<'_> {
@@ -236,11 +260,12 @@ impl<'a> Turns<'a> {
     /// comparison with that context, which lies in one piece, saves many with the nodes of the path.
     fn prompt(&self, row: usize, before: Option<&(usize, usize)>) -> Result<Prompt<'a>> {
         let tokens = self.prompts.get(row).unwrap_or_default();
+        let images = self.images.map(|images| images.get(row).unwrap_or_default());
         let known = match (self.known, before) {
             (Some(known), before) => {
                 let most = before.map_or(0, |&(_, length)| length);
                 return match usize::try_from(known[row]).ok().filter(|&known| known <= most) {
-                    Some(known) => Ok(Prompt { known, rest: tokens.into() }),
+                    Some(known) => Ok(Prompt { known, rest: tokens.into(), images }),
                     None => Err(Error::invalid(format!(
                         "known is {}, but the context of the turn before in the call has {most} tokens; give 0 to {most}",
                         known[row]
@@ -253,7 +278,7 @@ impl<'a> Turns<'a> {
             }
             (None, None) => 0,
         };
-        Ok(Prompt { known, rest: tokens[known..].into() })
+        Ok(Prompt { known, rest: tokens[known..].into(), images })
     }
 }
 
@@ -272,7 +297,6 @@ impl Group {
             let clean = Alignment { drift: Drift::Clean, at, replaced: at, repeated: at };
             return (tip, clean, vec![(kind(tip), prompt.len() - at, None)]);
         }
-        let prompt: &[i32] = &prompt.rest;
         let first = tips.next().flatten();
         let mut old = first;
         let (mut at, mut place) = self.shared(first, prompt);
@@ -284,7 +308,7 @@ impl Group {
         }
         let path = self.path(old);
         let tokens: Vec<i32> = path.iter().flat_map(|&place| self.used(place)).copied().collect();
-        let alignment = align(&tokens, self.last_output(&path), prompt, at, rules);
+        let alignment = self.align(&path, &tokens, prompt, at, rules);
         let Alignment { replaced, repeated, .. } = alignment;
         // The place on the old path that holds a position.
         let holder = |position: usize| {
@@ -292,9 +316,12 @@ impl Group {
         };
         let origin = |node: usize| Some(handle(self.key, node));
         let mut pieces = Vec::new();
-        if replaced == prompt.len() && place.is_none() {
+        if place.is_none() && (replaced == prompt.len() || prompt.images.is_some()) {
             // Nothing of what was there: a context of its own, and no rewrite of another.
             pieces.push((Kind::Prompt, prompt.len(), None));
+        } else if alignment.at > at || self.shown(place).count() < prompt.images.map_or(0, <[_]>::len) {
+            // It is not known where new images stand, so one node has them.
+            pieces.push((Kind::Injected, prompt.len() - at, None));
         } else {
             pieces.push((Kind::Injected, replaced - at, origin(holder(at).0)));
             let mut position = tokens.len() - (repeated - replaced);
@@ -315,7 +342,7 @@ impl Group {
         if prompt.known == 0 || self.extends(tip, prompt) {
             return prompt.clone();
         }
-        Prompt { known: 0, rest: Cow::Owned(self.whole(tip, prompt)) }
+        Prompt { known: 0, rest: Cow::Owned(self.whole(tip, prompt)), images: prompt.images }
     }
 
     /// All tokens of a prompt whose known ones begin a path.
@@ -332,12 +359,13 @@ impl Group {
             // Longer than all contexts before.
             return None;
         }
+        let known = Prompt { known: prompt.len(), rest: Cow::Borrowed(&[]), images: None };
         let alike = |step: &Step| {
             step.start as usize == prompt.len()
                 && step.first_node == step.node
                 && self.nodes[step.node].content.is_same(action)
-                && self.whole(self.nodes[step.node].parent, &Prompt { known: prompt.len(), rest: Cow::Borrowed(&[]) })
-                    == self.whole(entry.tip, prompt)
+                && self.whole(self.nodes[step.node].parent, &known) == self.whole(entry.tip, prompt)
+                && prompt.images.is_none_or(|images| self.shown(self.nodes[step.node].parent).eq(images))
         };
         self.steps(index).position(alike)
     }
@@ -351,6 +379,7 @@ impl Group {
     fn extends(&self, tip: Option<Place>, prompt: &Prompt<'_>) -> bool {
         // The last node first: where contexts differ, it is most likely to tell.
         prompt.len() >= self.position(tip) as usize
+            && self.shows_first(tip, prompt)
             && successors(tip, |&(node, _)| self.nodes[node].parent)
                 .take_while(|&place| self.position(Some(place)) as usize > prompt.known)
                 .all(|place| {
@@ -359,22 +388,6 @@ impl Group {
                     let rest = &prompt.rest[begin - prompt.known..];
                     rest.starts_with(&self.used(place)[begin - start..])
                 })
-    }
-
-    /// Number of tokens with which a path and a prompt begin, and where on the path they end.
-    fn shared(&self, tip: Option<Place>, prompt: &[i32]) -> (usize, Option<Place>) {
-        let mut last = None;
-        for place in self.path(tip) {
-            let start = self.nodes[place.0].start as usize;
-            let same = common_prefix(self.used(place), &prompt[start..]);
-            if same > 0 {
-                last = Some((place.0, same as u32));
-            }
-            if same < place.1 as usize {
-                return (start + same, last);
-            }
-        }
-        (self.position(tip) as usize, last)
     }
 
     /// Where the last action of a path begins; at its end, if there is none.
@@ -396,8 +409,16 @@ impl Group {
         }
     }
 
-    /// Appends the pieces of `added`; the state acted on next is `state`, or else what was added.
-    fn extend(&mut self, index: usize, pieces: Vec<TurnPart>, added: &[i32], state: Option<Vec<u8>>) {
+    /// Appends the pieces of `added`, the last one with its images; the state acted on next is `state`, or else what was
+    /// added.
+    fn extend(
+        &mut self,
+        index: usize,
+        pieces: Vec<TurnPart>,
+        added: &[i32],
+        images: Vec<BlobHash>,
+        state: Option<Vec<u8>>,
+    ) {
         let mut pieces: Vec<_> = pieces.into_iter().filter(|&(_, length, _)| length > 0).collect();
         let Some(last) = pieces.pop() else {
             let key = state.map(|state| hash_bytes(&state));
@@ -405,13 +426,14 @@ impl Group {
             entry.state_key = key.or(entry.state_key);
             return;
         };
-        let bytes = || added.iter().flat_map(|token| token.to_le_bytes()).collect();
-        let state = state.or_else(|| (last.0 == Kind::Injected).then(bytes));
-        let states = std::iter::repeat_n(None, pieces.len()).chain([state]);
+        // Placeholders of different images are equal tokens, and the states that show them differ.
+        let bytes = || added.iter().flat_map(|token| token.to_le_bytes()).chain(images.concat()).collect();
+        let state = state.or_else(|| (last.0 == Kind::Injected || !images.is_empty()).then(bytes));
+        let ends = std::iter::repeat_n((None, Vec::new()), pieces.len()).chain([(state, images)]);
         let mut start = 0;
-        for ((kind, length, origin), state) in pieces.into_iter().chain([last]).zip(states) {
+        for ((kind, length, origin), (state, blobs)) in pieces.into_iter().chain([last]).zip(ends) {
             let tokens = added[start..start + length].to_vec();
-            self.attach(index, NewNode { state, origin, ..NewNode::new(kind, tokens) });
+            self.attach(index, NewNode { state, origin, blobs, ..NewNode::new(kind, tokens) });
             start += length;
         }
     }

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use agentrl_compute::prefix::common_prefix;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Int32Type, Int64Type, UInt8Type};
 use arrow_array::{Array, RecordBatch};
@@ -56,7 +57,7 @@ fn ingest_without(forest: &mut Forest, turns: &[(Handle, Turn)], known: Option<&
     let outputs = Lists::new(&turns.iter().map(|(_, (_, output))| output.clone()).collect::<Vec<_>>());
     let sampled = Lists::new(&turns.iter().map(|(_, (_, output))| logprobs(output)).collect::<Vec<_>>());
     let outputs = Rows { logprobs: Some(sampled.rows()?), ..Rows::new(&trajectories, outputs.rows()?) };
-    let turns = Turns { outputs, prompts: prompts.rows()?, known, realign: REALIGN, vocabulary: None };
+    let turns = Turns { outputs, prompts: prompts.rows()?, known, images: None, realign: REALIGN, vocabulary: None };
     forest.ingest(&turns, &mut || Ok(()))
 }
 
@@ -283,7 +284,8 @@ fn a_turn_that_was_stored_is_refused() -> Result<()> {
     let trajectories = [trajectory];
     let rows = Rows::new(&trajectories, outputs.rows()?);
     let outputs = Rows { logprobs: Some(sampled.rows()?), seed: Some(&[7]), ..rows };
-    let turns = Turns { outputs, prompts: prompts.rows()?, known: None, realign: REALIGN, vocabulary: None };
+    let turns =
+        Turns { outputs, prompts: prompts.rows()?, known: None, images: None, realign: REALIGN, vocabulary: None };
     forest.ingest(&turns, &mut || Ok(()))?;
     assert!(forest.ingest(&turns, &mut || Ok(())).is_err());
     Ok(())

@@ -30,6 +30,7 @@ impl Forest {
         trajectories: &[Handle],
         work: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
+        let row_types = self.row_types.clone();
         let mut groups = BTreeMap::new();
         let mut marks = BTreeMap::new();
         for &trajectory in trajectories {
@@ -50,6 +51,7 @@ impl Forest {
             marks.insert(trajectory, mark);
         }
         work(self).inspect_err(|_| {
+            self.row_types = row_types;
             for (trajectory, mark) in &marks {
                 let (key, index) = split(*trajectory);
                 let Some(group) = self.groups.get_mut(&key) else { continue };

@@ -76,7 +76,8 @@ def read(
 
     Chats of `inspect`, `openhands`, `slime` and `verl` have the record of the file in `record`, apart from the keys of
     chats, so that a field named `success` or `group` does not count as ours. It lacks what the messages or turns hold
-    (events and messages; `tokens`, `loss_mask` and `rollout_log_probs` of slime), and slime's `rollout_routed_experts`.
+    (events and messages; `tokens`, `loss_mask`, `rollout_log_probs` and `rollout_routed_experts` of slime). The latter
+    become column `routed_experts`, for `update.pack(replay_routes=True)`.
 
     Args:
         source: a file, a folder, or rows in memory.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentrl_core.data.codes import ROUTED_EXPERTS
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import RECORD, UNTRAINED, HiddenReasoning, Message
 
 _IN_TURNS = ("tokens", "loss_mask", "rollout_log_probs")
-_LEFT_OUT = "rollout_routed_experts"
+_ROUTES = "rollout_routed_experts"
 _IMAGES = ("multimodal_inputs", "multimodal_train_inputs")
 
 
@@ -55,13 +56,13 @@ def _sample(sample: Any, step: object, where: str) -> Message:
         turn["loss_mask"] = mask
     if logprobs is not None:
         turn["logprobs"] = logprobs
+    if sample.get(_ROUTES) is not None:
+        turn[ROUTED_EXPERTS] = sample[_ROUTES]
     group = sample.get("group_index")
-    record = {name: _plain(value) for name, value in sample.items() if name not in (*_IN_TURNS, _LEFT_OUT)}
+    record = {name: _plain(value) for name, value in sample.items() if name not in (*_IN_TURNS, _ROUTES)}
     chat: Message = {"turns": [turn], RECORD: record}
     if why:
         chat[UNTRAINED] = [f"{where}: {why}"]
-    if sample.get(_LEFT_OUT) is not None:
-        chat["left_out"] = [_LEFT_OUT]
     if group is not None:
         chat["task"] = str(group) if step is None else f"{step}/{group}"
     reward = record.get("reward")

@@ -1,0 +1,97 @@
+"""What one batch costs on many trainer ranks: sending it, planning an update, and the packs of one rank.
+
+    python bench/ranks.py [--ranks 1 8 64 1024] [--trajectories 8192]
+
+Trajectories of 2 000 tokens share prompts in groups of 16: 16 million tokens as a rule. Every rank gets the whole
+batch, plans all packs and makes its own. Printed are the seconds of a processor of each part. The trained tokens of all
+ranks together are compared with those of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import resource
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from common import Bench
+
+import agentrl_core as arl
+from agentrl_core import recipes
+
+Value = TypeVar("Value")
+MEMBERS, TURNS, LENGTH, PROMPT, MAX_TOKENS = 16, 8, 125, 300, 16_384
+
+
+def batch_of(groups: int) -> arl.Batch:
+    """Return a batch of groups, half of whose tokens are actions."""
+    rng, forest, paths = np.random.default_rng(0), arl.Forest(), []
+    for group in range(groups):
+        forest.add_group(group, f"task {group}")
+        prompt = rng.integers(0, 50_000, PROMPT, np.int32)
+        for member in range(MEMBERS):
+            paths.append(forest.start(group, member))
+            forest.append(paths[-1], prompt, kind="prompt")
+    count = len(paths) * LENGTH
+    offsets = np.arange(len(paths) + 1) * LENGTH
+    for _ in range(TURNS):
+        logprobs = -rng.random(count, np.float32), offsets
+        forest.append_many(paths, (rng.integers(0, 50_000, count, np.int32), offsets), kind="action", logprobs=logprobs)
+        for path in paths:
+            forest.step(path)
+        forest.append_many(paths, (rng.integers(0, 50_000, count, np.int32), offsets), kind="observation")
+    for path in paths:
+        forest.finish(path, reward=float(rng.random()))
+    return forest.freeze()
+
+
+def measured(bench: Bench, work: str, call: Callable[[], Value], **more: float) -> Value:
+    """Return the result of a call, and keep a line of its cost."""
+    busy = time.process_time()
+    value = call()
+    line = {"work": work, "cpu_s": round(time.process_time() - busy, 4), **more}
+    bench.lines.append(line)
+    print(f"{work:<44} {line['cpu_s']:9.4f} s CPU  {more or ''}", flush=True)
+    return value
+
+
+def main() -> None:
+    """Send, plan and pack."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 64, 1024])
+    parser.add_argument("--trajectories", type=int, default=8192)
+    options = parser.parse_args()
+    bench = Bench("ranks")
+    batch = batch_of(options.trajectories // MEMBERS)
+    tokens = options.trajectories * 2 * TURNS * LENGTH
+    sent = measured(bench, "pickle the batch", lambda: pickle.dumps(batch, protocol=5))
+    bench.lines[-1] |= {"tokens": tokens, "bytes_per_token": round(len(sent) / tokens, 2)}
+    print(f"{tokens:,} tokens of turns, {len(sent) / tokens:.2f} bytes each")
+    batch = measured(bench, "unpickle it", lambda: pickle.loads(sent))  # noqa: S301 -- it is our own
+    batch = measured(bench, "credit", lambda: recipes.GRPO.credit(batch))
+    next(iter(recipes.GRPO.updates(batch))).pack(max_tokens=MAX_TOKENS, layout="sequence")  # imports torch
+    whole = None
+    for ranks in options.ranks:
+        (update,) = measured(bench, f"updates, {ranks} ranks", lambda: list(recipes.GRPO.updates(batch)))
+        packs = measured(
+            bench,
+            f"plan for {ranks} ranks",
+            lambda ranks=ranks, update=update: update.pack(max_tokens=MAX_TOKENS, layout="sequence", shards=ranks),  # type: ignore[misc]
+        )
+        made = measured(
+            bench, f"packs of one of {ranks} ranks", lambda packs=packs: [len(pack.token) for pack in packs[0]]
+        )  # type: ignore[misc]
+        bench.lines[-1]["packs"] = len(made)
+        assert {len(each) for each in packs} == {len(made)}
+        if ranks <= 8:
+            trained = sum(made) + sum(len(pack.token) for each in packs[1:] for pack in each)
+            assert whole is None or trained == whole
+            whole = trained
+    bench.write(most_rss_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+//! The counts of tasks as rows, and those of batches that are joined.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, StringArray};
+
+use super::{Batch, array, i64s};
+use crate::schema::Table;
+use crate::{Error, Result, arrow_bug};
+
+/// The counts of a task.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Task {
+    pub(crate) domain: Option<String>,
+    pub(crate) attempts: i64,
+    pub(crate) successes: i64,
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
+    pub(crate) last_version: Option<i64>,
+    pub(crate) uses: i64,
+}
+
+impl Task {
+    /// The counts of this task and those that another collector has made.
+    fn and(&self, other: Self) -> Self {
+        Self {
+            domain: other.domain.or_else(|| self.domain.clone()),
+            attempts: self.attempts + other.attempts,
+            successes: self.successes + other.successes,
+            alpha: self.alpha + other.alpha,
+            beta: self.beta + other.beta,
+            last_version: self.last_version.max(other.last_version),
+            uses: self.uses + other.uses,
+        }
+    }
+}
+
+/// The rows of `tasks` of batches that are joined, one table for each.
+///
+/// Batches of one iteration come from independent collectors. In iteration 0 none of them has counted anything before, so the
+/// counts of a later part are added to those of earlier ones. After that each collector has a history of its own, of which its
+/// rows are the totals: they cannot be added, and are refused. Rows of other iterations go on from those before them, and
+/// stay as they are.
+pub(crate) fn joined(parts: &[Batch]) -> Result<Vec<RecordBatch>> {
+    let (mut iterations, mut latest) = (BTreeSet::new(), BTreeMap::<String, Task>::new());
+    let mut found = Vec::with_capacity(parts.len());
+    for part in parts {
+        let rows = part.new_rows(Table::Tasks)?;
+        let iteration = i64s(part.draws(), "iteration")?.iter().next_back().flatten();
+        let Some(iteration) = iteration.filter(|_| rows.num_rows() > 0) else {
+            found.push(rows);
+            continue;
+        };
+        let is_other = !iterations.insert(iteration);
+        if is_other && iteration > 0 {
+            return Err(Error::invalid(format!(
+                "two of the parts have task statistics of iteration {iteration}: they come from independent collectors, \
+                 whose counts cannot be added after iteration 0; use one Collector(rollout_workers=[other.roll_out, ...])"
+            )));
+        }
+        let (names, earlier) = (array(&rows, "task_id")?.as_string::<i32>(), Earlier::of(&rows)?);
+        let mut own = BTreeMap::new();
+        for row in 0..rows.num_rows() {
+            let name = names.value(row).to_owned();
+            let before = latest.get(&name).filter(|_| is_other);
+            own.insert(name, before.map_or_else(|| earlier.task(row), |before| before.and(earlier.task(row))));
+        }
+        found.push(if is_other { table(&own)? } else { rows });
+        latest.extend(own);
+    }
+    Ok(found)
+}
+
+/// The rows of tasks in the order of their names.
+pub(crate) fn table(tasks: &BTreeMap<String, Task>) -> Result<RecordBatch> {
+    let rows = || tasks.values();
+    let difficulty = rows().map(|task| (task.attempts > 0).then(|| 1.0 - task.successes as f64 / task.attempts as f64));
+    RecordBatch::try_new(
+        Table::Tasks.schema(),
+        vec![
+            Arc::new(tasks.keys().map(Some).collect::<StringArray>()),
+            Arc::new(rows().map(|task| task.domain.as_deref()).collect::<StringArray>()),
+            Arc::new(rows().map(|task| task.attempts).collect::<Int64Array>()),
+            Arc::new(rows().map(|task| task.successes).collect::<Int64Array>()),
+            Arc::new(rows().map(|task| task.alpha).collect::<Float64Array>()),
+            Arc::new(rows().map(|task| task.beta).collect::<Float64Array>()),
+            Arc::new(rows().map(|task| task.last_version).collect::<Int64Array>()),
+            Arc::new(difficulty.collect::<Float64Array>()),
+            Arc::new(rows().map(|task| task.uses).collect::<Int64Array>()),
+        ],
+    )
+    .map_err(arrow_bug)
+}
+
+/// Columns of the rows that there were.
+pub(crate) struct Earlier<'a> {
+    domains: &'a StringArray,
+    attempts: &'a Int64Array,
+    successes: &'a Int64Array,
+    alpha: &'a Float64Array,
+    beta: &'a Float64Array,
+    versions: &'a Int64Array,
+    uses: &'a Int64Array,
+}
+
+impl<'a> Earlier<'a> {
+    /// The columns of a table.
+    pub(crate) fn of(rows: &'a RecordBatch) -> Result<Self> {
+        let integers = |name| -> Result<&Int64Array> { Ok(array(rows, name)?.as_primitive::<Int64Type>()) };
+        let floats = |name| -> Result<&Float64Array> { Ok(array(rows, name)?.as_primitive::<Float64Type>()) };
+        Ok(Self {
+            domains: array(rows, "domain")?.as_string::<i32>(),
+            attempts: integers("attempts")?,
+            successes: integers("successes")?,
+            alpha: floats("alpha")?,
+            beta: floats("beta")?,
+            versions: integers("last_version")?,
+            uses: integers("uses")?,
+        })
+    }
+
+    /// The counts of a row.
+    pub(crate) fn task(&self, row: usize) -> Task {
+        Task {
+            domain: (!self.domains.is_null(row)).then(|| self.domains.value(row).to_owned()),
+            attempts: self.attempts.value(row),
+            successes: self.successes.value(row),
+            alpha: self.alpha.value(row),
+            beta: self.beta.value(row),
+            last_version: (!self.versions.is_null(row)).then(|| self.versions.value(row)),
+            uses: self.uses.value(row),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+"""Turns with images that are ingested, against contexts and classes that are written down by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import agentrl_core as arl
+from agentrl_core.data.forest_ingest import DRIFT
+from agentrl_core.exceptions import InvalidInputError, NotFoundError
+
+IMAGE = 7
+SECOND = ([1, IMAGE, IMAGE, 2, 20, 3, IMAGE], [0, 1, 0])
+
+
+class Told:
+    """A trajectory, and the hashes of four images."""
+
+    def __init__(self) -> None:
+        self.forest = arl.Forest()
+        self.forest.add_group(0, "task")
+        self.hashes = [self.forest.add_blob(bytes([number])) for number in range(4)]
+        self.trajectory = self.forest.start(0, 0)
+        self.expected: list[tuple[list[int], list[int]]] = []
+        self.classes: list[tuple[str, int]] = []
+
+    def turn(self, context: list[int], images: list[int], output: int, trajectory: int | None = None) -> int:
+        self.expected.append((context, images))
+        made = self.forest.ingest(
+            [self.trajectory if trajectory is None else trajectory],
+            [context],
+            [[output]],
+            images=[[self.hashes[number] for number in images]],
+            seed=output,
+        )
+        self.classes.append((DRIFT[int(made.drift[0])], int(made.drift_at[0])))
+        return int(made.nodes[0])
+
+    def batch(self) -> Any:
+        for trajectory in self.forest.running().trajectory.tolist():
+            self.forest.finish(trajectory, reward=0.0)
+        return self.forest.freeze()
+
+    def found(self, batch: Any) -> list[tuple[list[int], list[int]]]:
+        """Tokens and images before each action, a node at a time."""
+        nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).to_dicts()}
+        contexts = []
+        for row in nodes.values():
+            tokens, images, above, end = list[int](), list[int](), row["parent_id"], row["parent_end"]
+            while above is not None:
+                used = nodes[above]["tokens"][:end]
+                whole = len(used) == len(nodes[above]["tokens"])
+                own = [self.hashes.index(digest) for digest in nodes[above]["blobs"] or ()] if whole else []
+                tokens, images = [*used, *tokens], [*own, *images]
+                above, end = nodes[above]["parent_id"], nodes[above]["parent_end"]
+            if row["kind"] == 1:
+                contexts.append((tokens, images))
+        return contexts
+
+
+def test_a_chat_that_grows_is_one_path() -> None:
+    told = Told()
+    told.turn([1, IMAGE, IMAGE, 2], [0, 1], 20)
+    told.turn(*SECOND, 21)
+    told.turn([1, IMAGE, IMAGE, 2, 20, 3, IMAGE, 21, 4], [0, 1, 0], 22)
+    batch = told.batch()
+    assert told.found(batch) == told.expected
+    assert told.classes == [("clean", -1)] * 3
+    assert len(batch.contexts().draws) == 1
+    assert pl.DataFrame(batch.nodes)["tokens"].list.len().sum() == 10
+    assert batch.column("token", "token").tolist() == [20, 21, 22]
+    assert pl.DataFrame(batch.steps)["drift"].to_list() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("context", "images", "added", "drift"),
+    [
+        ([*SECOND[0], 5], [0, 1, 3], 3, ("rewritten", 5)),  # the last image: what is before it is shared
+        ([*SECOND[0], 5], [0, 2, 0], 8, ("rewritten", 0)),
+        ([*SECOND[0], 5], [1, 0, 0], 8, ("rewritten", 0)),
+        ([*SECOND[0], 21, 5], [0, 1, 3], 4, ("rewritten", 5)),  # equal tokens, and another image
+        ([*SECOND[0], 21], [0, 1], 8 - 5, ("rewritten", 5)),
+        ([*SECOND[0], 5, IMAGE], [0, 1, 0, 3], 2, ("realigned", 7)),  # the template strips the end of the output
+        ([*SECOND[0], 5], [0, 1, 0], 1, ("realigned", 7)),
+        ([1, IMAGE, 2, 20, IMAGE, 5], [0, 1], 6, ("rewritten", 2)),
+        ([1, 2, 5], [], 3, ("rewritten", 1)),
+        ([9, IMAGE, 5], [0], 3, ("rewritten", 0)),  # no token is shared
+        ([1, IMAGE, IMAGE, 2, 20, 6], [0, 1], 1, ("rewritten", 5)),
+        ([1, IMAGE, IMAGE, 2], [0, 1], 0, ("truncated", 4)),
+        ([1, IMAGE, IMAGE, 2, 20, 3], [0, 1], 1, ("truncated", 6)),  # the image of a part is in none of its tokens
+        ([1, IMAGE, IMAGE, 2, 20, 3], [0, 1, 0], 1, ("truncated", 6)),  # or in one that is there
+        ([1, IMAGE, IMAGE, 2, 21, 5], [0, 1], 2, ("truncated", 4)),  # a middle part is left out
+        ([1, IMAGE, IMAGE, 2, 21, 5, IMAGE], [0, 1, 3], 3, ("truncated", 4)),
+    ],
+)
+def test_what_differs_is_another_context(
+    context: list[int], images: list[int], added: int, drift: tuple[str, int]
+) -> None:
+    told = Told()
+    told.turn([1, IMAGE, IMAGE, 2], [0, 1], 20)
+    told.turn(*SECOND, 21)
+    told.turn(context, images, 22)
+    assert told.classes[-1] == drift
+    told.turn([*context, 22, 8, IMAGE], [*images, 3], 23)
+    assert told.classes[-1] == ("clean", -1)
+    batch = told.batch()
+    assert sorted(told.found(batch)) == sorted(told.expected)
+    assert len(batch.contexts().draws) == 2
+    assert pl.DataFrame(batch.nodes)["tokens"].list.len().sum() == 8 + added + 4
+    assert pl.DataFrame(batch.steps)["drift"].to_list() == [0, 0, DRIFT.index(drift[0]), 0]
+    assert pl.DataFrame(batch.steps)["drift_at"].to_list() == [None, None, drift[1], None]
+
+
+@pytest.mark.parametrize(("images", "drift"), [([0, 0], ("truncated", 2)), ([0, 2], ("rewritten", 2))])
+def test_a_window_that_slides_keeps_its_images(images: list[int], drift: tuple[str, int]) -> None:
+    """A middle turn is left out; the rest is repeated, with the same image or with another one."""
+    told = Told()
+    told.turn([1, IMAGE], [0], 20)
+    told.turn([1, IMAGE, 20, 3, IMAGE], [0, 1], 21)
+    told.turn([1, IMAGE, 20, 3, IMAGE, 21, 4, IMAGE], [0, 1, 0], 22)
+    told.turn([1, IMAGE, 4, IMAGE, 22, 5], images, 23)
+    assert told.classes[-1] == drift
+    assert sorted(told.found(told.batch())) == sorted(told.expected)
+
+
+def test_a_turn_may_go_on_from_an_earlier_context() -> None:
+    told = Told()
+    told.turn([1, IMAGE], [0], 20)
+    told.turn([1, IMAGE], [1], 21)
+    told.turn([1, IMAGE, 20, 4], [0], 22)
+    told.turn([1, IMAGE, 21, 4], [1], 23)
+    assert told.classes == [("clean", -1), ("rewritten", 0), ("clean", -1), ("clean", -1)]
+    batch = told.batch()
+    assert sorted(told.found(batch)) == sorted(told.expected)
+    assert pl.DataFrame(batch.nodes)["tokens"].list.len().sum() == 2 * (2 + 1 + 1 + 1)
+
+
+def test_forks_continue_from_an_action_or_before_it() -> None:
+    told = Told()
+    node = told.turn([1, IMAGE], [0], 20)
+    told.turn([1, IMAGE, 20, IMAGE], [0, 1], 21)
+    before, after = told.forest.fork(told.trajectory, node=node, end=0), told.forest.fork(told.trajectory, node=node)
+    told.turn([1, IMAGE], [0], 22, trajectory=before)
+    told.turn([1, IMAGE, 20, IMAGE], [0, 2], 23, trajectory=after)
+    batch = told.batch()
+    assert sorted(told.found(batch)) == sorted(told.expected)
+    assert told.classes == [("clean", -1)] * 4
+    assert len(batch.contexts().draws) == 3
+
+
+def test_states_with_other_images_differ() -> None:
+    told = Told()
+    for number, trajectory in enumerate((told.trajectory, told.forest.start(0, 1))):
+        told.turn([1, IMAGE], [number], 20 + number, trajectory=trajectory)
+    keys = pl.DataFrame(told.batch().steps)["state_key"].to_list()
+    assert len(keys) == len(set(keys)) == 2
+
+
+def test_without_images_texts_are_as_before() -> None:
+    """An empty row of images for each turn changes nothing."""
+    rng, rows = np.random.default_rng(0), list[list[int]]()
+    for _ in range(40):
+        context = rng.integers(1, 4, rng.integers(1, 9)).tolist()
+        rows.append(context + rows[-1][: rng.integers(0, 9)] if rows and rng.integers(2) else context)
+    found = []
+    empty: list[list[bytes]] = [[] for _ in rows]
+    for images in (None, empty):
+        forest = arl.Forest()
+        forest.add_group(0, "task")
+        agent = forest.start(0, 0)
+        made = forest.ingest([agent] * len(rows), rows, [[5]] * len(rows), images=images, seed=range(len(rows)))
+        forest.finish(agent, reward=0.0)
+        found.append((made.drift.tolist(), made.drift_at.tolist(), pl.DataFrame(forest.freeze().steps)["state_key"]))
+    assert found[0][:2] == found[1][:2]
+    assert len(set(found[0][0])) > 2
+
+
+def test_what_is_refused() -> None:
+    told = Told()
+    told.turn([1, IMAGE], [0], 20)
+    with pytest.raises(InvalidInputError, match="prompts has tokens of 1 images, and images has 2; give the tokens"):
+        told.turn([1, IMAGE, 20], [0, 1], 21)
+    with pytest.raises(InvalidInputError, match="prompts is empty"):
+        told.turn([], [], 21)
+    with pytest.raises(InvalidInputError, match="equal context, output and sampling"):
+        told.turn([1, IMAGE], [0], 20)
+    turn: Any = ([told.trajectory], [[1, IMAGE, 20, IMAGE]], [[21]])
+    with pytest.raises(NotFoundError, match=r"blob 0{64} is not in the forest"):
+        told.forest.ingest(*turn, images=[[bytes(32)]])
+    with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give all 32"):
+        told.forest.ingest(*turn, images=[[b"abc"]])
+    wrongs: list[Any] = [[7], "text", [["text"]], 7]
+    for wrong in wrongs:
+        with pytest.raises(InvalidInputError, match="images is no list of lists of bytes"):
+            told.forest.ingest(*turn, images=wrong)
+    with pytest.raises(InvalidInputError, match="images has 2 rows"):
+        told.forest.ingest(*turn, images=[[told.hashes[0]], []])
+    assert told.forest.tokens(told.trajectory).tolist() == [1, IMAGE, 20]
