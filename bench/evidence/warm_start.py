@@ -6,6 +6,7 @@ import copy
 import hashlib
 import os
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,12 @@ def load(world: World, seed: int) -> Start:
         half = home.with_suffix(f".{os.getpid()}")
         for name, model in zip(("teacher", "policy"), imitators(world, seed, tokenizer), strict=True):
             model.save_pretrained(half / name)
-        half.rename(home)
+        try:
+            half.rename(home)
+        except OSError:  # another process made the same one
+            if not home.is_dir():
+                raise
+            shutil.rmtree(half)
     models: list[Any] = [
         AutoModelForCausalLM.from_pretrained(home / name, dtype=torch.float32) for name in ("policy", "teacher")
     ]
