@@ -1,9 +1,9 @@
-"""What one batch costs on many trainer ranks: sending it, planning an update, and the packs of one rank.
+"""The cost of one batch on many trainer ranks: sending it, planning an update, and the packs of one rank.
 
     python bench/ranks.py [--ranks 1 8 64 1024] [--trajectories 8192]
 
 Trajectories of 2 000 tokens share prompts in groups of 16: 16 million tokens as a rule. Every rank gets the whole
-batch, plans all packs and makes its own. Printed are the seconds of a processor of each part. The trained tokens of all
+batch, plans all packs and makes its own. The CPU seconds of each part are printed. The trained tokens of all
 ranks together are compared with those of one.
 """
 

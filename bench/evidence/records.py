@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "bench" / "record" / "evidence"
 SOURCES = ("python", "crates", "bench/evidence")
-"""What a run depends on."""
+"""Folders whose code decides the result of a run."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def git(*arguments: str) -> str:
     """Return the output of git in this repository.
 
     Raises:
-        CalledProcessError: git failed; this is no clone, or there is no such commit.
+        CalledProcessError: git failed; this is not a clone, or there is no such commit.
     """
     return subprocess.run(  # noqa: S603 -- our own arguments
         ["git", "-C", str(ROOT), *arguments],  # noqa: S607 -- the git of the path

@@ -1,4 +1,4 @@
-"""What the worlds share: episodes that count turns, and that know the best action and a slip, for demonstrations."""
+"""Episodes for all worlds: they count turns, and know the best action and a slip for demonstrations."""
 
 from __future__ import annotations
 

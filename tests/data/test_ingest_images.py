@@ -16,7 +16,7 @@ IMAGE = 7
 SECOND = ([1, IMAGE, IMAGE, 2, 20, 3, IMAGE], [0, 1, 0])
 
 
-class Told:
+class RecordedTurns:
     """A trajectory, and the hashes of four images."""
 
     def __init__(self) -> None:
@@ -62,13 +62,13 @@ class Told:
 
 
 def test_a_chat_that_grows_is_one_path() -> None:
-    told = Told()
-    told.turn([1, IMAGE, IMAGE, 2], [0, 1], 20)
-    told.turn(*SECOND, 21)
-    told.turn([1, IMAGE, IMAGE, 2, 20, 3, IMAGE, 21, 4], [0, 1, 0], 22)
-    batch = told.batch()
-    assert told.found(batch) == told.expected
-    assert told.classes == [("clean", -1)] * 3
+    recorded = RecordedTurns()
+    recorded.turn([1, IMAGE, IMAGE, 2], [0, 1], 20)
+    recorded.turn(*SECOND, 21)
+    recorded.turn([1, IMAGE, IMAGE, 2, 20, 3, IMAGE, 21, 4], [0, 1, 0], 22)
+    batch = recorded.batch()
+    assert recorded.found(batch) == recorded.expected
+    assert recorded.classes == [("clean", -1)] * 3
     assert len(batch.contexts().draws) == 1
     assert pl.DataFrame(batch.nodes)["tokens"].list.len().sum() == 10
     assert batch.column("token", "token").tolist() == [20, 21, 22]
@@ -99,15 +99,15 @@ def test_a_chat_that_grows_is_one_path() -> None:
 def test_what_differs_is_another_context(
     context: list[int], images: list[int], added: int, drift: tuple[str, int]
 ) -> None:
-    told = Told()
-    told.turn([1, IMAGE, IMAGE, 2], [0, 1], 20)
-    told.turn(*SECOND, 21)
-    told.turn(context, images, 22)
-    assert told.classes[-1] == drift
-    told.turn([*context, 22, 8, IMAGE], [*images, 3], 23)
-    assert told.classes[-1] == ("clean", -1)
-    batch = told.batch()
-    assert sorted(told.found(batch)) == sorted(told.expected)
+    recorded = RecordedTurns()
+    recorded.turn([1, IMAGE, IMAGE, 2], [0, 1], 20)
+    recorded.turn(*SECOND, 21)
+    recorded.turn(context, images, 22)
+    assert recorded.classes[-1] == drift
+    recorded.turn([*context, 22, 8, IMAGE], [*images, 3], 23)
+    assert recorded.classes[-1] == ("clean", -1)
+    batch = recorded.batch()
+    assert sorted(recorded.found(batch)) == sorted(recorded.expected)
     assert len(batch.contexts().draws) == 2
     assert pl.DataFrame(batch.nodes)["tokens"].list.len().sum() == 8 + added + 4
     assert pl.DataFrame(batch.steps)["drift"].to_list() == [0, 0, DRIFT.index(drift[0]), 0]
@@ -117,45 +117,48 @@ def test_what_differs_is_another_context(
 @pytest.mark.parametrize(("images", "drift"), [([0, 0], ("truncated", 2)), ([0, 2], ("rewritten", 2))])
 def test_a_window_that_slides_keeps_its_images(images: list[int], drift: tuple[str, int]) -> None:
     """A middle turn is left out; the rest is repeated, with the same image or with another one."""
-    told = Told()
-    told.turn([1, IMAGE], [0], 20)
-    told.turn([1, IMAGE, 20, 3, IMAGE], [0, 1], 21)
-    told.turn([1, IMAGE, 20, 3, IMAGE, 21, 4, IMAGE], [0, 1, 0], 22)
-    told.turn([1, IMAGE, 4, IMAGE, 22, 5], images, 23)
-    assert told.classes[-1] == drift
-    assert sorted(told.found(told.batch())) == sorted(told.expected)
+    recorded = RecordedTurns()
+    recorded.turn([1, IMAGE], [0], 20)
+    recorded.turn([1, IMAGE, 20, 3, IMAGE], [0, 1], 21)
+    recorded.turn([1, IMAGE, 20, 3, IMAGE, 21, 4, IMAGE], [0, 1, 0], 22)
+    recorded.turn([1, IMAGE, 4, IMAGE, 22, 5], images, 23)
+    assert recorded.classes[-1] == drift
+    assert sorted(recorded.found(recorded.batch())) == sorted(recorded.expected)
 
 
 def test_a_turn_may_go_on_from_an_earlier_context() -> None:
-    told = Told()
-    told.turn([1, IMAGE], [0], 20)
-    told.turn([1, IMAGE], [1], 21)
-    told.turn([1, IMAGE, 20, 4], [0], 22)
-    told.turn([1, IMAGE, 21, 4], [1], 23)
-    assert told.classes == [("clean", -1), ("rewritten", 0), ("clean", -1), ("clean", -1)]
-    batch = told.batch()
-    assert sorted(told.found(batch)) == sorted(told.expected)
+    recorded = RecordedTurns()
+    recorded.turn([1, IMAGE], [0], 20)
+    recorded.turn([1, IMAGE], [1], 21)
+    recorded.turn([1, IMAGE, 20, 4], [0], 22)
+    recorded.turn([1, IMAGE, 21, 4], [1], 23)
+    assert recorded.classes == [("clean", -1), ("rewritten", 0), ("clean", -1), ("clean", -1)]
+    batch = recorded.batch()
+    assert sorted(recorded.found(batch)) == sorted(recorded.expected)
     assert pl.DataFrame(batch.nodes)["tokens"].list.len().sum() == 2 * (2 + 1 + 1 + 1)
 
 
 def test_forks_continue_from_an_action_or_before_it() -> None:
-    told = Told()
-    node = told.turn([1, IMAGE], [0], 20)
-    told.turn([1, IMAGE, 20, IMAGE], [0, 1], 21)
-    before, after = told.forest.fork(told.trajectory, node=node, end=0), told.forest.fork(told.trajectory, node=node)
-    told.turn([1, IMAGE], [0], 22, trajectory=before)
-    told.turn([1, IMAGE, 20, IMAGE], [0, 2], 23, trajectory=after)
-    batch = told.batch()
-    assert sorted(told.found(batch)) == sorted(told.expected)
-    assert told.classes == [("clean", -1)] * 4
+    recorded = RecordedTurns()
+    node = recorded.turn([1, IMAGE], [0], 20)
+    recorded.turn([1, IMAGE, 20, IMAGE], [0, 1], 21)
+    before, after = (
+        recorded.forest.fork(recorded.trajectory, node=node, end=0),
+        recorded.forest.fork(recorded.trajectory, node=node),
+    )
+    recorded.turn([1, IMAGE], [0], 22, trajectory=before)
+    recorded.turn([1, IMAGE, 20, IMAGE], [0, 2], 23, trajectory=after)
+    batch = recorded.batch()
+    assert sorted(recorded.found(batch)) == sorted(recorded.expected)
+    assert recorded.classes == [("clean", -1)] * 4
     assert len(batch.contexts().draws) == 3
 
 
 def test_states_with_other_images_differ() -> None:
-    told = Told()
-    for number, trajectory in enumerate((told.trajectory, told.forest.start(0, 1))):
-        told.turn([1, IMAGE], [number], 20 + number, trajectory=trajectory)
-    keys = pl.DataFrame(told.batch().steps)["state_key"].to_list()
+    recorded = RecordedTurns()
+    for number, trajectory in enumerate((recorded.trajectory, recorded.forest.start(0, 1))):
+        recorded.turn([1, IMAGE], [number], 20 + number, trajectory=trajectory)
+    keys = pl.DataFrame(recorded.batch().steps)["state_key"].to_list()
     assert len(keys) == len(set(keys)) == 2
 
 
@@ -179,23 +182,23 @@ def test_without_images_texts_are_as_before() -> None:
 
 
 def test_what_is_refused() -> None:
-    told = Told()
-    told.turn([1, IMAGE], [0], 20)
+    recorded = RecordedTurns()
+    recorded.turn([1, IMAGE], [0], 20)
     with pytest.raises(InvalidInputError, match="prompts has tokens of 1 images, and images has 2; give the tokens"):
-        told.turn([1, IMAGE, 20], [0, 1], 21)
+        recorded.turn([1, IMAGE, 20], [0, 1], 21)
     with pytest.raises(InvalidInputError, match="prompts is empty"):
-        told.turn([], [], 21)
+        recorded.turn([], [], 21)
     with pytest.raises(InvalidInputError, match="equal context, output and sampling"):
-        told.turn([1, IMAGE], [0], 20)
-    turn: Any = ([told.trajectory], [[1, IMAGE, 20, IMAGE]], [[21]])
+        recorded.turn([1, IMAGE], [0], 20)
+    turn: Any = ([recorded.trajectory], [[1, IMAGE, 20, IMAGE]], [[21]])
     with pytest.raises(NotFoundError, match=r"blob 0{64} is not in the forest"):
-        told.forest.ingest(*turn, images=[[bytes(32)]])
+        recorded.forest.ingest(*turn, images=[[bytes(32)]])
     with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give all 32"):
-        told.forest.ingest(*turn, images=[[b"abc"]])
+        recorded.forest.ingest(*turn, images=[[b"abc"]])
     wrongs: list[Any] = [[7], "text", [["text"]], 7]
     for wrong in wrongs:
         with pytest.raises(InvalidInputError, match="images is no list of lists of bytes"):
-            told.forest.ingest(*turn, images=wrong)
+            recorded.forest.ingest(*turn, images=wrong)
     with pytest.raises(InvalidInputError, match="images has 2 rows"):
-        told.forest.ingest(*turn, images=[[told.hashes[0]], []])
-    assert told.forest.tokens(told.trajectory).tolist() == [1, IMAGE, 20]
+        recorded.forest.ingest(*turn, images=[[recorded.hashes[0]], []])
+    assert recorded.forest.tokens(recorded.trajectory).tolist() == [1, IMAGE, 20]

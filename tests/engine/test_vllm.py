@@ -5,10 +5,11 @@ import asyncio
 import numpy as np
 import pytest
 from checked_segments import check, some_requests
+from entropy_rule import SAMPLINGS, checked_heights
 from gate import Gate
 
 from agentrl_core import engine
-from agentrl_core.engine import EntropyTemperature, Request, Sampling
+from agentrl_core.engine import Request, Sampling
 from agentrl_core.engine.base import generate_all
 from agentrl_core.engine.logprob_check import check_logprobs, sample_requests
 from agentrl_core.exceptions import InvalidInputError
@@ -49,26 +50,10 @@ def test_log_probs_equal_the_models_own_forward(sampling, generate, policy, own_
 
 
 def test_the_temperature_of_each_token_follows_from_its_entropy(generate, policy):
-    import torch
-
     assert generate.precision == 32
-    rule = EntropyTemperature(zero=1.5, above=0.3, below=0.2, change=0.4)
-    samplings = [Sampling(temperature=0.7, max_tokens=10, by_entropy=rule), Sampling(temperature=0.7, max_tokens=10)]
-    pairs = list(zip(*(some_requests(generate.vocabulary_size, sampling) for sampling in samplings), strict=True))
+    pairs = list(zip(*(some_requests(generate.vocabulary_size, sampling) for sampling in SAMPLINGS), strict=True))
     requests = [pair[place % 2] for place, pair in enumerate(pairs)]  # those that follow the rule among others
-    heights = []
-    for request, segment in zip(requests, generate_all(generate, requests), strict=True):
-        ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
-        with torch.no_grad():
-            x = policy(ids).logits[0, len(request.tokens) - 1 : -1].double() / 0.7
-        if request.sampling.by_entropy is not None:
-            p = torch.softmax(x, -1)
-            e = (-(p * p.log()).sum(-1)).clamp(min=1e-8).log()
-            h = torch.where(e > 1.5, ((e - 1.5) / 0.3).clamp(max=1.0), ((e - 1.5) / 0.2).clamp(min=-1.0))
-            heights += h.tolist()
-            x = x / (1 + 0.4 * h)[:, None]
-        wanted = torch.log_softmax(x, -1).gather(-1, ids[0, len(request.tokens) :, None])[:, 0]
-        np.testing.assert_allclose(segment.logprobs, wanted, atol=1e-5)
+    heights = checked_heights(generate, policy, requests)
     assert min(heights) < -0.1
     assert max(heights) > 0.1
 

@@ -14,12 +14,13 @@ import pytest
 import second_runner
 import torch
 from checked_segments import check
+from entropy_rule import SAMPLINGS, checked_heights
 from number_world import Numbers, SumWorld
 from tiny_moe import TOP, VOCABULARY, chosen_experts, tiny_moe
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes, rollout
-from agentrl_core.engine import EntropyTemperature, Request, Sampling, Segment
+from agentrl_core.engine import Request, Sampling, Segment
 from agentrl_core.engine.base import generate_all
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -216,20 +217,6 @@ def test_the_temperature_of_each_token_follows_from_its_entropy(served: tuple[An
     generate, _, family = served
     model = tiny(family)
     generate.update_weights(model, version=generate.policy_version + 1)
-    rule = EntropyTemperature(zero=1.5, above=0.3, below=0.2, change=0.4)
-    samplings = [Sampling(temperature=0.7, max_tokens=10, by_entropy=rule), Sampling(temperature=0.7, max_tokens=10)]
-    requests = [Request(np.array([3, 1 + row], np.int32), row, samplings[row % 2]) for row in range(6)]
-    heights = []
-    for request, segment in zip(requests, generate_all(generate, requests), strict=True):
-        ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
-        with torch.no_grad():
-            x = model(ids).logits[0, len(request.tokens) - 1 : -1].double() / 0.7
-        if request.sampling.by_entropy is not None:
-            p = torch.softmax(x, -1)
-            e = (-(p * p.log()).sum(-1)).clamp(min=1e-8).log()
-            h = torch.where(e > 1.5, ((e - 1.5) / 0.3).clamp(max=1.0), ((e - 1.5) / 0.2).clamp(min=-1.0))
-            heights += h.tolist()
-            x = x / (1 + 0.4 * h)[:, None]
-        wanted = torch.log_softmax(x, -1).gather(-1, ids[0, len(request.tokens) :, None])[:, 0]
-        np.testing.assert_allclose(segment.logprobs, wanted, atol=1e-5)
+    requests = [Request(np.array([3, 1 + row], np.int32), row, SAMPLINGS[row % 2]) for row in range(6)]
+    heights = checked_heights(generate, model, requests)
     assert max(map(abs, heights)) > 0.1

@@ -30,7 +30,7 @@ def need_history() -> None:
     try:
         shallow = records.git("rev-parse", "--is-shallow-repository").strip()
     except (FileNotFoundError, subprocess.CalledProcessError):
-        pytest.skip("this is no clone")
+        pytest.skip("this is not a git clone")
     if shallow == "true":
         pytest.skip("this clone has no history")
 

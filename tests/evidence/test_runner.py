@@ -131,6 +131,6 @@ def test_a_version_names_changes_that_are_not_committed() -> None:
     try:
         found = records.version()
     except (FileNotFoundError, subprocess.CalledProcessError):
-        pytest.skip("this is no clone")
+        pytest.skip("this is not a git clone")
     assert found.keys() <= {"commit", "changes"}
     assert records.git("cat-file", "-t", found["commit"]).strip() == "commit"

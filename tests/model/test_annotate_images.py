@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
-from shown_rollouts import ACTION, plain_logits, rollouts
+from shown_rollouts import ACTION, node_paths, plain_logits, rollouts
 from torch import Tensor
 from vision_models import build, screenshot
 
@@ -39,13 +38,8 @@ class Context(NamedTuple):
 
 def seen(batch: Batch) -> list[list[Context]]:
     """Of each draw, its context before each action node, and the whole; no node is cut."""
-    nodes = {node["node_id"]: node for node in pl.DataFrame(batch.nodes).to_dicts()}
-    leaves = dict(pl.DataFrame(batch.trajectories).select("trajectory_id", "leaf_node_id").iter_rows())
     found = []
-    for trajectory in pl.DataFrame(batch.draws)["trajectory_id"]:
-        path = [nodes[leaves[trajectory]]]
-        while path[0]["parent_id"] is not None:
-            path.insert(0, nodes[path[0]["parent_id"]])
+    for path in node_paths(batch):
         context, before = Context([], []), []
         for node in path:
             before += [context] if node["kind"] == ACTION else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,15 +76,21 @@ class Row(NamedTuple):
     images: list[bytes]
 
 
-def rows_of(batch: arl.Batch) -> list[Row]:
-    """The draws of a batch; no node is cut."""
+def node_paths(batch: arl.Batch) -> Iterator[list[dict[str, Any]]]:
+    """The nodes of each draw, from the first to its leaf."""
     nodes = {node["node_id"]: node for node in pl.DataFrame(batch.nodes).to_dicts()}
     leaves = dict(pl.DataFrame(batch.trajectories).select("trajectory_id", "leaf_node_id").iter_rows())
-    found = []
     for trajectory in pl.DataFrame(batch.draws)["trajectory_id"]:
         path = [nodes[leaves[trajectory]]]
         while path[0]["parent_id"] is not None:
             path.insert(0, nodes[path[0]["parent_id"]])
+        yield path
+
+
+def rows_of(batch: arl.Batch) -> list[Row]:
+    """The draws of a batch; no node is cut."""
+    found = []
+    for path in node_paths(batch):
         row = Row([], [], [])
         for node in path:
             if node["kind"] == ACTION:

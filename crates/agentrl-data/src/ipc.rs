@@ -37,7 +37,7 @@ const TRAILER: usize = 10;
 #[derive(Debug)]
 pub(crate) struct Footer {
     pub(crate) schema: SchemaRef,
-    /// What record batches are decoded under.
+    /// The schema that record batches are decoded with.
     lenient: SchemaRef,
     /// Texts that the writer added.
     pub(crate) metadata: HashMap<String, String>,

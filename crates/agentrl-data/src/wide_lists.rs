@@ -1,8 +1,8 @@
 //! Lists of rows of a fixed width whose values are never null, joined and decoded by the row.
 //!
-//! Token columns and the columns of a teacher's likeliest tokens are of this type. What the Arrow crates do for any lists
-//! of fixed size takes a step for each value: `concat` writes a validity bit for each, and decoding repeats the validity of
-//! a row for each of its values to compare them.
+//! Token columns and the columns of a teacher's likeliest tokens are of this type. The Arrow crates treat all lists of fixed
+//! size alike, with a step for each value: `concat` writes a validity bit for each, and decoding repeats the validity of a
+//! row for each of its values to compare them.
 
 use std::sync::Arc;
 
