@@ -1,5 +1,6 @@
 """A token of the engine on transformers stays in the files that compute it."""
 
+import gc
 import sys
 import threading
 from collections import Counter
@@ -21,7 +22,8 @@ PACKAGE = f"{Path(arl.__file__).parent}/"
 def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
     """Calls from one file of the package to another while an engine generates this many tokens.
 
-    One request: several may arrive at one step or at two.
+    One request: several may arrive at one step or at two. Garbage of other tests is not collected meanwhile: closing a
+    generator is a call as well.
     """
     found = Counter[tuple[str, str]]()
 
@@ -37,11 +39,14 @@ def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
     generate = engine.Transformers(model, tokenizer)
     prompt = np.random.default_rng(0).integers(0, 80, 9, dtype=np.int32)
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()
     threading.setprofile(note)  # the engine's thread starts with the first request
     try:
         generate_all(generate, [Request(prompt, 0, Sampling(max_tokens=tokens))])
     finally:
         threading.setprofile(before)
+        gc.enable()
         generate.close()
     return found
 
