@@ -293,9 +293,9 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    """Write the page and its pictures."""
-    PAGE.write_text(page(), encoding="utf-8")
+    """Write the page and its pictures; the page shows those that are there."""
     draw()
+    PAGE.write_text(page(), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(records.ROOT)}")
 
 
