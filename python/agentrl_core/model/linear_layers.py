@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
+from agentrl_core.model.call import is_compiled
 from agentrl_core.model.matmul import multiply_by_onednn, onednn_is_fast
 
 _LEAST = 2**20  # multiplications from which oneDNN's 10 microseconds a call are less than it saves
@@ -24,7 +25,8 @@ def fast_linear_layers(model: nn.Module, rows: int) -> AbstractContextManager[ob
 
     That is in fp32, on CPUs with registers of 512 bits, which MKL leaves half empty on those of AMD, in products of at
     least a million multiplications. Results differ from torch's by rounding alone. Inside gradient checkpointing and
-    other hooks on saved tensors torch's own is taken, since layers are computed again without this block.
+    other hooks on saved tensors torch's own is taken, since layers are computed again without this block, and in models
+    that torch.compile was applied to, which it would not compile.
 
     Args:
         model: a module with parameters on one device.
@@ -32,7 +34,8 @@ def fast_linear_layers(model: nn.Module, rows: int) -> AbstractContextManager[ob
     """
     parameter = next(model.parameters())
     takes = parameter.device.type == "cpu" and parameter.dtype == torch.float32 and onednn_is_fast()
-    return _ByOneDNN() if takes and rows * _largest(model) >= _LEAST else nullcontext()
+    takes = takes and rows * _largest(model) >= _LEAST and not is_compiled(model)
+    return _ByOneDNN() if takes else nullcontext()
 
 
 class _ByOneDNN(TorchFunctionMode):
@@ -78,7 +81,6 @@ def _takes(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
         and weight.dim() == 2
         and rows.numel() * weight.shape[0] >= _LEAST
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
         and torch._C._autograd._top_saved_tensors_default_hooks(False) is None  # noqa: FBT003, SLF001
     )
 
