@@ -14,6 +14,7 @@ from transformers import AttentionInterface, Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from agentrl_core.engine.attention_windows import ALL_LAYERS, Windows
+from agentrl_core.model.linear_layers import fast_linear_layers
 from agentrl_core.model.routers import RouteTrace
 
 # The attention of `_grouped_attention`, in the registry of transformers.
@@ -141,7 +142,7 @@ class KVCache(Cache):
         traced: AbstractContextManager[list[torch.Tensor]] = nullcontext([])
         if self._routes is not None:
             traced = self._routes.forward()
-        with _grouped_attention(self._model), traced as experts:
+        with _grouped_attention(self._model), fast_linear_layers(self._model, ids.numel()), traced as experts:
             outputs = run(ids, attention_mask=mask, past_key_values=self, use_cache=True, **given)
         if self._routes is not None:
             layers = self._model.config.get_text_config().num_hidden_layers

@@ -21,6 +21,7 @@ from agentrl_core.engine.kv_cache import KVCache
 from agentrl_core.engine.prefix_cache import Layers, PrefixCache
 from agentrl_core.engine.shared_prefixes import shared_prefixes
 from agentrl_core.engine.token_sampling import SampledTokens, sample_tokens
+from agentrl_core.model.linear_layers import fast_linear_layers
 from agentrl_core.model.routers import RouteTrace
 
 # Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
@@ -301,7 +302,7 @@ class RunningBatch:
         traced: AbstractContextManager[list[torch.Tensor]] = nullcontext([])
         if self._routes is not None:
             traced = self._routes.forward()
-        with traced as found:
+        with traced as found, fast_linear_layers(self._model, ids.numel()):
             self._model.base_model(ids, past_key_values=computed, use_cache=True, **shown)
         layers: list[Any] = computed.layers
         pairs = [(layer.keys, layer.values) for layer in layers]

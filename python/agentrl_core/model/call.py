@@ -121,11 +121,16 @@ def leave_uncompiled(model: nn.Module) -> None:
 
     The shapes in the latter differ from pack to pack.
     """
-    if any(
+    if is_compiled(model):
+        _skip_in_dynamo()
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Return whether torch.compile was applied to a model or a part of it."""
+    return any(
         getattr(part, "_compiled_call_impl", None) is not None or type(part).__name__ == "OptimizedModule"
         for part in model.modules()
-    ):
-        _skip_in_dynamo()
+    )
 
 
 @functools.cache

@@ -24,18 +24,31 @@ def multiply(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> 
         torch.mm(left, right, out_dtype=out.dtype, out=out)
 
 
+def multiply_by_onednn(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return `left @ right.T + bias`: `[..., K]`, `[N, K]` and `[N]` to `[..., N]`, fp32 on a CPU."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")  # noqa: SLF001
+    return product
+
+
+def onednn_is_fast() -> bool:
+    """Return whether oneDNN uses registers of 512 bits: on CPUs of AMD, MKL leaves half of those idle."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512" and _has_onednn()
+
+
+def _has_onednn() -> bool:
+    return torch._C._get_mkldnn_enabled() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # noqa: SLF001
+
+
 def _by_onednn(left: Tensor, right: Tensor) -> bool:
     """Return whether oneDNN multiplies: fp32 on a CPU, if torch has it and it is faster than MKL's torch.mm.
 
     It is where the right one is transposed, as the weight behind hidden states, and with registers of 512 bits where
-    neither is, as for the gradient by the states: on CPUs of AMD, MKL leaves half of those idle. It is not where the
-    left one is transposed, as for the gradient by the weight: it works on a copy of that one, and its product comes in
-    new memory and has yet to be added, where MKL does all at once.
+    neither is, as for the gradient by the states. It is not where the left one is transposed, as for the gradient by
+    the weight: its product comes in new memory and has yet to be added, where MKL does all at once.
     """
-    if left.device.type != "cpu" or left.dtype != torch.float32 or not torch._C._get_mkldnn_enabled():  # noqa: SLF001
+    if left.device.type != "cpu" or left.dtype != torch.float32 or not _has_onednn():
         return False
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512" and left.is_contiguous()
-    return (wide or right.t().is_contiguous()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return right.t().is_contiguous() or (left.is_contiguous() and onednn_is_fast())
 
 
 def _multiply_by_blocks(left: Tensor, right: Tensor, out: Tensor) -> None:
@@ -47,6 +60,6 @@ def _multiply_by_blocks(left: Tensor, right: Tensor, out: Tensor) -> None:
         part = slice(begin, begin + count)
         block = (part, slice(None)) if by_rows else (slice(None), part)
         factors = (left[part], right.t()) if by_rows else (left, right.t()[part])
-        product = torch.ops.mkldnn._linear_pointwise(*factors, None, "none", [], "")  # noqa: SLF001
+        product = multiply_by_onednn(*factors)
         out[block].copy_(product)
         del product  # before the next one is made

@@ -23,6 +23,7 @@ from agentrl_core.model.attention import SequenceAttention
 from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
 from agentrl_core.model.comparisons import TeacherRows
 from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead, refuse_images_in
+from agentrl_core.model.linear_layers import fast_linear_layers
 from agentrl_core.model.pack_images import ShownImages, check_images
 from agentrl_core.model.ranks import refuse_unwrapped
 from agentrl_core.model.readings import (
@@ -163,6 +164,7 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
             else:
                 feeds = [_flat_feed(reading, ids, stack)]
             replay = stack.enter_context(replayed_routes(pack.routed_experts, inner))
+            stack.enter_context(fast_linear_layers(inner, ids.numel()))
             results = shown.joined(_read(reading, own, feeds, replay))
             if wrapping.sharded:  # FSDP hangs its hooks on the results, and warns of views
                 return tuple(each if each._base is None else each.clone() for each in results)  # noqa: SLF001

@@ -1,0 +1,132 @@
+"""Linear layers by oneDNN give what torch gives, and only where they may."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from agentrl_core.model.linear_layers import fast_linear_layers
+from agentrl_core.model.matmul import onednn_is_fast
+
+WIDTHS = 96, 176
+FAST = onednn_is_fast()
+
+
+def layers(*, bias: bool = True, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.manual_seed(0)
+    first, second = nn.Linear(*WIDTHS, bias=bias, dtype=dtype), nn.Linear(*WIDTHS[::-1], bias=bias, dtype=dtype)
+    return nn.Sequential(first, nn.Tanh(), second)
+
+
+def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def nodes(output: torch.Tensor) -> Iterator[str]:
+    """Names of the functions that made a tensor."""
+    waiting = [output.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None:
+            yield type(node).__name__
+            waiting += [each for each, _ in node.next_functions]
+
+
+def is_used(output: torch.Tensor) -> bool:
+    return "_LinearBackward" in set(nodes(output))
+
+
+@pytest.mark.parametrize("shape", [(90,), (3, 40), (2, 5, 31)])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("trained", ["all", "inputs", "weights"])
+def test_outputs_and_gradients_are_those_in_double_precision(shape: tuple[int, ...], bias: bool, trained: str) -> None:
+    found = {}
+    for dtype in (torch.float64, torch.float32):
+        model, given = layers(bias=bias).to(dtype), inputs(*shape, WIDTHS[0], dtype=dtype)
+        model.requires_grad_(trained != "inputs")
+        given.requires_grad_(trained != "weights")
+        with fast_linear_layers(model, given[..., 0].numel()):
+            output = model(given)
+        (output**3).transpose(0, -1).sum().backward()  # a gradient that is not contiguous
+        assert is_used(output) == (FAST and dtype == torch.float32)
+        gradients = [given.grad, *(each.grad for each in model.parameters())]
+        found[dtype] = [output.detach(), *(each for each in gradients if each is not None)]
+    assert len(found[torch.float32]) == 1 + (trained != "weights") + (trained != "inputs") * (4 if bias else 2)
+    for exact, fast in zip(*found.values(), strict=True):
+        torch.testing.assert_close(fast.double(), exact, rtol=1e-5, atol=1e-5 * float(exact.abs().max()))
+
+
+def test_a_gradient_that_is_one_number_everywhere_is_multiplied() -> None:
+    model, given = layers(), inputs(90, WIDTHS[0])
+    with fast_linear_layers(model, 90):
+        model(given).sum().backward()
+    fast = [each.grad.clone() for each in model.parameters() if each.grad is not None]
+    model.zero_grad()
+    model(given).sum().backward()
+    torch.testing.assert_close(fast, [each.grad for each in model.parameters()], rtol=1e-5, atol=1e-4)
+
+
+def test_frozen_weights_keep_no_inputs() -> None:
+    model, given = layers().requires_grad_(False), inputs(90, WIDTHS[0]).requires_grad_()
+    first: Any = model[0]
+    with fast_linear_layers(model, 90):
+        output = first(given)
+    saved = getattr(output.grad_fn, "saved_tensors", (first.weight,))
+    assert [each.shape for each in saved if each is not None] == [first.weight.shape]
+
+
+def autocast() -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "surrounding"),
+    [
+        (1, torch.float32, nullcontext),
+        (90, torch.bfloat16, nullcontext),
+        (90, torch.float64, nullcontext),
+        (90, torch.float32, autocast),
+    ],
+)
+def test_elsewhere_torch_computes(rows: int, dtype: torch.dtype, surrounding: Any) -> None:
+    model, given = layers(dtype=dtype), inputs(rows, WIDTHS[0], dtype=dtype)
+    with surrounding():
+        with fast_linear_layers(model, rows):
+            output = model(given)
+        assert not is_used(output)
+        assert torch.equal(output, model(given))
+
+
+def test_layers_that_are_computed_again_are_computed_in_the_same_way() -> None:
+    model, given = layers(), inputs(90, WIDTHS[0]).requires_grad_()
+    with fast_linear_layers(model, 90):
+        output = checkpoint(model, given, use_reentrant=False)
+    output.square().sum().backward()  # torch compares what both passes saved
+    again = model(given.detach())
+    assert torch.equal(output, again)
+    assert given.grad is not None
+
+
+def test_another_thread_is_left_alone() -> None:
+    model, given, found = layers(), inputs(90, WIDTHS[0]), []
+    with fast_linear_layers(model, 90):
+        thread = threading.Thread(target=lambda: found.append(is_used(model(given))))
+        thread.start()
+        thread.join()
+        assert is_used(model(given)) == FAST
+    assert found == [False]
+
+
+def test_a_changed_weight_is_noticed() -> None:
+    model, given = layers(), inputs(90, WIDTHS[0]).requires_grad_()
+    with fast_linear_layers(model, 90):
+        output = model(given)
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
