@@ -3,8 +3,8 @@
     python bench/ranks.py [--ranks 1 8 64 1024] [--trajectories 8192]
 
 Trajectories of 2 000 tokens share prompts in groups of 16: 16 million tokens as a rule. Every rank gets the whole
-batch, plans all packs and makes its own. The CPU seconds of each part are printed. The trained tokens of all
-ranks together are compared with those of one.
+batch, plans all packs and makes its own. The CPU seconds of each part are printed, then their sum for one rank and the
+bytes that it receives and that its packs have. The trained tokens of all ranks together are compared with those of one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
+import torch
 from common import Bench
 
 import agentrl_core as arl
 from agentrl_core import recipes
+from agentrl_core.model.pack import Pack
 
 Value = TypeVar("Value")
 MEMBERS, TURNS, LENGTH, PROMPT, MAX_TOKENS = 16, 8, 125, 300, 16_384
@@ -58,6 +60,12 @@ def measured(bench: Bench, work: str, call: Callable[[], Value], **more: float) 
     return value
 
 
+def size_of(pack: Pack) -> int:
+    """Return the bytes of the tensors of a pack."""
+    tensors = [*vars(pack).values(), *pack.streams.values()]
+    return sum(each.nbytes for each in tensors if isinstance(each, torch.Tensor))
+
+
 def main() -> None:
     """Send, plan and pack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -72,7 +80,7 @@ def main() -> None:
     print(f"{tokens:,} tokens of turns, {len(sent) / tokens:.2f} bytes each")
     batch = measured(bench, "unpickle it", lambda: pickle.loads(sent))  # noqa: S301 -- it is our own
     batch = measured(bench, "credit", lambda: recipes.GRPO.credit(batch))
-    next(iter(recipes.GRPO.updates(batch))).pack(max_tokens=MAX_TOKENS, layout="sequence")  # imports torch
+    common = sum(float(line["cpu_s"]) for line in bench.lines[-2:])
     whole = None
     for ranks in options.ranks:
         (update,) = measured(bench, f"updates, {ranks} ranks", lambda: list(recipes.GRPO.updates(batch)))
@@ -82,14 +90,28 @@ def main() -> None:
             lambda ranks=ranks, update=update: update.pack(max_tokens=MAX_TOKENS, layout="sequence", shards=ranks),  # type: ignore[misc]
         )
         made = measured(
-            bench, f"packs of one of {ranks} ranks", lambda packs=packs: [len(pack.token) for pack in packs[0]]
-        )  # type: ignore[misc]
+            bench,
+            f"packs of one of {ranks} ranks",
+            lambda packs=packs: [(len(pack.token), size_of(pack)) for pack in packs[0]],  # type: ignore[misc]
+        )
         bench.lines[-1]["packs"] = len(made)
         assert {len(each) for each in packs} == {len(made)}
         if ranks <= 8:
-            trained = sum(made) + sum(len(pack.token) for each in packs[1:] for pack in each)
+            trained = sum(count for count, _ in made) + sum(len(pack.token) for each in packs[1:] for pack in each)
             assert whole is None or trained == whole
             whole = trained
+        line = {
+            "work": f"one of {ranks} ranks in all",
+            "cpu_s": round(common + sum(float(line["cpu_s"]) for line in bench.lines[-3:]), 4),
+            "received_mb": round(len(sent) / 1e6, 1) if ranks > 1 else 0.0,
+            "packs_mb": round(sum(size for _, size in made) / 1e6, 1),
+        }
+        bench.lines.append(line)
+        print(
+            f"{line['work']:<44} {line['cpu_s']:9.4f} s CPU  received {line['received_mb']} MB, "
+            f"its packs have {line['packs_mb']} MB",
+            flush=True,
+        )
     bench.write(most_rss_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
 
 

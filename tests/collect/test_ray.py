@@ -141,15 +141,23 @@ def test_an_engine_in_an_actor_answers_aborts_and_fails_as_itself() -> None:
         engine.RayActor(unmade)
 
 
-def test_an_actor_without_a_node_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("resource", "share", "count", "room"), [("nobody's", 1.0, 1, 0), ("memory", 0.6, 3, 1)])
+def test_actors_without_a_node_are_reported(
+    caplog: pytest.LogCaptureFixture, resource: str, share: float, count: int, room: int
+) -> None:
+    (node,) = ray.nodes()
+    amount = int(share * node["Resources"].get(resource, 1))
+    wanted = {"memory": amount} if resource == "memory" else {"resources": {resource: amount}}
+
     def make() -> None:
         with contextlib.suppress(Exception, SystemExit):  # the cluster ends while it waits
-            engine.RayActor(SmallWorld, options={"resources": {"nobody's": 1}})
+            engine.RayActor(SmallWorld, options={"num_cpus": 0, **wanted}, count=count)
 
+    each = f"RayActor waits for room for {count} actors with {resource}: {amount} each, but the nodes of the cluster"
     with caplog.at_level(logging.WARNING, "agentrl_core.engine.ray_actor"):
         threading.Thread(target=make, daemon=True).start()
         until = time.monotonic() + 120
-        while "RayActor waits for a node with nobody's: 1, which no node" not in caplog.text:
+        while f"{each} have room for {room}" not in caplog.text:
             assert time.monotonic() < until
             time.sleep(0.05)
 

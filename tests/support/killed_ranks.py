@@ -1,9 +1,10 @@
-"""Kill one of two trainer ranks at a place in its code, and resume: `python killed_ranks.py FOLDER PLACE ...`.
+"""Kill one of two trainer ranks at a place in its code, and resume: `python killed_ranks.py FOLDER LOOP PLACE ...`.
 
-The loop is `train` of `examples/fsdp2.py`: rank 0 has the collector and the store, both ranks train by FSDP2 on gloo
-and write checkpoints with torch.distributed.checkpoint. Each case copies a run of one iteration, resumes it, and ends a
-rank by SIGKILL before, in or after a call. The other rank gets SIGTERM, as from torchrun. Then both ranks start again
-and run to the end. A place is a rank and a call, such as `0 before Update.step`.
+The loop `fsdp2` is `train` of `examples/fsdp2.py`: rank 0 has the collector and the store, both ranks train by FSDP2 on
+gloo and write checkpoints with torch.distributed.checkpoint. The loop `ddp` is `agentrl train` of PPO: both ranks make
+columns of the critic and train by DistributedDataParallel, and rank 0 writes checkpoints. Each case copies a run of one
+iteration, resumes it, and ends a rank by SIGKILL before, in or after a call. The other rank gets SIGTERM, as from
+torchrun. Then both ranks start again and run to the end. A place is a rank and a call, such as `0 before Update.step`.
 
 Prints a line of JSON each: `place`, and `wrong`, the parts that differ from a run that was never disturbed.
 """
@@ -18,6 +19,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -33,21 +35,16 @@ sys.path.append(str(Path(__file__).parents[2] / "examples"))
 
 import fsdp2
 
-from agentrl_core import Collector, Store, engine
+from agentrl_core import Collector, Store, engine, recipes
 from agentrl_core.data.store import RolloutLog
 from agentrl_core.model.pack import Pack
+from agentrl_core.train import loop
+from agentrl_core.train.models import Models
+from agentrl_core.train.options import TrainOptions
 from agentrl_core.update.update import Update
 
 RANKS, ITERATIONS = 2, 3
 CALLS: tuple[tuple[Any, str], ...] = (
-    (fsdp2, "from_rank_0"),
-    (fsdp2, "get_state_dict"),
-    (fsdp2, "set_state_dict"),
-    (dcp, "load"),
-    (dcp, "save"),
-    (dcp.FileSystemWriter, "write_data"),
-    (dcp.FileSystemWriter, "finish"),
-    (engine, "send_weights"),
     (engine.Transformers, "update_weights"),
     (Pack, "run"),
     (torch.Tensor, "backward"),
@@ -59,6 +56,86 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (RolloutLog, "append"),
 )
 """Calls before and after which a rank is killed, with their owners."""
+
+
+def train_fsdp2(folder: Path, iterations: int) -> None:
+    fsdp2.train(folder, iterations)
+
+
+def saved_fsdp2(checkpoint: Path) -> dict[str, Any]:
+    whole = checkpoint.parent / "whole.pt"
+    dcp_to_torch_save(checkpoint, whole)
+    found: dict[str, Any] = torch.load(whole, weights_only=False)
+    return found
+
+
+class Quiet:
+    """Shows no progress."""
+
+    def phase(self, name: str, total: int) -> None:
+        pass
+
+    def step(self, count: int = 1, /, **shown: float) -> None:
+        pass
+
+    def rollouts(self, progress: Any) -> None:
+        pass
+
+
+def train_ddp(folder: Path, iterations: int) -> None:
+    sizes: dict[str, Any] = {"rollouts": 8, "group_size": 4, "held_out": 4, "turn_tokens": 8, "max_turns": 2}
+    options = TrainOptions(
+        run=str(folder),
+        iterations=iterations,
+        warm_start_steps=8,
+        pack_tokens=256,
+        resume=(folder / "recipe.toml").exists(),
+        **sizes,
+    )
+    loop.train(options, recipes.PPO, Quiet())
+
+
+def saved_ddp(checkpoint: Path) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(checkpoint, weights_only=True)
+    return {"weights": found["models"], "moments": found["optimizers"]}
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop, how its checkpoint is read, and its own calls before and after which a rank is killed."""
+
+    train: Callable[[Path, int], None]
+    saved: Callable[[Path], dict[str, Any]]
+    calls: tuple[tuple[Any, str], ...]
+
+
+LOOPS = {
+    "fsdp2": Loop(
+        train_fsdp2,
+        saved_fsdp2,
+        (
+            (fsdp2, "from_rank_0"),
+            (fsdp2, "get_state_dict"),
+            (fsdp2, "set_state_dict"),
+            (dcp, "load"),
+            (dcp, "save"),
+            (dcp.FileSystemWriter, "write_data"),
+            (dcp.FileSystemWriter, "finish"),
+            (engine, "send_weights"),
+        ),
+    ),
+    "ddp": Loop(
+        train_ddp,
+        saved_ddp,
+        (
+            (loop, "from_first_rank"),
+            (loop, "load_checkpoint"),
+            (loop, "save_checkpoint"),
+            (loop, "drop_checkpoints"),
+            (Models, "annotated"),
+        ),
+    ),
+}
 
 
 class Places:
@@ -76,9 +153,9 @@ class Places:
         if (place, self.counts[place]) == self.kill:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def watch(self) -> None:
-        """Watch all calls, and the rollout log within a record."""
-        for owner, name in CALLS:
+    def watch(self, own: tuple[tuple[Any, str], ...]) -> None:
+        """Watch all calls, those of the loop too, and the rollout log within a record."""
+        for owner, name in (*CALLS, *own):
             owner_name = owner.__name__.rpartition(".")[2]
             setattr(owner, name, self.around(getattr(owner, name), f"{owner_name}.{name}"))
         append = RolloutLog.append
@@ -105,11 +182,11 @@ class Places:
         return watched
 
 
-def run_rank(folder: Path, rank: int, iterations: int, kill: tuple[str, int] | None) -> None:
+def run_rank(which: Loop, folder: Path, rank: int, iterations: int, kill: tuple[str, int] | None) -> None:
     """Train on a rank."""
-    Places(folder, rank, kill).watch()
+    Places(folder, rank, kill).watch(which.calls)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
-    fsdp2.train(folder / "run", iterations)
+    which.train(folder / "run", iterations)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -131,11 +208,14 @@ def forked(call: Callable[..., None], *given: Any) -> int:
     return child
 
 
-def launch(folder: Path, iterations: int, killed: int = 0, kill: tuple[str, int] | None = None) -> list[int]:
+def launch(
+    which: Loop, folder: Path, iterations: int, killed: int = 0, kill: tuple[str, int] | None = None
+) -> list[int]:
     """Run all ranks, until one of them fails; returns their exit statuses, negative after a signal."""
     (folder / "rendezvous").unlink(missing_ok=True)
     children = {
-        forked(run_rank, folder, rank, iterations, kill if rank == killed else None): rank for rank in range(RANKS)
+        forked(run_rank, which, folder, rank, iterations, kill if rank == killed else None): rank
+        for rank in range(RANKS)
     }
     statuses: dict[int, int] = {}
     while len(statuses) < RANKS:
@@ -147,7 +227,7 @@ def launch(folder: Path, iterations: int, killed: int = 0, kill: tuple[str, int]
     return [statuses[rank] for rank in range(RANKS)]
 
 
-def outcome(folder: Path, target: Path) -> None:
+def outcome(which: Loop, folder: Path, target: Path) -> None:
     """Write down what a run leaves: rows, batches, metrics, parameters and moments of the optimizer."""
     run = folder / "run"
     found: dict[str, Any] = {}
@@ -155,13 +235,12 @@ def outcome(folder: Path, target: Path) -> None:
         for name in TABLES:
             found[name] = pl.DataFrame(getattr(store, name)).drop("created_us", strict=False).rows()
         found["advantages"] = [
-            store.batch(iteration).column("advantage", "draw").tolist() for iteration in range(ITERATIONS)
+            store.batch(iteration).column("advantage", "token").tobytes() for iteration in range(ITERATIONS)
         ]
         found["metrics"] = pl.DataFrame(store.metrics).filter(~pl.col("name").str.contains("second|time")).rows()
         found["iteration"], checkpoint = store.iteration, store.state["checkpoint"]
         found["verify"] = store.verify()
-    dcp_to_torch_save(run / checkpoint, folder / "whole.pt")
-    saved = torch.load(folder / "whole.pt", weights_only=False)
+    saved = which.saved(run / checkpoint)
     found |= {
         part: {name: value.numpy().tobytes() for name, value in flat(saved[part]).items()}
         for part in ("weights", "moments")
@@ -177,9 +256,9 @@ def flat(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
     return {name: value for key, part in pairs for name, value in flat(part, f"{prefix}/{key}").items()}
 
 
-def seen(folder: Path) -> Any:
+def seen(which: Loop, folder: Path) -> Any:
     """Return the outcome of a run; another process reads it, since this one forks."""
-    child = forked(outcome, folder, folder / "outcome")
+    child = forked(outcome, which, folder, folder / "outcome")
     assert os.waitpid(child, 0)[1] == 0
     return pickle.loads((folder / "outcome").read_bytes())
 
@@ -188,31 +267,31 @@ def places(folder: Path, rank: int) -> list[str]:
     return (folder / f"places-{rank}").read_text().splitlines()
 
 
-def main(root: Path, which: list[str]) -> None:
+def main(root: Path, which: Loop, cases: list[str]) -> None:
     begun, quiet = root / "begun", root / "quiet"
     begun.mkdir(parents=True)
     quiet.mkdir()
-    assert launch(begun, 1) == [0] * RANKS
-    assert launch(quiet, ITERATIONS) == [0] * RANKS
-    expected = seen(quiet)
+    assert launch(which, begun, 1) == [0] * RANKS
+    assert launch(which, quiet, ITERATIONS) == [0] * RANKS
+    expected = seen(which, quiet)
     assert len(expected["weights"]) > 10
     assert len(expected["moments"]) > 10
     # A resumed run that is not killed shows which places there are, and how often each is met.
     resumed = root / "resumed"
     shutil.copytree(begun / "run", resumed / "run")
-    assert launch(resumed, ITERATIONS) == [0] * RANKS
-    report("none", expected, seen(resumed))
+    assert launch(which, resumed, ITERATIONS) == [0] * RANKS
+    report("none", expected, seen(which, resumed))
     reached = [places(resumed, rank) for rank in range(RANKS)]
-    for number, name in enumerate(which):
+    for number, name in enumerate(cases):
         rank, place = int(name[0]), name[2:]
         times = reached[rank].count(place)
         folder = root / str(number)
         shutil.copytree(begun / "run", folder / "run")
-        statuses = launch(folder, ITERATIONS, rank, (place, (times + 1) // 2))
+        statuses = launch(which, folder, ITERATIONS, rank, (place, (times + 1) // 2))
         assert statuses[rank] == -signal.SIGKILL, (name, statuses)
         assert places(folder, rank)[-1] == place, name
-        assert launch(folder, ITERATIONS) == [0] * RANKS, name
-        report(name, expected, seen(folder))
+        assert launch(which, folder, ITERATIONS) == [0] * RANKS, name
+        report(name, expected, seen(which, folder))
         shutil.rmtree(folder)
 
 
@@ -223,4 +302,4 @@ def report(place: str, expected: dict[str, Any], found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), LOOPS[sys.argv[2]], sys.argv[3:])

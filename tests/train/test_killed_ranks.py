@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SUPPORT = Path(__file__).parents[1] / "support"
-PLACES = [
+FSDP2 = [
     "0 before fsdp2.from_rank_0",
     "0 after checkpoint.load",
     "0 in RolloutLog.append",
@@ -34,13 +34,31 @@ PLACES = [
     "1 before engine.send_weights",
 ]
 """A rank, and the place where it is killed."""
+DDP = [
+    "0 before loop.from_first_rank",
+    "0 after Models.annotated",
+    "0 before Update.step",
+    "0 after loop.save_checkpoint",
+    "0 after Store.close_iteration",
+    "1 after loop.load_checkpoint",
+    "1 before Tensor.backward",
+    "1 after Update.step",
+]
 FEW = ["0 before FileSystemWriter.finish", "0 after Store.close_iteration", "1 after FileSystemWriter.write_data"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("places", [FEW, pytest.param(PLACES, marks=pytest.mark.full)], ids=["few", "all"])
-def test_a_killed_rank_changes_nothing(tmp_path: Path, places: list[str]) -> None:
-    command = [sys.executable, str(SUPPORT / "killed_ranks.py"), str(tmp_path), *places]
+@pytest.mark.parametrize(
+    ("loop", "places"),
+    [
+        ("fsdp2", FEW),
+        pytest.param("fsdp2", FSDP2, marks=pytest.mark.full),
+        pytest.param("ddp", DDP, marks=pytest.mark.full),
+    ],
+    ids=["few", "fsdp2", "ddp"],
+)
+def test_a_killed_rank_changes_nothing(tmp_path: Path, loop: str, places: list[str]) -> None:
+    command = [sys.executable, str(SUPPORT / "killed_ranks.py"), str(tmp_path), loop, *places]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -7,8 +7,8 @@ use pyo3::pybacked::PyBackedBytes;
 
 use crate::enter::released;
 
-/// Candidates and their log-probabilities, `[tokens, k]`, and the bytes that they were read from.
-type Columns<'py> = (Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<f32>>, usize, usize);
+/// Candidates and their log-probabilities, `[tokens, k]`, and the JSON of the other fields.
+type Columns<'py> = (Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<f32>>, String);
 
 /// Read the candidates at each token in the JSON of a vLLM server.
 #[pyfunction]
@@ -17,5 +17,5 @@ pub(crate) fn vllm_candidates(py: Python<'_>, body: PyBackedBytes) -> PyResult<C
     let shape = [found.count, found.ids.len().checked_div(found.count).unwrap_or(0)];
     let ids = PyArray1::from_vec(py, found.ids).reshape(shape)?;
     let logprobs = PyArray1::from_vec(py, found.logprobs).reshape(shape)?;
-    Ok((ids, logprobs, found.bytes.start, found.bytes.end))
+    Ok((ids, logprobs, found.rest))
 }

@@ -13,6 +13,9 @@ from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
+_RAY_UNITS = 10_000
+"""Ray counts resources in such parts of one."""
+
 
 def connected(who: str) -> Any:
     """Return the module `ray`, connected to a cluster.
@@ -37,22 +40,29 @@ def connected(who: str) -> Any:
     return ray
 
 
-def missing_room(nodes: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
-    """Return which resources an actor asks for if no living node has all of them, even idle; empty: a node has them.
+def missing_room(nodes: Iterable[Mapping[str, Any]], options: Mapping[str, Any], count: int = 1) -> str:
+    """Return what some equal actors lack if the living nodes together have no room for all, even idle; empty: they do.
 
     Args:
         nodes: `ray.nodes()`.
-        options: Ray options of the actor.
+        options: Ray options of each actor.
+        count: number of actors.
 
     Example:
         >>> from agentrl_core._util.ray_cluster import missing_room
-        >>> nodes = [{"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": False, "Resources": {"GPU": 1.0}}]
-        >>> missing_room(nodes, {"num_gpus": 1}), missing_room(nodes, {"num_cpus": 8})
-        ('GPU: 1', '')
+        >>> nodes = [{"Alive": alive, "Resources": {"CPU": 8.0, "GPU": 4.0}} for alive in (True, False)]
+        >>> missing_room(nodes, {"num_gpus": 0.5}, count=8), missing_room(nodes, {"num_gpus": 1}, count=8)
+        ('', 'room for 8 actors with GPU: 1 each, but the nodes of the cluster have room for 4')
     """
     counts = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus"), "memory": options.get("memory")}
-    wanted = {name: count for name, count in {**counts, **(options.get("resources") or {})}.items() if count}
+    wanted = {name: amount for name, amount in {**counts, **(options.get("resources") or {})}.items() if amount}
     of_nodes = [node["Resources"] for node in nodes if node["Alive"]]
-    if any(all(found.get(name, 0) >= count for name, count in wanted.items()) for found in of_nodes):
+    if of_nodes and not wanted:
         return ""
-    return ", ".join(f"{name}: {count}" for name, count in wanted.items()) or "any resources"
+    room = sum(
+        min(round(found.get(name, 0) * _RAY_UNITS) // round(amount * _RAY_UNITS) for name, amount in wanted.items())
+        for found in of_nodes
+    )
+    each = ", ".join(f"{name}: {amount}" for name, amount in wanted.items()) or "any resources"
+    lacking = f"room for {count} actors with {each} each, but the nodes of the cluster have room for {room}"
+    return "" if room >= count else lacking

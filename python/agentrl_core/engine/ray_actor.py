@@ -45,8 +45,8 @@ class RayActor:
 
     New weights go through Ray's object store once, and stay there. If an actor dies, its requests fail with an
     `EngineError` and another actor with the same weights and version replaces it. The collector retries failed
-    requests, so no token is lost or duplicated. If no node of the cluster has the resources of an actor, it waits for
-    one, which the logger `agentrl_core.engine.ray_actor` reports.
+    requests, so no token is lost or duplicated. If the nodes of the cluster have no room for all actors, some wait for
+    a node, which the logger `agentrl_core.engine.ray_actor` reports.
 
     Args:
         make: creates the engine, in each actor.
@@ -79,6 +79,7 @@ class RayActor:
         self._weights: tuple[Any, int] | None = None
         self._closed = False
         self._homes: GroupHomes[_PoolMember] = GroupHomes()
+        self._report_missing_room(count)
         self._pool = [_PoolMember(self._start()) for _ in range(count)]
         about = [member.actor.about.remote() for member in self._pool]
         found = [self._wait(member, answer) for member, answer in zip(self._pool, about, strict=True)]
@@ -170,17 +171,17 @@ class RayActor:
     def _start(self) -> Any:
         # With its weights from the beginning: Ray keeps no order of what comes after.
         weights = self._weights or (None, 0)
-        if missing := missing_room(self._ray.nodes(), self._options):
-            _log.warning(
-                "engine.RayActor waits for a node with %s, which no node of the cluster has; add a node, or ask for "
-                "less in options",
-                missing,
-            )
         return self._ray.remote(_EngineActor).options(**self._options).remote(self._make, *weights)
+
+    def _report_missing_room(self, count: int) -> None:
+        """Log that some of these actors wait for a node. Other users of the cluster may keep more of them waiting."""
+        if missing := missing_room(self._ray.nodes(), self._options, count):
+            _log.warning("engine.RayActor waits for %s; add nodes, or ask for less by options or count", missing)
 
     def _replaced(self, member: _PoolMember, actor: Any, error: Exception) -> EngineError:
         """Return the error of a dead actor, and replace it."""
         if actor is member.actor and not self._closed:
+            self._report_missing_room(len(self._pool))
             member.actor = self._start()
         return EngineError(f"generate: the actor of the engine died ({type(error).__name__}); another takes its place")
 

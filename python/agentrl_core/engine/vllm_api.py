@@ -129,13 +129,12 @@ class VllmApi:
                 f"VllmServer: {self.url} was started again, without the policy's weights ({missing}); call "
                 "update_weights(model, version=...)"
             ) from None
-        text = response.content
         try:
             # The sampled token and as many of the likeliest others as fill the row: nearly all of the response.
-            ids, logprobs, begin, end = columns.vllm_candidates(text)
-            answer = json.loads(text[:begin] + (b"[]" if end else b"") + text[end:])
+            ids, logprobs, rest = columns.vllm_candidates(response.content)
         except ValueError as error:
             raise EngineError(f"VllmServer: {self.url}: {error}; use vLLM 0.32 or newer") from error
+        answer = json.loads(rest)
         [choice] = answer["choices"]
         if choice["finish_reason"] not in ("stop", "length", "abort"):
             raise EngineError(f"VllmServer: {self.url} ended a request with {choice['finish_reason']!r}")
