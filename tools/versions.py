@@ -40,7 +40,7 @@ class Row(NamedTuple):
     """For a package that no extra names: tests and users read the files with it."""
 
 
-_OF_VERL = ("cachetools", "datasets", "hydra-core", "peft", "torchdata")
+_OF_VERL = ("cachetools", "datasets", "fastapi", "hydra-core", "peft", "torchdata", "uvicorn")
 """What its modules import, of what it asks for."""
 ROWS = {
     "numpy": Row(
