@@ -136,7 +136,7 @@ def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
                 return version or "newest", "not installed: " + " ".join(done.stderr.split())[-200:]
         show = ["-c", f"from importlib.metadata import version; print(version({name!r}))"]
         found = subprocess.run([python, *show], capture_output=True, text=True, check=True).stdout.strip()
-        command: list[str | Path] = [python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-m", "not full"]
+        command: list[str | Path] = [python, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", "-m", "not full"]
         if name in TRAINERS:
             command += ["-W", "default::FutureWarning", "-W", "default::DeprecationWarning"]
         done = subprocess.run([*command, *row.tests], capture_output=True, text=True, check=False, cwd=ROOT)
