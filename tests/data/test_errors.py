@@ -77,11 +77,22 @@ FOREST = {
         "trainable marks tokens of kind Prompt",
     ),
     "mask of 2": (lambda f, t: f.append(t, [1, 2], **ACT, trainable=[1, 2]), r"trainable\[1\] is 2; use 0 or 1"),
-    "mask of -1": (lambda f, t: f.append(t, [1, 2], **ACT, trainable=[1, -1]), "trainable is list"),
+    "mask of -1": (
+        lambda f, t: f.append(t, [1, 2], **ACT, trainable=[1, -1]),
+        r"trainable\[1\] is -1; give a list of 0 and 1",
+    ),
     "negative token": (lambda f, t: f.append(t, [1, -7], kind="prompt"), r"tokens\[1\] is -7"),
     "huge token": (
         lambda f, t: f.append(t, [2**31], kind="prompt"),
         r"tokens\[0\] is 2147483648; token ids fit 32 bits",
+    ),
+    "floats among tokens": (
+        lambda f, t: f.append(t, [1, 1.5], kind="prompt"),
+        r"tokens\[1\] is 1.5; give a list of ints",
+    ),
+    "nested log-probs": (
+        lambda f, t: f.append(t, [1], kind="action", logprobs=[[-1.0]]),
+        r"logprobs\[0\] is \[-1.0\]; give a list of floats",
     ),
     "float tokens": (
         lambda f, t: f.append(t, np.zeros(2), kind="prompt"),

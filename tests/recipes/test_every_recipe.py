@@ -95,8 +95,10 @@ def test_a_name_that_is_not_there() -> None:
         recipes.get("??")
     with pytest.raises(RecipeError, match=r"there is no recipe 'gspoo'; did you mean gspo"):
         recipes.get("gspoo")
-    with pytest.raises(AttributeError, match="has no attribute 'NOPE'"):
-        recipes.NOPE  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no attribute '__nothing__'; recipes.names\(\) lists the recipes"):
+        recipes.__nothing__  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'GRPPO'; did you mean GRPO or"):
+        recipes.GRPPO  # noqa: B018
 
 
 def test_recipes_are_found_by_their_source() -> None:

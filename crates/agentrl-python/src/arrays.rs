@@ -7,9 +7,10 @@ use agentrl_data::Error;
 use agentrl_data::batch::Numbers;
 use agentrl_data::token_columns::TokenRows;
 use numpy::{Element, IntoPyArray as _, PyArray1, PyArrayMethods as _, PyReadonlyArray1};
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyList, PyString};
 use pyo3::{Borrowed, FromPyObject};
 
 use crate::error::invalid;
@@ -72,7 +73,8 @@ pub(crate) fn tokens(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>>
         return Ok(tokens);
     }
     let wide: Option<Vec<i64>> = values(value).or_else(|| value.extract().ok());
-    let wide = wide.ok_or_else(|| unusable(name, value, "a list of ints or a one-dimensional int32 or int64 array"))?;
+    let wanted = "a list of ints or a one-dimensional int32 or int64 array";
+    let wide = wide.ok_or_else(|| unusable_item::<i64>(name, value, wanted))?;
     let narrow = |(index, &token): (usize, &i64)| {
         i32::try_from(token).map_err(|_| invalid(format!("{name}[{index}] is {token}; token ids fit 32 bits")))
     };
@@ -103,14 +105,18 @@ pub(crate) fn floats(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<f32>>
     let known = |value: Option<f32>| value.unwrap_or(f32::NAN);
     let listed = || value.extract().ok().map(|listed: Vec<Option<f32>>| listed.into_iter().map(known).collect());
     let found = values(value).or_else(wide).or_else(listed);
-    found.ok_or_else(|| unusable(name, value, "a list of floats or a one-dimensional float32 or float64 array"))
+    let wanted = "a list of floats or a one-dimensional float32 or float64 array";
+    found.ok_or_else(|| unusable_item::<Option<f32>>(name, value, wanted))
 }
 
 /// A 0/1 mask of one node.
 pub(crate) fn mask(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     match to_numbers(name, value) {
         Ok(Numbers::U8(values)) => Ok(values),
-        _ => value.extract().map_err(|_| unusable(name, value, "a list of 0 and 1 or a bool or uint8 array")),
+        _ => {
+            let wanted = "a list of 0 and 1 or a bool or uint8 array";
+            value.extract().map_err(|_| unusable_item::<u8>(name, value, wanted))
+        }
     }
 }
 
@@ -265,4 +271,16 @@ fn unusable(name: &str, value: &Bound<'_, PyAny>, wanted: &str) -> PyErr {
     let dtype = value.getattr("dtype").map_or(String::new(), |dtype| format!(" of dtype {dtype}"));
     let shape = value.getattr("shape").map_or(String::new(), |shape| format!(" and shape {shape}"));
     invalid(format!("{name} is {kind}{dtype}{shape}; give {wanted}"))
+}
+
+/// The error for a list, named by its first item of another type; otherwise as for any value.
+fn unusable_item<'py, T: FromPyObjectOwned<'py>>(name: &str, value: &Bound<'py, PyAny>, wanted: &str) -> PyErr {
+    let first = value.cast::<PyList>().ok().and_then(|list| {
+        let item = list.iter().enumerate().find(|(_, item)| item.extract::<T>().is_err());
+        item.and_then(|(index, item)| Some((index, item.repr().ok()?.to_string())))
+    });
+    match first {
+        Some((index, shown)) if shown.len() <= 40 => invalid(format!("{name}[{index}] is {shown}; give {wanted}")),
+        _ => unusable(name, value, wanted),
+    }
 }

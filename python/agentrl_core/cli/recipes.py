@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from agentrl_core._util.near_names import near_names
 from agentrl_core.cli._terminal import console, in_a_line, print_columns
 from agentrl_core.component.component import PHASES
 from agentrl_core.component.toml import toml_lines
@@ -91,8 +91,7 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, incomplete: bool,
     known = sorted({name for page in pages for name in (*page.models, *(fact.name for fact in page.facts))})
     for name in needs:
         if name not in known:
-            close = get_close_matches(name, known, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"they need: {', '.join(known)}"
+            hint = near_names(name, known, f"they need: {', '.join(known)}")
             raise InvalidInputError(f"--needs {name}: no recipe needs this; {hint}")
     found = [
         page

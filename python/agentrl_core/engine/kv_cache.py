@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -10,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from transformers import AttentionInterface, Cache
+from transformers import AttentionInterface, Cache, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from agentrl_core.engine.attention_windows import ALL_LAYERS, Windows
@@ -23,6 +25,21 @@ _GROUPED = "agentrl_grouped"
 _GROWTH = 32
 # And by this share of its rows, so that rows that come one by one do not copy it each time.
 _MORE_ROWS = 1.5
+
+
+def cache_argument(model: nn.Module) -> str:
+    """Return the name by which a model's forward pass takes its cache: transformers 5.24 deprecates `past_key_values`.
+
+    Args:
+        model: a causal model of Hugging Face, or a wrapper of one, such as PEFT's.
+    """
+    inner = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), model)
+    return _cache_argument(type(inner))
+
+
+@functools.cache
+def _cache_argument(kind: type[nn.Module]) -> str:
+    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
 
 
 class KVCache(Cache):
@@ -43,6 +60,7 @@ class KVCache(Cache):
     ) -> None:
         super().__init__(layers=[])
         self._model = model
+        self._argument = cache_argument(model)
         self._windows = windows
         self._routes = routes
         self.lengths = lengths
@@ -138,12 +156,12 @@ class KVCache(Cache):
         mask = _masks(self._windows, positions, self._longest, self._model.dtype, blocks)
         if shift.any():
             positions = positions + torch.from_numpy(shift).to(self._device)[:, None]
-        given = {"position_ids": positions, **shown}
+        given: dict[str, Any] = {"position_ids": positions, self._argument: self, **shown}
         traced: AbstractContextManager[list[torch.Tensor]] = nullcontext([])
         if self._routes is not None:
             traced = self._routes.forward()
         with _grouped_attention(self._model), fast_linear_layers(self._model, ids.numel()), traced as experts:
-            outputs = run(ids, attention_mask=mask, past_key_values=self, use_cache=True, **given)
+            outputs = run(ids, attention_mask=mask, use_cache=True, **given)
         if self._routes is not None:
             layers = self._model.config.get_text_config().num_hidden_layers
             self.update(*self._routes.layer(experts, len(self.lengths)), layers)

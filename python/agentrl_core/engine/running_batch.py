@@ -17,7 +17,7 @@ from transformers import DynamicCache
 from agentrl_core.engine.attention_windows import Windows
 from agentrl_core.engine.base import Request, Sampling, Segment, TopLogprobs
 from agentrl_core.engine.engine_images import EngineImages
-from agentrl_core.engine.kv_cache import KVCache
+from agentrl_core.engine.kv_cache import KVCache, cache_argument
 from agentrl_core.engine.prefix_cache import Layers, PrefixCache
 from agentrl_core.engine.shared_prefixes import shared_prefixes
 from agentrl_core.engine.token_sampling import SampledTokens, sample_tokens
@@ -303,7 +303,7 @@ class RunningBatch:
         if self._routes is not None:
             traced = self._routes.forward()
         with traced as found, fast_linear_layers(self._model, ids.numel()):
-            self._model.base_model(ids, past_key_values=computed, use_cache=True, **shown)
+            self._model.base_model(ids, use_cache=True, **{cache_argument(self._model): computed}, **shown)
         layers: list[Any] = computed.layers
         pairs = [(layer.keys, layer.values) for layer in layers]
         return pairs if self._routes is None else [*pairs, self._routes.layer(found, len(ids))]

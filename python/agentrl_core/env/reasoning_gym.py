@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from agentrl_core._util.near_names import near_names
 from agentrl_core.data.codes import StepFlag
 from agentrl_core.env.base import Action, ExtraColumn, Message, Split, StepResult, Task, Tool, was_cut
 from agentrl_core.env.calculator import Calculator
@@ -402,10 +403,14 @@ def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:
             # A package that reasoning-gym imports compares with literals by `is`; Python says so when it compiles it.
             warnings.simplefilter("ignore", SyntaxWarning)
             import reasoning_gym
+            from reasoning_gym.factory import DATASETS
     except ImportError as error:
         raise MissingDependencyError(
             "ReasoningGym needs the package reasoning-gym: pip install 'agentrl-core[reasoning-gym]'"
         ) from error
+    if family not in DATASETS:
+        hint = near_names(family, DATASETS, f"reasoning-gym has: {', '.join(sorted(DATASETS))}")
+        raise InvalidInputError(f"ReasoningGym: there is no family {family!r}; {hint}")
     try:
         dataset = reasoning_gym.create_dataset(family, seed=seed, size=_SIZES.get(family, _SEEDS_PER_SPLIT), **options)
     except (ValueError, TypeError, AssertionError) as error:

@@ -6,13 +6,13 @@ needs, and the `Recipe`, a constant that is the name in capitals. The folder is 
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import pkgutil
 import re
 from typing import TYPE_CHECKING
 
+from agentrl_core._util.near_names import near_names
 from agentrl_core.exceptions import RecipeError
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def get(name: str) -> Recipe:
     """
     known = names()
     if name not in known:
-        close = difflib.get_close_matches(str(name).lower(), known, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"use one of: {', '.join(known)}"
+        hint = near_names(str(name), known, f"use one of: {', '.join(known)}")
         raise RecipeError(f"there is no recipe {name!r}; {hint}")
     recipe: Recipe = getattr(importlib.import_module(f"{__name__}.{name}"), name.upper())
     return recipe
@@ -90,7 +89,9 @@ def _bare(source: str) -> str:
 def __getattr__(name: str) -> Recipe:
     if name.isupper() and name.lower() in names():
         return get(name.lower())
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = near_names(name, __dir__(), "recipes.names() lists the recipes")
+    # Without the object, Python adds no hint of its own.
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}", name=name, obj=None)
 
 
 def __dir__() -> list[str]:
