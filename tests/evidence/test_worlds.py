@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import babyai
 import pytest
+import textworld_quests
 import tiny_model
 import warm_start
 from chain import NUMBERS, Calls, worked_out
+from largest import Numbers
 from quest import _EXITS, _FAR, MOVES, ROOMS
 from two_hop import TwoHop
 from worlds import WORLDS, World
@@ -30,23 +36,36 @@ def solved(environment: Any, task: env.Task) -> tuple[bool, int]:
     raise AssertionError("the episode has no end")
 
 
-@pytest.fixture(params=sorted(WORLDS))
-def world(request: pytest.FixtureRequest) -> World:
-    return WORLDS[request.param]
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty folder for games of TextWorld, which take a second each to make."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(textworld_quests, "GAMES", tmp_path_factory.mktemp("games"))
+        yield textworld_quests.GAMES
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow) if name == "textworld" else name for name in sorted(WORLDS)]
+)
+def world(request: pytest.FixtureRequest, games: Path) -> World:
+    """A world; of TextWorld with few games."""
+    del games
+    found = WORLDS[request.param]
+    return replace(found, tasks=4, held_out=4) if found.name == "textworld" else found
 
 
 def test_the_protocol_is_kept(world: World) -> None:
     environment, rng = world.make(), random.Random(0)
-    episodes: list[Any] = [environment.reset(task, 0) for task in environment.tasks(8)]
+    episodes: list[Any] = [environment.reset(task, 0) for task in environment.tasks(4)]
     actions = ["what", *(episode.best() for episode in episodes), *(episode.slip(rng) for episode in episodes)]
-    report = env.check(environment, actions=actions, steps=LONGEST)
+    report = env.check(environment, tasks=4, actions=actions, steps=LONGEST)
     assert report.ended == report.tasks
 
 
 def test_the_best_actions_solve_every_task(world: World) -> None:
     environment = world.make()
     for split in ("train", "held_out"):
-        for task in environment.tasks(96, split=split):
+        for task in environment.tasks(min(96, world.held_out), split=split):
             success, _ = solved(environment, task)
             assert success
 
@@ -64,10 +83,13 @@ def test_more_tasks_than_there_are_are_refused(world: World) -> None:
         world.make().tasks(10**6)
 
 
-def test_every_word_has_a_token_and_episodes_fit(world: World) -> None:
+def test_every_word_has_a_token_and_episodes_fit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if world.pretrained:
+        pytest.skip("its model has a tokenizer of its own")
+    monkeypatch.setattr(warm_start, "TRACES", 200)
     _, tokenizer = tiny_model.build(world.make().words, 0)
     for slips in (world.slips, warm_start.CLEAN_SLIPS):
-        for tokens, is_action in warm_start.demonstrations(world, slips, 0, tokenizer)[:200]:
+        for tokens, is_action in warm_start.demonstrations(world, slips, 0, tokenizer):
             assert tokenizer.pad_token_id not in tokens
             assert len(tokens) <= min(world.context_tokens, tiny_model.LONGEST)
             longest = max(map(len, "".join("x" if each else " " for each in is_action).split()))
@@ -77,7 +99,7 @@ def test_every_word_has_a_token_and_episodes_fit(world: World) -> None:
 def test_slips_cost_success(world: World) -> None:
     environment, rng = world.make(), random.Random(0)
     won = []
-    for task in environment.tasks(200):
+    for task in random.Random(0).choices(environment.tasks(min(200, world.tasks)), k=200):
         episode: Any = environment.reset(task, 0)
         while True:
             found = episode.step(episode.slip(rng) if rng.random() < world.slips else episode.best())
@@ -135,3 +157,53 @@ def test_every_search_finds_its_document_and_one_about_another() -> None:
         reply = world.search(f"{relation} {person}").text
         assert f"{relation} of {person} is {other}" in reply
         assert reply.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_answers_that_are_kept_are_those_of_the_game(games: Path) -> None:
+    path, known = textworld_quests.game_of(0), {}  # type: ignore[var-annotated]
+    assert path.parent == games
+    plain = env.TextWorld(files=path, folder=games, show_commands=True)
+    rng = random.Random(0)
+    for _ in range(6):
+        kept, game = textworld_quests.Repeated(path, known), plain.reset(plain.tasks(1)[0], 0)
+        assert kept.observation == game.observation
+        for _ in range(4):
+            assert kept.state_key() == game.state_key()
+            listed = str(game.observation).rpartition("Commands: ")[2].split("; ")
+            command = rng.choice([*listed[:2], "fly"])
+            answer = game.step(command)
+            assert kept.step(command) == answer
+            if answer.observation is None:
+                break
+        kept.close()
+        game.close()
+    assert len(known) < 1 + 6 * 4, "some are kept"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("insert thing42 into J-box", "insert thing 4 2 into J- box"),
+        ("unlock A-door with key7", "unlock A- door with key 7"),
+        ("go north", "go north"),
+    ],
+)
+def test_commands_of_textworld_are_words_and_back(command: str, words: str) -> None:
+    assert textworld_quests.words_of(command) == words
+    assert textworld_quests.command_of(words) == command
+
+
+def test_texts_of_games_as_words() -> None:
+    text = "-= Room36 =-\nYou are in the room36.\nThere is an open F-box here.\n\nCommands: look; wait"
+    assert textworld_quests.words_of(text) == "you are in room 3 6 there is open F- box here"
+    assert textworld_quests.words_of("A dragon!") == "other"
+    seen = "Your mission: go to the key\nActions: turn left, drop\n\nYou see a red key 1 ahead, 2 left."
+    assert babyai.words_of(seen) == "mission go to the key you see a red key 1 ahead 2 left"
+
+
+def test_the_largest_number_alone_is_paid() -> None:
+    assert Numbers([13, 45, 32]).observation[-1] == {"role": "user", "content": "13 45 32"}
+    for action, success in (("45", True), (" 45\n", True), ("32", False), ("It is 45", False)):
+        found = Numbers([13, 45, 32]).step(action)
+        assert (found.success, found.reward) == (success, float(success))

@@ -1,0 +1,40 @@
+"""Make games of TextWorld in a folder: `python bench/evidence/textworld_games.py FOLDER LENGTH:SEED ...`.
+
+Some games depend on the order of a set, so that the program must run with `PYTHONHASHSEED=0`. A game that is there is
+kept; another process may make the same one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import textworld
+
+ROOMS = 5
+OBJECTS = 6
+
+
+def make(folder: Path, length: int, seed: int) -> None:
+    """Make a game whose quest has `length` commands, in the words of TextWorld's grammar `basic`."""
+    options = textworld.GameOptions()
+    options.seeds, options.nb_rooms, options.nb_objects, options.quest_length = seed, ROOMS, OBJECTS, length
+    options.grammar.theme = "basic"
+    name = f"{length}-{seed}"
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        options.path = f"{place}/{name}.z8"
+        textworld.generator.compile_game(textworld.generator.make_game(options), options)
+        for ending in ("json", "z8"):  # the game itself last: it is there when all is
+            Path(place, f"{name}.{ending}").rename(folder / f"{name}.{ending}")
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        sys.exit("textworld_games: set PYTHONHASHSEED=0, so that equal seeds give equal games")
+    home = Path(sys.argv[1])
+    home.mkdir(parents=True, exist_ok=True)
+    for length, seed in (map(int, each.split(":")) for each in sys.argv[2:]):
+        if not (home / f"{length}-{seed}.z8").is_file():
+            make(home, length, seed)
