@@ -17,19 +17,16 @@ class Played(Turns):
         game: the episode, which can be closed.
         max_turns: actions in it; the game itself must allow more.
         words_of: turns a text of the game into words with a space between two.
-        command_of: turns an action into a command of the game.
     """
 
-    def __init__(
-        self, game: Any, max_turns: int, words_of: Callable[[str], str], command_of: Callable[[str], str] = str
-    ) -> None:
+    def __init__(self, game: Any, max_turns: int, words_of: Callable[[str], str]) -> None:
         super().__init__(max_turns)
-        self._game, self._words_of, self._command_of = game, words_of, command_of
+        self._game, self._words_of = game, words_of
         self.observation = words_of(str(game.observation))
 
     def step(self, action: str) -> env.StepResult:
         """Take an action; one that the game does not accept costs a turn."""
-        found = self._game.step(self._command_of(action))
+        found = self._game.step(action)
         if found.observation is None:
             ours = self.ended(success=bool(found.success))
         else:

@@ -10,7 +10,6 @@ from babyai import BabyAI
 from chain import Chain
 from largest import Largest
 from quest import Quest
-from textworld_quests import TextWorldQuests
 from two_hop import TwoHop
 
 from agentrl_core import engine
@@ -80,18 +79,6 @@ WORLDS = {
             turn_tokens=5,
             context_tokens=160,
             tasks=288,
-        ),
-        World(
-            "textworld",
-            TextWorldQuests,
-            steps=500,
-            slip_steps=50,
-            slips=0.3,
-            budget=60_000,
-            turn_tokens=9,
-            context_tokens=512,
-            tasks=128,
-            held_out=64,
         ),
         World(
             "babyai",

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import babyai
 import pytest
-import textworld_quests
 import tiny_model
 import warm_start
 from chain import NUMBERS, Calls, worked_out
@@ -36,22 +32,9 @@ def solved(environment: Any, task: env.Task) -> tuple[bool, int]:
     raise AssertionError("the episode has no end")
 
 
-@pytest.fixture(scope="module")
-def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty folder for games of TextWorld, which take a second each to make."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textworld_quests, "GAMES", tmp_path_factory.mktemp("games"))
-        yield textworld_quests.GAMES
-
-
-@pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.slow) if name == "textworld" else name for name in sorted(WORLDS)]
-)
-def world(request: pytest.FixtureRequest, games: Path) -> World:
-    """A world; of TextWorld with few games."""
-    del games
-    found = WORLDS[request.param]
-    return replace(found, tasks=4, held_out=4) if found.name == "textworld" else found
+@pytest.fixture(params=sorted(WORLDS))
+def world(request: pytest.FixtureRequest) -> World:
+    return WORLDS[request.param]
 
 
 def test_the_protocol_is_kept(world: World) -> None:
@@ -159,45 +142,7 @@ def test_every_search_finds_its_document_and_one_about_another() -> None:
         assert reply.count("\n") == 1
 
 
-@pytest.mark.slow
-def test_answers_that_are_kept_are_those_of_the_game(games: Path) -> None:
-    path, known = textworld_quests.game_of(0), {}  # type: ignore[var-annotated]
-    assert path.parent == games
-    plain = env.TextWorld(files=path, folder=games, show_commands=True)
-    rng = random.Random(0)
-    for _ in range(6):
-        kept, game = textworld_quests.Repeated(path, known), plain.reset(plain.tasks(1)[0], 0)
-        assert kept.observation == game.observation
-        for _ in range(4):
-            assert kept.state_key() == game.state_key()
-            listed = str(game.observation).rpartition("Commands: ")[2].split("; ")
-            command = rng.choice([*listed[:2], "fly"])
-            answer = game.step(command)
-            assert kept.step(command) == answer
-            if answer.observation is None:
-                break
-        kept.close()
-        game.close()
-    assert len(known) < 1 + 6 * 4, "some are kept"
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("insert thing42 into J-box", "insert thing 4 2 into J- box"),
-        ("unlock A-door with key7", "unlock A- door with key 7"),
-        ("go north", "go north"),
-    ],
-)
-def test_commands_of_textworld_are_words_and_back(command: str, words: str) -> None:
-    assert textworld_quests.words_of(command) == words
-    assert textworld_quests.command_of(words) == command
-
-
-def test_texts_of_games_as_words() -> None:
-    text = "-= Room36 =-\nYou are in the room36.\nThere is an open F-box here.\n\nCommands: look; wait"
-    assert textworld_quests.words_of(text) == "you are in room 3 6 there is open F- box here"
-    assert textworld_quests.words_of("A dragon!") == "other"
+def test_a_view_as_words() -> None:
     seen = "Your mission: go to the key\nActions: turn left, drop\n\nYou see a red key 1 ahead, 2 left."
     assert babyai.words_of(seen) == "mission go to the key you see a red key 1 ahead 2 left"
 
