@@ -81,7 +81,8 @@ class Mission(Played):
             payload: Any = self._task.payload
             twin = gymnasium.make(GAME, disable_env_checker=True)
             twin.reset(seed=payload["seed"])
-            self._bot = BabyAIBot(twin.unwrapped)
+            make: Any = BabyAIBot
+            self._bot = make(twin.unwrapped)
             self._advice = self._bot.replan(None)
         for taken in self._taken[self._followed :]:
             self._bot.mission.step(taken)

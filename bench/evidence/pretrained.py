@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import records
 import torch
@@ -24,5 +25,6 @@ def load(world: World) -> Start:
         raise FileNotFoundError(f"{world.name}: {world.pretrained} has no model; make it by bench/smollm2.py")
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
-    model = AutoModelForCausalLM.from_pretrained(home, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(home, dtype=torch.float32)
+    model.eval()
     return Start(model, model, AutoTokenizer.from_pretrained(home), digest)
