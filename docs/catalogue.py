@@ -20,6 +20,8 @@ from agentrl_core.component.component import PHASES
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "recipes.md"
 TESTS = ROOT / "tests" / "recipes"
+EVIDENCE = ROOT / "docs" / "evidence.md"
+CLAIMS = ROOT / "bench" / "evidence" / "claims"
 HEAD = """# Catalogue of recipes
 
 To train with a published system, pick a recipe below and use it in your loop (`recipes.GIGPO`) or run
@@ -119,6 +121,31 @@ def table(found: list[RecipePage]) -> str:
     return "".join(lines)
 
 
+def evidence(name: str, page: str) -> str:
+    """The rows of `docs/evidence.md` about a recipe as a list: claims of its paper, and its screening."""
+    lines, head = [], list[str]()
+    claims = {path.stem for path in CLAIMS.glob("*.toml") if _paper(path) == name}
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split(" | ")]
+        subject = cells[0].partition("]")[0].removeprefix("[")
+        if cells[0] in ("claim", "recipe"):
+            head = cells
+        elif head[:1] == ["claim"] and subject in claims:
+            row_of = dict(zip(head, cells, strict=True))
+            shown = f"{row_of['sentence']} **{row_of['verdict']}** {row_of['treatment - baseline']}".rstrip()
+            lines.append(f"[Claim {subject}](../evidence.md#claims), in {row_of['worlds']}: {shown}")
+        elif head[:1] == ["recipe"] and subject == name:
+            shown = "; ".join(f"{title} {cell}" for title, cell in zip(head[1:], cells[1:], strict=True) if cell)
+            lines.append(f"[Screening](../evidence.md#screening), {shown}")
+        elif not line.startswith("|"):
+            head = []
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def _paper(claim: Path) -> str:
+    return str(tomllib.loads(claim.read_text(encoding="utf-8"))["paper"])
+
+
 def page_text(page: RecipePage, tested: list[dict[str, str]]) -> str:
     """The page of a system; its first line is the purpose."""
     name = page.recipe.name
@@ -139,9 +166,11 @@ def page_text(page: RecipePage, tested: list[dict[str, str]]) -> str:
     )
     equations = f"## Equations\n\n{page.section('Equations')}\n\n" if page.equations else ""
     differs = f"## Differences\n\n{page.differs}\n\n" if page.differs else ""
+    rows = evidence(name, EVIDENCE.read_text(encoding="utf-8"))
+    shown = f"## Evidence\n\n{rows}\n" if rows else ""
     return (
         f"# {name}\n\n{purpose(page)}\n\nSource: {page.recipe.source}\n\n{page.prose}\n\n{equations}{differs}"
-        f"## Settings by phase\n\n{decided}\n## Needs\n\n{needed}\n## Tests\n\n{runs}{checked}\n"
+        f"## Settings by phase\n\n{decided}\n## Needs\n\n{needed}\n{shown}## Tests\n\n{runs}{checked}\n"
         f"## As TOML\n\n```toml\n{page.recipe.to_toml()}```\n"
     )
 

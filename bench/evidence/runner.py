@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import arms
+import pretrained
 import records
 import studies
 import torch
@@ -43,7 +44,7 @@ def measured(run: Run) -> dict[str, Any]:
     except AgentRLError as error:
         return {"status": "refused", "error": _short(error)}
     try:
-        start = warm_start.load(world, run.seed)
+        start = pretrained.load(world) if world.pretrained else warm_start.load(world, run.seed)
         ready = time.process_time()
         found = {"status": "done", **training.train(world, arm, run.seed, start), "start": start.digest}
     except Exception as error:  # noqa: BLE001 -- whatever a recipe fails by is its record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def train(world: World, arm: Arm, seed: int, start: Start) -> dict[str, Any]:
     distils = needs_teacher(recipe)
     torch.manual_seed(seed)
     policy = copy.deepcopy(start.model)
+    arm = replace(arm, learning_rate=arm.learning_rate * world.rate)
     models = Models(recipe, policy, start.model, arm.learning_rate, seed, teacher=start.teacher if distils else None)
     generate = engine.Transformers(policy, start.tokenizer, copy=arm.staleness > 0)
     counts: dict[str, float] = {"tokens": 0, "turns": 0, "iterations": 0}

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from babyai import BabyAI
 from chain import Chain
+from largest import Largest
 from quest import Quest
 from two_hop import TwoHop
 
@@ -28,6 +30,8 @@ class World:
         context_tokens: most tokens of an episode.
         tasks: training tasks to choose from.
         held_out: held-out tasks of an evaluation.
+        pretrained: folder of a model to start from, seen from the clone's root, instead of a warm start.
+        rate: factor of the learning rates of all arms.
     """
 
     name: str
@@ -40,6 +44,8 @@ class World:
     context_tokens: int
     tasks: int = 2048
     held_out: int = 160
+    pretrained: str = ""
+    rate: float = 1.0
 
     @property
     def sampling(self) -> engine.Sampling:
@@ -73,6 +79,30 @@ WORLDS = {
             turn_tokens=5,
             context_tokens=160,
             tasks=288,
+        ),
+        World(
+            "babyai",
+            BabyAI,
+            steps=400,
+            slip_steps=40,
+            slips=0.3,
+            budget=50_000,
+            turn_tokens=3,
+            context_tokens=384,
+            held_out=96,
+        ),
+        World(
+            "largest",
+            Largest,
+            steps=0,
+            slip_steps=0,
+            slips=0.5,
+            budget=4_000,
+            turn_tokens=5,
+            context_tokens=128,
+            held_out=64,
+            pretrained="target/smollm2",
+            rate=1 / 15,
         ),
     )
 }

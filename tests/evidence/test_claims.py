@@ -45,8 +45,8 @@ def test_a_claim_is_complete(name: str) -> None:
     assert not set(pilot.SEEDS) & {run.seed for run in claim.runs()}
 
 
-def test_there_are_eight_to_twelve() -> None:
-    assert 8 <= len(NAMES) <= 12
+def test_there_are_few() -> None:
+    assert 8 <= len(NAMES) <= 16, "each further claim costs the others power, by Holm's correction"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,12 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import arms
+import pretrained
 import pytest
 import records
 import runner
+import tiny_model
+import training
 import warm_start
 from records import Records, Run
 from worlds import WORLDS, World
@@ -101,6 +106,37 @@ def test_the_same_run_has_the_same_curve_and_another_sampling_seed_another(tiny:
     curves = {arm: [row[0] for row in each["curve"]] for arm, each in found.items()}
     assert curves["grpo"] == curves["grpo+0"]
     assert curves["grpo"] != curves["grpo+1"]
+
+
+def test_a_pretrained_model_is_the_start_of_every_seed(
+    tiny: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = tiny_model.build(tiny.make().words, 0)
+    monkeypatch.setattr(records, "ROOT", tmp_path)
+    world = replace(tiny, pretrained="model", rate=0.0)
+    with pytest.raises(FileNotFoundError, match=r"bench/smollm2\.py"):
+        pretrained.load(world)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    monkeypatch.setitem(WORLDS, "tiny", world)
+    found = [runner.measured(Run("tiny", "grpo", seed)) for seed in range(2)]
+    assert [each["status"] for each in found] == ["done", "done"], found
+    assert found[0]["start"] == found[1]["start"]
+    assert found[0]["curve"] != found[1]["curve"]
+    assert not warm_start.CACHE.exists()
+
+
+def test_the_rate_of_a_world_scales_that_of_the_arm(tiny: World) -> None:
+    start = warm_start.load(tiny, 0)
+
+    def curve(arm: str, rate: float) -> list[list[float]]:
+        world = replace(tiny, rate=rate, budget=1500)
+        found: list[list[float]] = training.train(world, arms.arm(arm), 0, start)["curve"]
+        return found
+
+    # A teacher's advantages are not 0, even if no rollout succeeds.
+    assert curve("on_policy_distillation", 0.0) == curve("grpo", 0.0), "without steps, arms are equal"
+    assert curve("on_policy_distillation", 0.0) != curve("on_policy_distillation", 100.0)
 
 
 def test_an_arm_that_the_loop_cannot_run_is_a_record(tiny: World) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import babyai
 import pytest
 import tiny_model
 import warm_start
 from chain import NUMBERS, Calls, worked_out
+from largest import Numbers
 from quest import _EXITS, _FAR, MOVES, ROOMS
 from two_hop import TwoHop
 from worlds import WORLDS, World
@@ -37,16 +39,16 @@ def world(request: pytest.FixtureRequest) -> World:
 
 def test_the_protocol_is_kept(world: World) -> None:
     environment, rng = world.make(), random.Random(0)
-    episodes: list[Any] = [environment.reset(task, 0) for task in environment.tasks(8)]
+    episodes: list[Any] = [environment.reset(task, 0) for task in environment.tasks(4)]
     actions = ["what", *(episode.best() for episode in episodes), *(episode.slip(rng) for episode in episodes)]
-    report = env.check(environment, actions=actions, steps=LONGEST)
+    report = env.check(environment, tasks=4, actions=actions, steps=LONGEST)
     assert report.ended == report.tasks
 
 
 def test_the_best_actions_solve_every_task(world: World) -> None:
     environment = world.make()
     for split in ("train", "held_out"):
-        for task in environment.tasks(96, split=split):
+        for task in environment.tasks(min(96, world.held_out), split=split):
             success, _ = solved(environment, task)
             assert success
 
@@ -64,10 +66,13 @@ def test_more_tasks_than_there_are_are_refused(world: World) -> None:
         world.make().tasks(10**6)
 
 
-def test_every_word_has_a_token_and_episodes_fit(world: World) -> None:
+def test_every_word_has_a_token_and_episodes_fit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if world.pretrained:
+        pytest.skip("its model has a tokenizer of its own")
+    monkeypatch.setattr(warm_start, "TRACES", 200)
     _, tokenizer = tiny_model.build(world.make().words, 0)
     for slips in (world.slips, warm_start.CLEAN_SLIPS):
-        for tokens, is_action in warm_start.demonstrations(world, slips, 0, tokenizer)[:200]:
+        for tokens, is_action in warm_start.demonstrations(world, slips, 0, tokenizer):
             assert tokenizer.pad_token_id not in tokens
             assert len(tokens) <= min(world.context_tokens, tiny_model.LONGEST)
             longest = max(map(len, "".join("x" if each else " " for each in is_action).split()))
@@ -77,7 +82,7 @@ def test_every_word_has_a_token_and_episodes_fit(world: World) -> None:
 def test_slips_cost_success(world: World) -> None:
     environment, rng = world.make(), random.Random(0)
     won = []
-    for task in environment.tasks(200):
+    for task in random.Random(0).choices(environment.tasks(min(200, world.tasks)), k=200):
         episode: Any = environment.reset(task, 0)
         while True:
             found = episode.step(episode.slip(rng) if rng.random() < world.slips else episode.best())
@@ -135,3 +140,15 @@ def test_every_search_finds_its_document_and_one_about_another() -> None:
         reply = world.search(f"{relation} {person}").text
         assert f"{relation} of {person} is {other}" in reply
         assert reply.count("\n") == 1
+
+
+def test_a_view_as_words() -> None:
+    seen = "Your mission: go to the key\nActions: turn left, drop\n\nYou see a red key 1 ahead, 2 left."
+    assert babyai.words_of(seen) == "mission go to the key you see a red key 1 ahead 2 left"
+
+
+def test_the_largest_number_alone_is_paid() -> None:
+    assert Numbers([13, 45, 32]).observation[-1] == {"role": "user", "content": "13 45 32"}
+    for action, success in (("45", True), (" 45\n", True), ("32", False), ("It is 45", False)):
+        found = Numbers([13, 45, 32]).step(action)
+        assert (found.success, found.reward) == (success, float(success))

@@ -59,6 +59,26 @@ def test_every_system_has_a_page(catalogue: ModuleType, tmp_path: Path) -> None:
     assert "[arpo_gui](arpo_gui.md)" in index[index.index("## replay") :]
 
 
+def test_a_page_has_the_evidence_on_its_recipe(catalogue: ModuleType) -> None:
+    committed = catalogue.EVIDENCE.read_text(encoding="utf-8")
+    claims = catalogue.evidence("gigpo", committed).splitlines()
+    assert claims
+    assert all(line.startswith("- [Claim gigpo_") for line in claims)
+    assert "(../evidence.md#claims), in quest: Step-level groups" in claims[-1]
+    assert "## Claims\n" in committed
+    assert "## Screening\n" in committed
+    assert catalogue.evidence("no_such_recipe", committed) == ""
+    page = (
+        "| recipe | chain: gain of each seed | chain: verdict |\n| --- | --- | --- |\n"
+        "| [gigpo](catalogue/gigpo.md) | +0.10, +0.20 | improves |\n\n| gigpo | of another table |\n"
+    )
+    assert catalogue.evidence("gigpo", page) == (
+        "- [Screening](../evidence.md#screening), chain: gain of each seed +0.10, +0.20; chain: verdict improves\n"
+    )
+    text = catalogue.page_text(next(page for page in catalogue.pages() if page.recipe.name == "gigpo"), [])
+    assert f"## Evidence\n\n{claims[0]}" in text
+
+
 def test_the_count_counts(catalogue: ModuleType) -> None:
     _, *lines, summary, compared, _, _, _ = catalogue.count().splitlines()
     assert [line.split()[0] for line in lines] == recipes.names()
