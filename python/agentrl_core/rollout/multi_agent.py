@@ -221,3 +221,13 @@ class AgentView:
     def close(self) -> None:
         """See `RunningEpisode`."""
         self.match.close()
+
+
+def join_episode(branch: Any, match: SharedEpisode | None = None) -> SharedEpisode:
+    """Let a branch join a multi-agent episode, or create one from its own episode, and return it."""
+    if not isinstance(branch.episode, AgentView):
+        match = SharedEpisode(branch.episode, branch.name) if match is None else match
+        match.branches.append(branch)
+        branch.episode = AgentView(match, branch.agent)
+    joined: SharedEpisode = branch.episode.match
+    return joined
