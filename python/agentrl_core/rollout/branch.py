@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from agentrl_core.rollout.conversations import BranchConversations
 from agentrl_core.rollout.multi_agent import AgentView, join_episode
 from agentrl_core.rollout.prefix import Action, Prefix, submit_prefix
 from agentrl_core.rollout.runtime import RunningEpisode, Runtime
-from agentrl_core.rollout.tasks import OneAtATime
+from agentrl_core.rollout.tasks import unawaited
 from agentrl_core.rollout.token_path import Position, TokenPath
 from agentrl_core.rollout.turn import Turn, dereference, uniform
 
@@ -107,7 +108,7 @@ class Branch:
         self._failure: str | None = None
         self._conversations: BranchConversations | None = None
         """Its conversations, if its episode has several."""
-        self._awaited = OneAtATime(self.name)
+        self._awaited = asyncio.Lock()
         self._reference: ReferenceType[Any] = ref(self)
         runtime.began()
 
@@ -243,7 +244,7 @@ class Branch:
         if self.path.here is None:
             await self._prompted()
         sampling = self._sampling if sampling is None else sampling
-        with self._awaited:
+        async with unawaited(self._awaited, self.name):
             if self._conversations is None:
                 return await self._say_more(self.path, sampling, max_tokens)
             return await self._conversations.generate(self._say_more, sampling, max_tokens)
@@ -256,9 +257,8 @@ class Branch:
         segment = None
         while wanted > 0 and not self.over:
             most = min(wanted, runtime.context_tokens - path.flush())
-            if most < 1 or (
-                path is self.path and await self._or_fail(self.episode.ready(self._answer_name())) is False
-            ):
+            waits = path is self.path and self.episode.handle is None
+            if most < 1 or (waits and await self._or_fail(self.episode.ready(self._answer_name())) is False):
                 return None
             request = path.request(sampling, most, self._group_name)
             if request.images:
@@ -297,13 +297,13 @@ class Branch:
             raise InvalidInputError(f"branch {self.name}: no action is open; generate() or write() one, or use turn()")
         if isinstance(self.episode, AgentView):
             return (await self.episode.match.move([self]))[0]
-        answer = None
+        answer, action = None, self.path.action
         if not self.over:
             name = self._answer_name()
             self._answers += 1
-            with self._awaited:
-                answer = await self._or_fail(self.episode.step(name, self.path.action)) or None
-        return self._take_result(answer)
+            async with unawaited(self._awaited, self.name):
+                answer = await self._or_fail(self.episode.step(name, action)) or None
+        return self._take_result(answer, str(action))
 
     def _take_observation(self, answer: StepRecord) -> None:
         """Take observation and reward of other agents' moves (for the runtime)."""
@@ -327,7 +327,7 @@ class Branch:
         if repr(self.group.task.task_id) not in reason:
             reason = f"{reason} (task {self.group.task.task_id!r})"
         self._failure = reason
-        self._runtime.count_turn(0, reason)
+        self._runtime.count_failed(reason)
         self._end("failed", reason)
 
     def write(self, content: Action, *, trained: bool = True, ends: bool = True, share: float = 1.0) -> None:
@@ -534,7 +534,7 @@ class Branch:
         """Start its episode, and render its prompt if it moves first, without generating."""
         if self.path.here is not None or self.over:
             return
-        with self._awaited:
+        async with unawaited(self._awaited, self.name):
             await self._or_fail(self.episode.reset(f"{self.name}/begin"))
         if self.over:
             return
@@ -576,17 +576,15 @@ class Branch:
         """Return the name of the next answer in the journal."""
         return f"{self.name}/answer{self._answers}"
 
-    def _take_result(self, answer: StepRecord | None) -> Turn:
+    def _take_result(self, answer: StepRecord | None, text: str) -> Turn:
         """Store the environment's answer to the open action (for the runtime); None: it failed."""
-        text = self.path.text
         if self.over or answer is None:  # the branch was stopped meanwhile, or it broke down
             return self._turn(text, None, over=True)
         if (engine_facts := self._engine_facts()) is not None:
             facts = {**(answer.outcome.facts or {}), **engine_facts}
             answer = replace(answer, outcome=replace(answer.outcome, facts=facts))
         runtime, outcome = self._runtime, answer.outcome
-        runtime.count_turn(outcome.flags, None)
-        runtime.grew(self.path.grown(), shared=False)
+        runtime.count_turn(outcome.flags, self.path.grown())
         facts = self.record.add(outcome)
         truncated = outcome.truncated
         if outcome.context is not None and self._conversations is None:
@@ -595,7 +593,7 @@ class Branch:
             limit, several = runtime.turn_limit, self._conversations
             length = several.length_with(outcome) if several else self.path.length_with(outcome.observation)
             truncated = truncated or length >= runtime.context_tokens
-            truncated = truncated or (limit is not None and self.path.turns + 1 >= limit)
+            truncated = truncated or (limit is not None and len(self.path.acted) >= limit)
         step: dict[str, Any] = {
             "reward": outcome.reward,
             "terminated": outcome.terminated,

@@ -12,7 +12,7 @@ from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord, agent_
 from agentrl_core.exceptions import InternalError, InvalidInputError
 from agentrl_core.rollout.branch_record import JOINT_MOVE
 from agentrl_core.rollout.runtime import RunningEpisode
-from agentrl_core.rollout.tasks import OneAtATime
+from agentrl_core.rollout.tasks import unawaited
 
 if TYPE_CHECKING:
     from agentrl_core.rollout.turn import Turn
@@ -33,7 +33,7 @@ class SharedEpisode:
         self._name = name
         self._moves = 0
         self._begun = asyncio.Lock()
-        self._moving = OneAtATime(name)
+        self._moving = asyncio.Lock()
 
     @property
     def acted(self) -> int:
@@ -114,7 +114,7 @@ class SharedEpisode:
                     f"branch {other.name} has an action open while others move; let them move together: group.turn"
                 )
         joint = await self._answered(texts) if moving else None
-        turns = [branch._take_result(self._answer_of(branch, joint)) for branch in branches]
+        turns = [branch._take_result(self._answer_of(branch, joint), branch.path.text) for branch in branches]
         if joint is None:
             return turns
         for other in self.branches:
@@ -141,7 +141,7 @@ class SharedEpisode:
         """Return the result of a joint move; None: the episode failed, and with it all branches."""
         name = self._answer_name()
         self._moves += 1
-        with self._moving:
+        async with unawaited(self._moving, self._name):
             try:
                 return await self.episode.step(name, texts)  # type: ignore[return-value]
             except EpisodeError as error:
@@ -194,6 +194,11 @@ class AgentView:
     def answers(self) -> Sequence[StepRecord]:
         """Answers to all moves."""
         return self.match.episode.answers
+
+    @property
+    def handle(self) -> Any:
+        """The episode in its environment; None: it has to be built first."""
+        return self.match.episode.handle
 
     @property
     def moves(self) -> Sequence[Any]:
