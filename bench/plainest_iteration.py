@@ -1,10 +1,11 @@
 """How much code the plainest iteration enters: files, functions, and moves from one file to another.
 
-    python bench/plainest_iteration.py [--files] [--json FILE]
+    python bench/plainest_iteration.py [--files] [--list] [--json FILE]
 
 GRPO on two tasks with two rollouts each, a tool, `engine.Transformers` and a store: collect, credit, updates, weights
 to the engine, end of the iteration. The second iteration of the process is counted, in all threads. `--files` lists
-the entered files, with their functions and calls. The size of folder `collect` follows: files, lines, lines of code
+the entered files, with their functions and calls; `--list` lists each function with its calls, and the moves between
+each two files. The size of folder `collect` follows: files, lines, lines of code
 and record types (dataclasses).
 """
 
@@ -149,6 +150,7 @@ def main() -> None:
     """Print the counts as a table, or write them as JSON."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--files", action="store_true", help="list the entered files")
+    arguments.add_argument("--list", action="store_true", help="list the functions, and the moves between two files")
     arguments.add_argument("--json", type=Path, help="write the counts here, too")
     options = arguments.parse_args()
     trace = Trace()
@@ -167,6 +169,14 @@ def main() -> None:
             functions[file][name] += count
         for file, names in sorted(functions.items()):
             print(f"  {file}: {len(names)} functions, {names.total()} calls")
+    if options.list:
+        calls, moves = Counter[str](), Counter[str]()
+        for (_, file, name), count in trace.functions.items():
+            calls[f"{file}: {name}"] += count
+        for (_, before, after), count in trace.moves.items():
+            moves[f"{before} > {after}"] += count
+        for name, count in (*sorted(calls.items()), *moves.most_common()):
+            print(f"  {name}: {count}")
     if options.json is not None:
         found = {
             "parts": rows,

@@ -23,6 +23,7 @@ from agentrl_core.component.requirements import (
     check_columns,
     check_models,
     check_recomputed,
+    check_weight_is_read,
     model_columns_of,
     require_batch,
     require_columns,
@@ -239,8 +240,8 @@ class Recipe:
                 name.
 
         Raises:
-            RecipeError: a phase has no component, a component needs a column that no component makes, or a model is
-                read that nothing trains, moves or declares frozen.
+            RecipeError: a phase has no component, a component needs a column that no component makes, a model is read
+                that nothing trains, moves or declares frozen, or a column `weight` is made that no loss applies.
         """
         only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
         phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "hooks")
@@ -248,6 +249,7 @@ class Recipe:
         if batch is None and not only_collects:
             trained = {training.model for training in self._trainings}
             check_models(self.name, self.model_columns, trained, self.chain("hooks"), self.frozen)
+            check_weight_is_read(self.name, self.chain("weight"), (each.loss for each in self._trainings))
         if batch is not None and self.old_logprob == "recomputed":
             check_recomputed(self.name, (each.loss for each in self._trainings), batch)
 

@@ -31,14 +31,14 @@ UNUSED = {
     "collect/rollout_order.py",
     "collect/rollout_workers.py",
     "replay/apply.py",
-    "rollout/branch.py",
+    "rollout/branch_edits.py",
     "rollout/conversations.py",
     "rollout/library.py",
     "rollout/multi_agent.py",
     "rollout/prefix.py",
     "rollout/search_tree.py",
 }
-USED = {"collect/collector.py", "collect/driver.py", "rollout/group.py", "rollout/trajectory.py"}
+USED = {"collect/collector.py", "collect/driver.py", "rollout/group.py", "rollout/branch.py"}
 
 
 @contextmanager

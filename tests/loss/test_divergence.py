@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentrl_core import loss
+from agentrl_core import loss, recipes
 from agentrl_core.exceptions import InvalidInputError, RecipeError, UnsupportedError
 from agentrl_core.model.comparisons import Comparison
 from agentrl_core.model.logit_statistics import divergence, top_logprobs
 from agentrl_core.model.scores import score
+from agentrl_core.weight import MarkedScaled
 
 BETAS = [0.0, 0.1, 0.5, 0.9, 1.0]
 LOGITS = [[0.3, -1.0, 0.7], [2.0, 0.1, -0.4], [-0.5, 0.5, 0.0]]
@@ -181,3 +182,13 @@ def test_what_is_refused() -> None:
         loss.Divergence(support="vocabulary").evaluate(given)
     with pytest.raises(InvalidInputError, match="teacher_logprob"):
         loss.Divergence(beta=1.0, support="sampled").evaluate(given)
+
+
+def test_a_weight_that_no_loss_applies_is_refused() -> None:
+    teacher = loss.Divergence("token_mean", beta=1.0, support="top")
+    distilled = recipes.GRPO.replace(loss=teacher, frozen=("teacher",))
+    weighted = distilled.replace(weight=MarkedScaled("thought", marked=0.5))
+    with pytest.raises(RecipeError, match=r"makes column 'weight', .* make column 'kl_weight'"):
+        weighted.check()
+    distilled.replace(weight=MarkedScaled("thought", marked=0.5, of="kl_weight")).check()
+    weighted.replace(loss=loss.Sum(loss.Policy("token_mean"), teacher)).check()

@@ -128,6 +128,8 @@ class RolloutDriver:
         self._journal = journal
         self._mode: Literal["train", "evaluate"] = mode
         self._use = SamplingUse.of(recipe) if mode == "train" else None
+        self._checked: set[Sampling] = set()
+        """Samplings whose log-probs the recipe can use."""
         self._notices = settings.notices
         self._reward = reward
         self.states: Mapping[str, Any] = head.components
@@ -326,23 +328,29 @@ class RolloutDriver:
         """Return the run's statistics of a task."""
         return self._head.statistics(task_id)
 
-    def count_turn(self, flags: int, failed: str | None) -> None:
-        """Count a turn by its flags, or a failed episode."""
-        self.progress.turns += failed is None
-        self.progress.tool_results += bool(flags & StepFlag.TOOL_RESULT)
-        self.progress.failed += failed is not None
-        if failed is not None:
-            self._notices.once(
-                "episode",
-                f"{failed}; its branch ended as failed and is not drawn; failed branches are counted in the metric "
-                "collect.failed",
-            )
+    def count_turn(self, flags: int, tokens: int) -> None:
+        """Count a turn by its flags, and the new tokens of its path."""
+        progress = self.progress
+        progress.turns += 1
+        progress.tool_results += bool(flags & StepFlag.TOOL_RESULT)
+        progress.path_tokens += tokens
+        progress.stored_tokens += tokens
+
+    def count_failed(self, reason: str) -> None:
+        """Count a failed episode."""
+        self.progress.failed += 1
+        self._notices.once(
+            "episode",
+            f"{reason}; its branch ended as failed and is not drawn; failed branches are counted in the metric "
+            "collect.failed",
+        )
 
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
         """Return an agent's response to a request, from the journal or from its engine."""
         engine = self._engine(agent)
-        if self._use is not None:
+        if self._use is not None and request.sampling not in self._checked:
             self._use.check(request.sampling, "generate: sampling", unrecorded=True)
+            self._checked.add(request.sampling)
         key = question(request, agent if agent in self._engines else next(iter(self._engines)))
         segment = self._recorded(name, key)
         if segment is None:

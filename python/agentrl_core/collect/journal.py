@@ -24,6 +24,8 @@ DIGEST_BYTES = 16
 """Length of the digest before each payload."""
 
 Value = TypeVar("Value")
+digest = _core.keys.hash_parts
+"""Return the digest of 16 bytes of a request's parts."""
 
 
 class Journals:
@@ -212,17 +214,12 @@ def group_of(name: str) -> str:
     return ".".join(name.partition("/")[0].split(".")[:2])
 
 
-def digest(*parts: bytes | str) -> bytes:
-    """Return a digest of 16 bytes."""
-    return _core.keys.hash_parts(*parts)
-
-
 def question(request: Request, engine: str) -> bytes:
     """Return the digest of a request to an engine."""
     # Each request has the whole context so far, so hashing must run at memory speed.
     tokens = np.ascontiguousarray(request.tokens, np.int32)
     images = [image.sha256 for image in request.images]
-    return _core.keys.hash_parts(tokens, _sampling_text(request.sampling), engine, *images)
+    return digest(tokens, _sampling_text(request.sampling), engine, *images)
 
 
 _sampling_text: Callable[[Sampling], str] = lru_cache(maxsize=64)(repr)

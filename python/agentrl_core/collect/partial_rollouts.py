@@ -21,6 +21,7 @@ from agentrl_core.data.batch import Batch
 from agentrl_core.engine.base import Engine, Request, Segment
 from agentrl_core.env.base import Task
 from agentrl_core.exceptions import RecipeError
+from agentrl_core.rollout.branch_edits import truncate
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.tasks import cancel
@@ -282,7 +283,7 @@ class PartialRolloutDriver(RolloutDriver):
                 elif branch.over and self._flight.drawn[place] and not self._sampled_tokens[branch.name]:
                     branch.drop("it ended in an earlier window, whose batch has it")
                 elif place in cut.unfinished:
-                    branch._truncate("the window is over")  # noqa: SLF001 -- for the runtime
+                    truncate(branch, "the window is over")
 
     def statistics(self, task_id: str) -> Mapping[str, Any]:
         """Return the statistics of a task, as of the start of its group."""

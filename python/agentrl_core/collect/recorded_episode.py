@@ -101,6 +101,7 @@ class RecordedEpisode:
     Attributes:
         answers: its answers to actions, in order.
         moves: the actions.
+        handle: the episode in its environment; None: it has to be built first.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class RecordedEpisode:
         self.answers: list[Any] = []
         self.moves: list[Any] = []
         self._snapshots: list[Any] = []
-        self._handle: Any = None
+        self.handle: Any = None
         self._checks = EnvironmentChecks(world.title, task.task_id, world.facts)
 
     @property
@@ -169,7 +170,7 @@ class RecordedEpisode:
 
     async def ready(self, name: str) -> None:
         """Replay its actions if needed; see `RunningEpisode`."""
-        if self._handle is None and name not in self._journal:
+        if self.handle is None and name not in self._journal:
             await self._whole(self._build)
 
     async def step(self, name: str, action: Any) -> Any:
@@ -184,9 +185,9 @@ class RecordedEpisode:
         number = len(self.moves) + 1
 
         async def act() -> tuple[Any, Any]:
-            if self._handle is None:
+            if self.handle is None:
                 await self._build()
-            reply = await self._world.workers.act(self._handle, action, self._seconds)
+            reply = await self._world.workers.act(self.handle, action, self._seconds)
             return self._checked(number, action, reply), reply.snapshot
 
         answer, snapshot = await self._whole(act)
@@ -236,7 +237,7 @@ class RecordedEpisode:
 
     def _drop(self) -> None:
         """Drop the running episode."""
-        handle, self._handle = self._handle, None
+        handle, self.handle = self.handle, None
         if handle is not None:
             self._world.workers.end(handle)
 
@@ -253,10 +254,10 @@ class RecordedEpisode:
                     raise
                 except WorkerDiedError as error:
                     # Another episode may have crashed the process: that one is charged, and fails eventually.
-                    self._handle = None
+                    self.handle = None
                     repairs, reason = repairs + error.culprit, str(error)
                 except OverdueError as error:
-                    self._handle = None
+                    self.handle = None
                     self._progress.abandoned += error.abandoned
                     repairs, reason = repairs + 1, str(error)
                 except Exception as error:  # noqa: BLE001 -- whatever somebody's environment raises
@@ -286,13 +287,13 @@ class RecordedEpisode:
         workers = self._world.workers
         if self.moves and self._world.restores:
             snapshot = self._snapshots[-1] or self._order()
-            self._handle, state = await workers.restore(
+            self.handle, state = await workers.restore(
                 self._task, self._seed, list(self.moves), snapshot, self._seconds
             )
             before = self.answers[-1].state_key
             self._compare(f"step {len(self.moves)}", {"state_key": before}, {"state_key": state})
             return
-        self._handle, first = await workers.begin(self._task, self._seed, self._seconds)
+        self.handle, first = await workers.begin(self._task, self._seed, self._seconds)
         checks = self._checks
         checks.step = 0
         remedy = "give a text, or messages with role and content"
@@ -308,7 +309,7 @@ class RecordedEpisode:
             self._begin = begin
         self._compare("reset", _named(*self._begin[:2]), _named(*begin[:2]))
         for number, (action, before) in enumerate(zip(self.moves, self.answers, strict=True), start=1):
-            reply = await workers.act(self._handle, action, self._seconds)
+            reply = await workers.act(self.handle, action, self._seconds)
             answer = self._checked(number, action, reply)
             self._compare(f"step {number}", _shown(before), _shown(answer))
 

@@ -83,6 +83,8 @@ def _check_column(
     )
 
 
+_OF_WEIGHT = frozenset(("weight", "advantage_positive", "advantage_negative"))
+"""Streams of losses that column `weight` scales or is."""
 _KNOWN_FROZEN = ("policy", "proximal", "reference", "reward_reference", "spans")
 """Models that may stay as they are: the policy itself, its copies, references, and parsers of text."""
 
@@ -111,6 +113,27 @@ def check_models(
                 f"and no hook moves; add a loss.Train(..., model={column.model!r}), move it with schedule.SyncModel, "
                 f"or declare it: replace(frozen=({column.model!r},))"
             )
+
+
+def check_weight_is_read(recipe: str, weights: Iterable[Component], losses: Iterable[Component]) -> None:
+    """Refuse a column `weight` that no loss applies: it scales advantages, and losses such as distillation have none.
+
+    Args:
+        recipe: its name.
+        weights: its components of phase weight.
+        losses: its losses, of all stages.
+
+    Raises:
+        RecipeError: the recipe is refused.
+    """
+    maker = next((each for each in weights if any(column.name == "weight" for column in each.makes)), None)
+    found = [set(getattr(loss, "streams", ())) for loss in losses]
+    if maker is not None and found and all(_OF_WEIGHT.isdisjoint(streams) for streams in found):
+        raise RecipeError(
+            f"recipe {recipe!r}: {maker.title()} makes column 'weight', which scales advantages, but no loss reads "
+            "advantages, so the weight would have no effect; make column 'kl_weight', which scales a divergence, or "
+            "leave the component out"
+        )
 
 
 def check_recomputed(recipe: str, losses: Iterable[Component], batch: Batch) -> None:

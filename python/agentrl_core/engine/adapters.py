@@ -36,6 +36,8 @@ def _prefixes() -> tuple[str, ...]:
 
 def is_adapted(model: nn.Module) -> bool:
     """Return whether PEFT put adapters into a model."""
+    if "peft" not in sys.modules:
+        return False
     return any(adapter_layer(part) is not None or module_in_use(part) is not part for part in model.modules())
 
 
@@ -70,7 +72,8 @@ def differs_from_base(layer: Any) -> bool:
 
 def adapter_states(model: nn.Module) -> list[tuple[bool, tuple[str, ...]]]:
     """Return for each layer with adapters whether they are disabled, and which are active."""
-    return [(each.disable_adapters, tuple(each.active_adapters)) for each in _layers_in(model)]
+    layers = _layers_in(model) if "peft" in sys.modules else []
+    return [(each.disable_adapters, tuple(each.active_adapters)) for each in layers]
 
 
 def _layers_in(layer: nn.Module) -> list[Any]:

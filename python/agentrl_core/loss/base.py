@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
 from agentrl_core.component import Column, Component, option, token
@@ -100,7 +101,7 @@ class Part(Component):
             if isinstance(value, Part):
                 yield from value._parts()  # noqa: SLF001 - a part asks its parts
 
-    @property
+    @cached_property
     def streams(self) -> tuple[str, ...]:
         """The streams of a pack that it reads."""
         streams = (stream for part in self._parts() for stream in part.own_reads())

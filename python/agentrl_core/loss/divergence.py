@@ -33,9 +33,10 @@ class Divergence(WeightedLoss):
     - `sampled`: the sampled token alone, an estimate of the reverse KL: log p - log q, with the gradient of KL(p || q)
       in expectation over tokens that p sampled: (log p - log q) times that of log p. The column is `teacher_logprob`.
 
-    w has the denominators, and the column `kl_weight` if there is one; `weight` scales advantages alone. The teacher
-    has no gradient. Both distributions have the temperature of the sampling. No advantage and no score is read, so a
-    batch with equal rewards is trained too, or one without rewards. Add it to a policy loss with `loss.Sum`.
+    w has the denominators, and the column `kl_weight` if there is one; `weight` scales advantages alone, and a recipe
+    without a loss that reads advantages refuses to make it. The teacher has no gradient. Both distributions have the
+    temperature of the sampling. No advantage and no score is read, so a batch with equal rewards is trained too, or one
+    without rewards. Add it to a policy loss with `loss.Sum`.
 
     Args:
         aggregate: as of every loss; here `token_mean` unless another is given.

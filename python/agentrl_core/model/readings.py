@@ -73,7 +73,7 @@ class Scores(Reading):
         self, pack: Pack, outer: nn.Module, inner: nn.Module, outputs: tuple[str, ...], teacher: TeacherRows | None
     ) -> None:
         super().__init__(pack, outer, inner, pack.source_row)
-        self.comparisons = comparisons_of(pack, outputs, teacher, vocabulary_of(inner), self.never)
+        self.comparisons = comparisons_of(pack, outputs, teacher, vocabulary_of(inner), self.never) if outputs else []
         self.of_logits = tuple(name for name in outputs if name in ANSWERS_OF_LOGITS)
         self.of_values = tuple(name for name in outputs if name in VALUES)
         self.critic = value_head_of(outer, inner, outputs)

@@ -163,7 +163,9 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
                 feeds = _padded_feeds(pack, ids[0], reading.rows, shown, one=wrapping.sharded)
             else:
                 feeds = [_flat_feed(reading, ids, stack)]
-            replay = stack.enter_context(replayed_routes(pack.routed_experts, inner))
+            replay = None
+            if pack.routed_experts is not None:
+                replay = stack.enter_context(replayed_routes(pack.routed_experts, inner))
             stack.enter_context(fast_linear_layers(inner, ids.numel()))
             results = shown.joined(_read(reading, own, feeds, replay))
             if wrapping.sharded:  # FSDP hangs its hooks on the results, and warns of views

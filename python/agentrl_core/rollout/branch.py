@@ -1,23 +1,40 @@
-"""A branch: a trajectory of a program with places, at which it forks, splices and rolls back."""
+"""A branch: one trajectory of a group, driven turn by turn, and its places."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
+from weakref import ReferenceType, ref
 
-from agentrl_core.env.base import Content
-from agentrl_core.env.image import images_in
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.data.forest import Origin, Role
+from agentrl_core.engine.base import Sampling, Segment
+from agentrl_core.env.base import Content, Message, StepResult, as_messages
+from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord
 from agentrl_core.env.runtime.validation import checked_content
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.multi_agent import AgentView, SharedEpisode
-from agentrl_core.rollout.runtime import RunningEpisode
+from agentrl_core.rollout import branch_edits
+from agentrl_core.rollout.branch_record import PRECISION, BranchRecord
+from agentrl_core.rollout.conversations import BranchConversations
+from agentrl_core.rollout.multi_agent import AgentView, join_episode
+from agentrl_core.rollout.prefix import Action, Prefix, submit_prefix
+from agentrl_core.rollout.runtime import RunningEpisode, Runtime
+from agentrl_core.rollout.tasks import unawaited
 from agentrl_core.rollout.token_path import Position, TokenPath
-from agentrl_core.rollout.trajectory import Trajectory
-from agentrl_core.rollout.turn import Turn
+from agentrl_core.rollout.turn import Turn, dereference, uniform
+
+Value = TypeVar("Value")
+Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
+Prompt = Content | Callable[[Content], Content]
+"""A prompt, or a function from the environment's first observation to a prompt."""
 
 
-class Branch(Trajectory):
+class Branch:
     """One trajectory of a group, driven by a program.
 
     It is created by `Group.start` or `fork`, awaited by one task at a time, and ordered by its key, which is
@@ -38,6 +55,351 @@ class Branch(Trajectory):
         episode: its episode.
         seed: 63-bit seed of its episode.
     """
+
+    path: TokenPath
+    episode: RunningEpisode
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        group: Any,
+        key: tuple[int, ...],
+        path: TokenPath,
+        episode: RunningEpisode,
+        *,
+        agent: str,
+        seed: int,
+        role: Role = "member",
+        parent: Any = None,
+        prompt: Prompt | None = None,
+        prefix: Prefix | None = None,
+        sampling: Sampling | None = None,
+        facts: Mapping[str, Any] | None = None,
+        asked: Content = "",
+    ) -> None:
+        self._group = ref(group)
+        self.key = key
+        self.name = path.name
+        self.agent = agent
+        self.role: Role = role
+        self.origin: Origin = "generated" if parent is None else parent.origin
+        self.parent = parent
+        self.turns: list[Turn] = []
+        self.status: Status = "running"
+        self.record = BranchRecord(group.fact_levels, dict(facts or {}))
+        self.seed = seed
+        self._runtime = runtime
+        self.path = path
+        self.episode = episode
+        self._prompt = prompt
+        self._prefix = prefix
+        self._content = asked
+        self._sampling = runtime.sampling(agent) if sampling is None else sampling
+        self._policy = runtime.policy(agent)
+        self._forks: dict[int, int] = {}
+        """Forks made at each place."""
+        self._group_name = group.name
+        self._requests = Counter[str]()
+        """Number of requests of each path, by which a resumed run finds the responses."""
+        self._waiting: set[str] = set()
+        """Names of the requests without a response."""
+        self._answers = 0
+        """Number of requested answers: used for names in the journal."""
+        self._failure: str | None = None
+        self._conversations: BranchConversations | None = None
+        """Its conversations, if its episode has several."""
+        self._awaited = asyncio.Lock()
+        self._reference: ReferenceType[Any] = ref(self)
+        runtime.began()
+
+    @property
+    def group(self) -> Any:
+        """Its `Group`, which owns it.
+
+        Raises:
+            InvalidInputError: the group was garbage-collected.
+        """
+        return dereference(self._group, f"the group of branch {self.name}")
+
+    @property
+    def handle(self) -> int:
+        """The trajectory in the forest; a rollback gives another one."""
+        return self.path.handle
+
+    @property
+    def can_act(self) -> bool:
+        """Whether it may act: it has not ended, and with several agents it is its turn."""
+        if self.over or not isinstance(self.episode, AgentView):
+            return not self.over
+        return self.agent in self.episode.match.turn_of
+
+    @property
+    def has_open_action(self) -> bool:
+        """Whether an action is open: begun, and not answered yet."""
+        return bool(self.path.open)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.status != "running"
+
+    @property
+    def reward(self) -> float:
+        """Its reward: the sum over its turns, or that of `finish`."""
+        return self.record.reward
+
+    @property
+    def success(self) -> bool | None:
+        """Success as reported by the environment or `finish`; None if unknown."""
+        return self.record.success
+
+    @property
+    def text(self) -> str:
+        """Its text so far, its actions joined by blank lines."""
+        return "\n\n".join([*(turn.text for turn in self.turns), *([self.path.text] if self.path.open else [])])
+
+    @property
+    def state_key(self) -> bytes | str:
+        """The state before its next action."""
+        states = [answer.state_key for answer in self.episode.answers if answer.state_key is not None]
+        return states[-1] if states else self.episode.state_key
+
+    def decode(self, tokens: NDArray[np.int32]) -> str:
+        """Decode some of its tokens."""
+        return self._runtime.chat(self.agent).decode(tokens)
+
+    @property
+    def prompt_messages(self) -> list[Message]:
+        """Return its prompt as messages.
+
+        Raises:
+            InvalidInputError: its episode has not started.
+        """
+        self._check_prompted()
+        return as_messages(self._content)
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """The tokens of its path: `int32[n]`."""
+        self.path.flush()
+        return self._runtime.forest.tokens(self.handle)
+
+    @property
+    def end(self) -> Position:
+        """The place after its last answer.
+
+        Raises:
+            InvalidInputError: it has no prompt yet, or an action is open.
+        """
+        if self.path.open:
+            raise InvalidInputError(f"branch {self.name}: an action is open; answer it first, or give a place of it")
+        self.path.flush()
+        return self._check_prompted()
+
+    def __repr__(self) -> str:
+        return f"Branch({self.name}, {self.agent}, {len(self.turns)} turns, {self.status})"
+
+    def __lt__(self, other: Branch) -> bool:
+        return (self.group.key, self.key) < (other.group.key, other.key)
+
+    def uniform(self, *key: object) -> float:
+        """Return a number in [0, 1), determined by seed, branch and key."""
+        return uniform(self._runtime.seed_of("branch", self.name, *key, began=self.group.key[0]))
+
+    @property
+    def peers(self) -> Sequence[Branch]:
+        """Other branches of the same episode, in the order of their start."""
+        if not isinstance(self.episode, AgentView):
+            return []
+        return [branch for branch in self.episode.match.branches if branch is not self]
+
+    async def turn(self, action: str | None = None, *, sampling: Sampling | None = None) -> Turn:
+        """Generate an action (or use `action`) and submit it to the environment.
+
+        Args:
+            action: the action to write instead of generating one; see `write`.
+            sampling: sampling of this action; None: the branch's own.
+
+        Raises:
+            InvalidInputError: the branch has ended, or another task awaits it.
+        """
+        self._check_running()
+        if action is None:
+            await self.generate(sampling=sampling)
+        else:
+            await self._prompted()
+            self.write(action)
+        return await self.submit()
+
+    async def generate(self, *, sampling: Sampling | None = None, max_tokens: int | None = None) -> Segment | None:
+        """Generate more of the open action, or a new one.
+
+        Args:
+            sampling: sampling of this action; None: the branch's own.
+            max_tokens: stop after this many tokens, and leave the action open.
+
+        Returns:
+            The last segment; None if the episode failed or the path is full.
+        """
+        if self.path.here is None:
+            await self._prompted()
+        sampling = self._sampling if sampling is None else sampling
+        async with unawaited(self._awaited, self.name):
+            if self._conversations is None:
+                return await self._say_more(self.path, sampling, max_tokens)
+            return await self._conversations.generate(self._say_more, sampling, max_tokens)
+
+    async def _say_more(self, path: TokenPath, sampling: Sampling, max_tokens: int | None) -> Segment | None:
+        """Generate more of the open action of a path, or a new one."""
+        runtime = self._runtime
+        wanted = sampling.max_tokens - (path.open_length if path.open else 0)
+        wanted = wanted if max_tokens is None else min(wanted, max_tokens)
+        segment = None
+        while wanted > 0 and not self.over:
+            most = min(wanted, runtime.context_tokens - path.flush())
+            waits = path is self.path and self.episode.handle is None
+            if most < 1 or (waits and await self._or_fail(self.episode.ready(self._answer_name())) is False):
+                return None
+            request = path.request(sampling, most, self._group_name)
+            if request.images:
+                runtime.check_images(self.agent, self.episode.title)
+            name = f"{path.name}/segment{self._requests[path.name]}"
+            self._requests[path.name] += 1
+            self._waiting.add(name)
+            try:
+                segment = await runtime.generate(name, self.agent, request)
+            finally:
+                self._waiting.discard(name)
+            if len(segment.tokens) and not self.over:
+                path.sampled(segment, sampling, self._policy)
+            if segment.finish_reason != "abort":
+                break
+            wanted -= len(segment.tokens)  # new weights arrived meanwhile: the same action continues with them
+        return segment
+
+    async def _or_fail(self, call: Awaitable[Value]) -> Value | Literal[False]:
+        """Await a call of its episode; False: it failed, and the branch with it."""
+        try:
+            return await call
+        except EpisodeError as error:
+            self._fail(str(error))
+            return False
+
+    async def submit(self) -> Turn:
+        """Submit the open action to the environment; its answer is the next context.
+
+        Raises:
+            InvalidInputError: no action is open.
+        """
+        if self.path.here is None:
+            await self._prompted()
+        if not (self.path.open or self.over):
+            raise InvalidInputError(f"branch {self.name}: no action is open; generate() or write() one, or use turn()")
+        if isinstance(self.episode, AgentView):
+            return (await self.episode.match.move([self]))[0]
+        answer, action = None, self.path.action
+        if not self.over:
+            name = self._answer_name()
+            self._answers += 1
+            async with unawaited(self._awaited, self.name):
+                answer = await self._or_fail(self.episode.step(name, action)) or None
+        return self._take_result(answer, str(action))
+
+    def _take_observation(self, answer: StepRecord) -> None:
+        """Take observation and reward of other agents' moves (for the runtime)."""
+        outcome = answer.outcome
+        self.record.tell(outcome)
+        if outcome.terminated or outcome.truncated:
+            self._end_with_episode("finished" if outcome.terminated else "truncated")
+        elif self.path.here is not None:
+            self.path.tell(answer)
+
+    def _end_with_episode(self, status: Status = "finished") -> None:
+        """End with its episode, or its part in it (for the runtime)."""
+        if not self.over:
+            acted = bool(self.turns)
+            self._end(status if acted else "aborted", None if acted else "it never moved")
+
+    def _fail(self, reason: str) -> None:
+        """Fail with its episode (for the runtime)."""
+        if self.over:  # the branch was stopped meanwhile
+            return
+        if repr(self.group.task.task_id) not in reason:
+            reason = f"{reason} (task {self.group.task.task_id!r})"
+        self._failure = reason
+        self._runtime.count_failed(reason)
+        self._end("failed", reason)
+
+    def write(self, content: Action, *, trained: bool = True, ends: bool = True, share: float = 1.0) -> None:
+        """Write an action that was not sampled (an expert's step, a repair).
+
+        Its tokens have no behaviour log-probs: a loss that reads them needs them recomputed.
+
+        Args:
+            content: a text, or tokens.
+            trained: whether its tokens are trained.
+            ends: whether a text ends the turn; otherwise the action stays open, and `generate` continues it.
+            share: write only the first floor(share * n) of its n tokens, if it does not end the turn.
+
+        Raises:
+            InvalidInputError: the branch has ended, or has no prompt yet.
+        """
+        self._check_running()
+        self._check_prompted()
+        self.path.flush()
+        self.path.write(content, self._runtime.vocabulary_size(self.agent), trained=trained, ends=ends, share=share)
+
+    def inject(self, content: Content) -> None:
+        """Inject untrained context after the last answer, or after the open action.
+
+        An open action ends at this point and is not submitted to the environment.
+
+        Raises:
+            InvalidInputError: the branch has ended, or has no turns yet.
+        """
+        self._check_running()
+        content = checked_content(content, "inject: content")
+        if self.path.open:
+            self._runtime.forest.step(self.handle, facts=self._engine_facts("step"))
+            self.path.go_on(None, len(self.episode.answers))
+        elif not self.path.waits:
+            raise InvalidInputError(
+                f"branch {self.name}: it has no turn to inject after; await a turn, or call generate() first"
+            )
+        self.path.say(content)
+
+    def finish(
+        self,
+        *,
+        reward: float | None = None,
+        success: bool | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Finish the branch: it is drawn, with its rewards, or with those given here."""
+        self._check_running()
+        self.record.say(facts, reward=reward, success=success)
+        self._end("finished")
+
+    def stop(self, reason: str, *, status: Literal["pruned", "truncated", "aborted"] = "pruned") -> None:
+        """Stop the branch, even while it is awaited. It is drawn if truncated, otherwise stored with the reason."""
+        if self.over:
+            return
+        for name in self._waiting:
+            self._runtime.stop(name)
+        self.group.log_decision("stop", self, self.path.here, reason)
+        self._end(status, reason)
+
+    def mask(self, reason: str) -> None:
+        """Exclude its tokens from training; it still votes in its group's statistics."""
+        self._runtime.forest.prune(self.handle, reason, gradient_only=True)
+
+    def drop(self, reason: str) -> None:
+        """Remove it from the batch, running or ended; it stays in the files, with the reason."""
+        if self.over:
+            self._runtime.forest.prune(self.handle, reason)
+            self.status = "pruned"
+        else:
+            self.stop(reason)
 
     def position(self, token: int) -> Position:
         """Return the place after a number of its path's tokens, possibly inside a node.
@@ -90,76 +452,9 @@ class Branch(Trajectory):
         Raises:
             InvalidInputError: the place is not on this branch's path, or its episode cannot be replayed to it.
         """
-        self._check_one_lane("forked")
-        self.path.flush()
-        place = self.end if at is None else at
-        if place.node is None and place.tokens < self.path.length:
-            raise InvalidInputError(
-                f"branch {self.name}: token {place.tokens} is the end of a context that was rewritten to its own "
-                "beginning; fork it before the next turn, or at an end of a later turn"
-            )
-        acted = self._acted_before(place)
-        ordinal = self._ordinal_at(place.tokens)
-        name = f"{self.name}.{place.tokens}.{ordinal}"
-        match = self.episode.match.copy(acted, name) if isinstance(self.episode, AgentView) else None
-        kept = self.episode if episode == "keep" or match is not None else self.episode.copy(acted)
-        handle = self._runtime.forest.fork(
-            self.handle, node=place.node, end=place.end, ordinal=ordinal, train_prefix=train_prefix
+        child: Branch = branch_edits.fork(
+            self, at, episode=episode, train_prefix=train_prefix, facts=facts, score=score
         )
-        path = self.path.copy(handle, place, name, self._begin_at(place))
-        path.acted[-1] = acted if match is not None else len(kept.answers)
-        child = self._child(path, place.tokens, ordinal, kept)
-        child.turns, child.record = self.turns[: place.turns], self.record.first_turns(place.turns)
-        child.record.begin(facts)
-        self.group.on_fork(self, child, place, score)
-        if match is not None:
-            self._fork_match(match, child, acted, facts or {}, train_prefix=train_prefix)
-        return child
-
-    def _fork_match(
-        self, match: SharedEpisode, child: Branch, acted: int, facts: Mapping[str, Any], *, train_prefix: bool
-    ) -> None:
-        """Fork the peers of its episode too, in their state after n joint moves."""
-        for branch in cast("list[Branch]", self._seat.match.branches):
-            if branch.over and branch is not self and not match.goes_on(branch.agent):
-                continue
-            forked = child if branch is self else branch._behind(acted, child, train_prefix=train_prefix)  # noqa: SLF001
-            forked.record.begin(facts)
-            forked.episode = AgentView(match, forked.agent)
-            match.branches.append(forked)
-            for answer in match.words(forked.agent):
-                forked.record.tell(answer.outcome)
-
-    def _behind(self, acted: int, first: Branch, *, train_prefix: bool) -> Branch:
-        """Fork at joint move n, and replay the agent's observations.
-
-        Its episode is that of `first`.
-        """
-        turns = sum(each is not None and each <= acted for each in self.path.acted[1:])
-        place = self.path.closing(turns)
-        tokens = 0 if place is None else place.tokens
-        ordinal = self._ordinal_at(tokens)
-        forest, name = self._runtime.forest, f"{self.name}.{tokens}.{ordinal}"
-        if place is None:
-            node = self.path.first
-            handle = forest.fork(
-                self.handle, node=node, end=None if node is None else 0, ordinal=ordinal, episode=first.handle
-            )
-            path = self.path.anew(handle, name)
-        else:
-            handle = forest.fork(
-                self.handle,
-                node=place.node,
-                end=place.end,
-                ordinal=ordinal,
-                train_prefix=train_prefix,
-                episode=first.handle,
-            )
-            path = self.path.copy(handle, place, name)
-            path.answered(turns, self._seat.match.told(self.agent, cast("int", path.acted[-1]) - 1, acted))
-        child = self._child(path, tokens, ordinal, self.episode)
-        child.turns, child.record = self.turns[:turns], self.record.first_turns(turns)
-        self.group.on_fork(self, child, place, None)
         return child
 
     def fork_many(
@@ -189,29 +484,7 @@ class Branch(Trajectory):
         Raises:
             InvalidInputError: `start` splits an action, there are no turns after it, or an action is open.
         """
-        self._check_one_lane("spliced")
-        place = self.end if at is None else at
-        begin = suffix._begin_at(start)
-        if suffix.has_open_action or (begin is not None and begin.tokens < start.tokens):
-            raise InvalidInputError(
-                f"branch {self.name}: splice needs whole turns, but branch {suffix.name} has an open or split action; "
-                f"submit it, and start at turn.begin of one of its turns"
-            )
-        if isinstance(suffix.episode, AgentView):
-            raise InvalidInputError(f"branch {suffix.name}: its multi-agent episode cannot be spliced; fork it")
-        self.path.flush()
-        ordinal = self._ordinal_at(place.tokens)
-        node, first = suffix.path.node_after(start.tokens)
-        handle = self._runtime.forest.splice(
-            self.handle, suffix.handle, from_node=node, start=first, node=place.node, end=place.end
-        )
-        path = self.path.copy(handle, place, f"{self.name}.{place.tokens}.{ordinal}")
-        path.carry_on(suffix.path, start, self.group.number)
-        child = self._child(path, place.tokens, ordinal, suffix.episode.copy(len(suffix.episode.answers)))
-        child.turns, child.record = self.turns[: place.turns], self.record.first_turns(place.turns)
-        child.record.go_on(suffix.record, start.turns)
-        self.group.on_fork(self, child, place, None, operation="splice")
-        child._take_turns(suffix, start.turns, place.tokens - start.tokens)  # noqa: SLF001
+        child: Branch = branch_edits.splice(self, suffix, start, at)
         return child
 
     def with_prompt(self, prompt: Content | None) -> Branch:
@@ -230,32 +503,7 @@ class Branch(Trajectory):
         Raises:
             InvalidInputError: it has no action yet, an action is open, or its context was rewritten.
         """
-        self._check_one_lane("given another prompt")
-        if self.has_open_action or not self.turns:
-            raise InvalidInputError(
-                f"branch {self.name}: with_prompt needs at least one answered turn; await a turn first"
-            )
-        self.path.flush()
-        ordinal, tools = self._ordinal_at(0), self.episode.tools
-        content = self.episode.observation if prompt is None else checked_content(prompt, "with_prompt: prompt")
-        chat = self._runtime.chat(self.agent)
-        tokens = chat.prompt(content, tools=tools) if tools else chat.prompt(content)
-        images = images_in(content)
-        handle = self._runtime.forest.with_prompt(self.handle, tokens, blobs=self.path.blobs(images))
-        path = TokenPath(f"{self.name}.0.{ordinal}", self._runtime.forest, chat, handle)
-        begin = self.turns[0].begin
-        path.told(len(tokens), images, self.path, begin, self.group.number)
-        child = self._child(path, 0, ordinal, self.episode)
-        child.record = self.record.whole()
-        self.group.on_fork(self, child, None, None, operation="replace")
-        child._take_turns(self, 0, len(tokens) - begin.tokens)  # noqa: SLF001
-        self._runtime.forest.replace(self.handle, by=handle)
-        if not self.over:
-            self._runtime.ended()
-        self.status = "pruned"
-        if isinstance(self.episode, AgentView):
-            match = self.episode.match
-            match.branches[match.branches.index(self)] = child
+        child: Branch = branch_edits.with_prompt(self, prompt)
         return child
 
     def rollback(self, to: Position, *, episode: Literal["copy", "keep"] = "copy") -> None:
@@ -266,39 +514,7 @@ class Branch(Trajectory):
             episode: `copy`: the environment is replayed to it too; `keep`: the environment keeps its state.
         """
         self._check_running()
-        self._check_one_lane("rolled back")
-        self.path.flush()
-        before = self.episode
-        if isinstance(before, AgentView) and episode == "copy":
-            raise InvalidInputError(
-                f"branch {self.name}: its multi-agent episode cannot be rolled back for one agent; fork it, and stop "
-                'this one and its peers, or use episode="keep"'
-            )
-        kept = before if episode == "keep" else before.copy(self._acted_before(to))
-        self.group.log_decision("rollback", self, to)
-        handle = self._runtime.forest.rollback(self.handle, cast("int", to.node), to.end)
-        if kept is not before:
-            self.episode = kept
-            before.close()
-        self._runtime.grew(self.path.grown(), shared=False)
-        self.path = self.path.copy(handle, to, self.name, self._begin_at(to))
-        self._runtime.grew(to.tokens, shared=True)
-        self.path.acted[-1] = len(kept.answers)
-        self.turns, self.record = self.turns[: to.turns], self.record.first_turns(to.turns)
-
-    def _truncate(self, reason: str) -> None:
-        """Draw it in its current state, while it continues later (for the runtime); success is unknown."""
-        if self.over:
-            return
-        if self.path.open:
-            of_engine = self._of_engine("step")
-            self.path.flush()
-            self._runtime.forest.step(self.handle, truncated=True, facts=of_engine or None)
-        self.status = "truncated"
-        self._runtime.ended()
-        ended = {**self.record.ended("truncated", reason), "success": None}
-        self._runtime.forest.finish(self.handle, status="truncated", **ended)
-        self.episode.close()
+        branch_edits.rollback(self, to, episode=episode)
 
     async def rewrite(self, context: Sequence[Content | Turn]) -> None:
         """Change its context from here on: texts or messages, and turns with their sampled tokens.
@@ -312,75 +528,144 @@ class Branch(Trajectory):
         """
         await self._prompted()
         self._check_running()
-        items = [item.index if isinstance(item, Turn) else item for item in context]
-        tokens, begins, shown = self.path.context(items, self.episode.tools)
-        # The images of a message are shared together, so it is enough to know where they begin.
-        images = [(begin, blob) for begin, _, images in shown for blob in self.path.blobs(images)]
-        shared = self._runtime.forest.rewrite(self.handle, tokens, images=images, state=self.state_key)
-        self._runtime.grew(shared, shared=True)
-        self._runtime.grew(len(tokens) - shared, shared=False)
-        tip = self.path.tip(self.group.number) if shared < len(tokens) else None
-        self.path.rewritten(len(tokens), begins, shown, tip)
-        self.group.log_decision("replace", self, self.path.here)
+        branch_edits.rewrite(self, context)
 
-    def _child(self, path: TokenPath, tokens: int, ordinal: int, episode: RunningEpisode) -> Branch:
-        """Create a branch derived from this one after n tokens."""
-        return Branch(
-            self._runtime,
-            self.group,
-            (*self.key, tokens, ordinal),
-            path,
-            episode,
-            agent=self.agent,
-            seed=self.seed,
-            role=self.role,
-            parent=self,
-            sampling=self._sampling,
-            asked=self._content,
+    async def begin(self) -> None:
+        """Start its episode, and render its prompt if it moves first, without generating."""
+        if self.path.here is not None or self.over:
+            return
+        async with unawaited(self._awaited, self.name):
+            await self._or_fail(self.episode.reset(f"{self.name}/begin"))
+        if self.over:
+            return
+        begin: Any = self.episode.observation
+        if not isinstance(self.episode, AgentView) and isinstance(begin, JointStep):
+            join_episode(self)
+        if self.can_act:
+            await self._prompt_now()
+
+    async def _prompted(self) -> None:
+        """Start, and render the prompt."""
+        await self.begin()
+        if self.path.here is None and not self.over:
+            await self._prompt_now()
+
+    async def _prompt_now(self) -> None:
+        """Render the prompt and its prefix."""
+        content, own = self.episode.observation, self._prompt
+        content = content if own is None else checked_content(own(content) if callable(own) else own, "prompt")
+        self._content = content
+        contexts = self.episode.contexts
+        if contexts:
+            self.path.use_options(contexts[0].chat_template_kwargs)
+        tokens = self.path.prompt(content, self.episode.tools, self.episode.state_key, self._runtime.context_tokens)
+        self._runtime.grew(self.path.grown(), shared=self.group.shares_prompt(tokens))
+        if contexts:
+            self._conversations = self._open_conversations()
+            self._conversations.begin(contexts)
+        if self._prefix is not None:
+            await submit_prefix(self._prefix, self)
+
+    def _engine_facts(self, level: str | None = None) -> dict[str, float] | None:
+        """Return the engine's facts of the open action, if the program declares them (at a level)."""
+        if PRECISION not in self.record.levels:
+            return None
+        return self.record.precision(self._runtime.precision(self.agent), self.path.open, level)
+
+    def _answer_name(self) -> str:
+        """Return the name of the next answer in the journal."""
+        return f"{self.name}/answer{self._answers}"
+
+    def _take_result(self, answer: StepRecord | None, text: str) -> Turn:
+        """Store the environment's answer to the open action (for the runtime); None: it failed."""
+        if self.over or answer is None:  # the branch was stopped meanwhile, or it broke down
+            return self._turn(text, None, over=True)
+        if (engine_facts := self._engine_facts()) is not None:
+            facts = {**(answer.outcome.facts or {}), **engine_facts}
+            answer = replace(answer, outcome=replace(answer.outcome, facts=facts))
+        runtime, outcome = self._runtime, answer.outcome
+        runtime.count_turn(outcome.flags, self.path.grown())
+        facts = self.record.add(outcome)
+        truncated = outcome.truncated
+        if outcome.context is not None and self._conversations is None:
+            self._conversations = self._open_conversations()
+        if outcome.observation is not None:
+            limit, several = runtime.turn_limit, self._conversations
+            length = several.length_with(outcome) if several else self.path.length_with(outcome.observation)
+            truncated = truncated or length >= runtime.context_tokens
+            truncated = truncated or (limit is not None and len(self.path.acted) >= limit)
+        step: dict[str, Any] = {
+            "reward": outcome.reward,
+            "terminated": outcome.terminated,
+            "truncated": truncated,
+            "flags": outcome.flags,
+            "facts": facts or None,
+        }
+        turn = self._turn(text, answer, over=outcome.terminated or truncated)
+        if not turn.over and self._conversations is not None:
+            self.path = self._conversations.enter(answer, step, len(self.episode.answers))
+            return turn
+        runtime.forest.step(self.handle, **step)
+        if turn.over:
+            self.path.close(len(self.episode.answers))
+            self._end("finished" if outcome.terminated else "truncated")
+        else:
+            self.path.go_on(answer, len(self.episode.answers))
+            self.group.on_turn(self)
+        return turn
+
+    def _open_conversations(self) -> BranchConversations:
+        """Return its conversations, of which its path is the first."""
+        chat, runtime = self._runtime.chat(self.agent), self._runtime
+        return BranchConversations(self.path, runtime.forest, chat, self.episode.title, runtime.context_tokens)
+
+    def _turn(self, text: str, answer: StepRecord | None, *, over: bool) -> Turn:
+        """Create the next turn of the path from the open action."""
+        here = self.path.here or Position(None, None, 0, 0)
+        outcome = StepResult() if answer is None else answer.outcome
+        turn = Turn(
+            branch_ref=self._reference,
+            index=len(self.turns),
+            begin=here,
+            length=self.path.length - here.tokens,
+            segments=tuple([part for part in self.path.open if isinstance(part, Segment)]),
+            text=text,
+            observation=outcome.observation,
+            reward=outcome.reward,
+            facts=dict(outcome.facts or {}),
+            flags=outcome.flags,
+            failed=self._failure,
+            over=over,
         )
+        self.path.spans[turn.index] = (here.tokens, here.tokens + turn.length)
+        self.turns.append(turn)
+        return turn
 
-    def _acted_before(self, place: Position) -> int:
-        """Return the number of actions that its episode had answered before a place of the path."""
-        if place.turns < self.path.turns and self.path.acted[place.turns + 1] is not None:
-            return cast("int", self.path.acted[place.turns + 1]) - 1
-        acted = self.path.acted[place.turns]
-        if acted is None:
+    def _end(self, status: Status, reason: str | None = None) -> None:
+        """End the trajectory in the forest, and the episode with it."""
+        self.status = status
+        self._runtime.ended()
+        forest, ended = self._runtime.forest, self.record.ended(status, reason)
+        if status == "pruned":
+            for path in [self.path] if self._conversations is None else self._conversations.paths:
+                forest.prune(path.handle, reason or "")
+        elif self._conversations is None:
+            forest.finish(self.handle, status=cast("Any", status), **ended)
+        else:
+            last = self.record.outcomes[-1].reward if status in ("finished", "truncated") else None
+            self._conversations.end(status, last, ended)
+        self.episode.close()
+
+    def _check_prompted(self) -> Position:
+        """Return the start of its next action, or refuse a branch without a prompt."""
+        if self.path.here is None:
             raise InvalidInputError(
-                f"branch {self.name}: tokens before token {place.tokens} are from another branch, so its episode "
-                f"cannot be replayed there; fork that branch"
+                f"branch {self.name} has no prompt before its first turn; await a turn first: turn(), or turn(action)"
             )
-        return len(self.episode.answers) if isinstance(self.episode, AgentView) else acted
+        return self.path.here
 
-    def _ordinal_at(self, tokens: int) -> int:
-        """Return the number of the next fork after n tokens."""
-        ordinal = self._forks[tokens] = self._forks.get(tokens, -1) + 1
-        return ordinal
-
-    def _check_one_lane(self, what: str) -> None:
-        if self._lanes is not None and len(self._lanes.paths) > 1:
+    def _check_running(self) -> None:
+        if self.over:
             raise InvalidInputError(
-                f"branch {self.name}: its episode has {len(self._lanes.paths)} conversations, so it cannot be {what}; "
-                f"use a rollout without forks, such as Independent"
+                f"branch {self.name} has ended ({self.status}); fork it to continue from one of its places"
             )
-
-    @property
-    def _seat(self) -> AgentView:
-        """Its view of a multi-agent episode."""
-        return cast("AgentView", self.episode)
-
-    def _begin_at(self, place: Position) -> Position | None:
-        """Return the start of the action that a place may split."""
-        if place.turns < len(self.turns):
-            return self.turns[place.turns].begin
-        return self.path.here if self.path.open else None
-
-    def _take_turns(self, other: Trajectory, first: int, shift: int) -> None:
-        """Append turns of another branch, shifted by an offset in tokens, and end like it."""
-        for turn in other.turns[first:]:
-            begin = replace(
-                self.path.position(turn.begin.tokens + shift, len(self.turns)), follows_tool=turn.begin.follows_tool
-            )
-            self.path.spans[len(self.turns)] = (begin.tokens, begin.tokens + turn.length)
-            self.turns.append(replace(turn, branch_ref=self._reference, index=len(self.turns), begin=begin))
-        if other.status in ("finished", "truncated"):
-            self._end(other.status)

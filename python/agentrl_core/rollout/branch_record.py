@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from agentrl_core.engine.base import Segment
 from agentrl_core.env.base import StepResult
 from agentrl_core.exceptions import DataError, InvalidInputError
 
@@ -65,6 +67,21 @@ class BranchRecord:
         self.success = self.success if outcome.success is None else outcome.success
         if outcome.facts:
             self.facts |= self._of("trajectory", outcome)
+
+    def precision(
+        self, bits: int | None, action: Sequence[Segment | NDArray[np.int32]], level: str | None
+    ) -> dict[str, float] | None:
+        """Return the fact `PRECISION` of an action, if it is declared (at a level), known, and the action was sampled.
+
+        Args:
+            bits: bits per weight of the engine; None: unknown.
+            action: parts of the action.
+            level: the level at which it must be declared; None: any.
+        """
+        is_declared = level in (None, self.levels.get(PRECISION))
+        if bits is None or not is_declared or not any(isinstance(part, Segment) for part in action):
+            return None
+        return {PRECISION: float(bits)}
 
     def say(self, facts: Mapping[str, Any] | None, *, reward: float | None, success: bool | None) -> None:
         """Set a program's result of an ending branch."""

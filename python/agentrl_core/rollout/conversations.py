@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,10 +16,14 @@ from agentrl_core.env.base import Content, Context, StepResult
 from agentrl_core.env.episode import StepRecord
 from agentrl_core.env.image import images_in
 from agentrl_core.exceptions import DataError
+from agentrl_core.rollout.tasks import gather_or_cancel
 from agentrl_core.rollout.token_path import TokenPath
 
 if TYPE_CHECKING:
     from agentrl_core.engine.chat import Chat
+
+
+SayMore = Callable[[TokenPath, Sampling, int | None], Coroutine[Any, Any, Segment | None]]
 
 
 class BranchConversations:
@@ -33,14 +37,18 @@ class BranchConversations:
 
     Args:
         path: path of conversation 0.
+        forest: forest of the paths.
         chat: chat of the model.
         title: title of the environment, for messages.
+        most: largest number of tokens of a path.
     """
 
-    def __init__(self, path: TokenPath, chat: Chat, title: str) -> None:
+    def __init__(self, path: TokenPath, forest: Forest, chat: Chat, title: str, most: int) -> None:
         self.paths = [path]
+        self._forest = forest
         self._chat = chat
         self._title = title
+        self._most_tokens = most
         self._now = 0
         self._unclosed: dict[int, tuple[dict[str, Any], int]] = {}
         """Open steps of waiting conversations: their facts, and the number of answered actions at that time."""
@@ -52,35 +60,44 @@ class BranchConversations:
         self._ahead = False
         """Whether the action of the acting conversation was generated in parallel with others."""
 
-    def said(self) -> Segment | None:
-        """Return the action of the acting conversation, if it was already generated."""
-        last = self.paths[self._now].open[-1:]
-        return last[0] if self._ahead and last and isinstance(last[0], Segment) else None
+    async def generate(self, say_more: SayMore, sampling: Sampling, max_tokens: int | None) -> Segment | None:
+        """Generate the action of the acting conversation; without a limit, also those of conversations that are ready.
 
-    def asking(self) -> list[TokenPath]:
-        """Return the acting conversation, and those whose actions can be generated in parallel."""
-        return [self.paths[self._now], *(path for lane in self._ready if not (path := self.paths[lane]).open)]
+        Args:
+            say_more: generates more of the open action of a path.
+            sampling: sampling of the branch.
+            max_tokens: stop after this many tokens, and leave the action open.
+        """
+        acting = self.paths[self._now]
+        last = acting.open[-1:]
+        if self._ahead and last and isinstance(last[0], Segment):  # it was generated in parallel
+            return last[0]
+        ready = [] if max_tokens is not None else [path for lane in self._ready if not (path := self.paths[lane]).open]
+        paths = [acting, *ready]
+        segments = await gather_or_cancel([say_more(path, self._room(path, sampling), max_tokens) for path in paths])
+        return segments[0]
 
-    def room(self, path: TokenPath, sampling: Sampling) -> Sampling:
+    def _room(self, path: TokenPath, sampling: Sampling) -> Sampling:
         """Return the sampling of a conversation's next action."""
         most = self._most.get(path, sampling.max_tokens)
         return sampling if most >= sampling.max_tokens else replace(sampling, max_tokens=most)
 
-    def number(self, state: bytes | str) -> int:
-        """Return the identity of a new conversation: not a count, since their order depends on timing."""
+    def _new_path(self, state: bytes | str) -> TokenPath:
+        """Create the path of another conversation, which starts in a state."""
+        # Its number is not a count, since the order of conversations depends on timing.
         raw = state.encode() if isinstance(state, str) else state
         number = int.from_bytes(hashlib.blake2b(raw, digest_size=4).digest(), "little") >> 1
         while number in self._numbers:
             number += 1
         self._numbers.add(number)
-        return number
+        first = self.paths[0]
+        handle = self._forest.fork(first.handle, node=first.first, end=0, ordinal=number, episode=first.handle)
+        return first.anew(handle, f"{first.name}.0.{number}")
 
-    def begin(
-        self, forest: Forest, contexts: Sequence[Context], begin: Callable[[bytes | str], TokenPath], most: int
-    ) -> None:
+    def begin(self, contexts: Sequence[Context]) -> None:
         """Start with the first of these contexts, and those of other conversations."""
         self._limit(contexts[0])
-        self._listen(forest, contexts[1:], 0, begin, most)
+        self._listen(contexts[1:], 0)
 
     def length_with(self, outcome: StepResult) -> int:
         """Return the length of the next acting conversation, before its action.
@@ -106,24 +123,13 @@ class BranchConversations:
             return len(self._whole(context, observation))
         return self.paths[context.conversation].length_with(observation)
 
-    def enter(
-        self,
-        forest: Forest,
-        answer: StepRecord,
-        step: dict[str, Any],
-        acted: int,
-        begin: Callable[[bytes | str], TokenPath],
-        most: int,
-    ) -> TokenPath:
+    def enter(self, answer: StepRecord, step: dict[str, Any], acted: int) -> TokenPath:
         """Switch to the conversation that the answer names, and return its path.
 
         Args:
-            forest: forest of the paths.
             answer: answer to the last action.
             step: facts of that action.
             acted: number of answered actions of the episode.
-            begin: creates the path of a new conversation, which starts in a state.
-            most: largest number of tokens of a path.
         """
         outcome, context = answer.outcome, answer.outcome.context or Context(self._now)
         self._unclosed[self._now] = step, acted
@@ -131,25 +137,18 @@ class BranchConversations:
         if self._ahead:
             self._ready.remove(context.conversation)
         else:
-            self._enter(forest, answer, context, acted, begin, most)
-        self._listen(forest, outcome.parallel_requests, acted, begin, most)
+            self._enter(answer, context, acted)
+        self._listen(outcome.parallel_requests, acted)
         return self.paths[context.conversation]
 
-    def _listen(
-        self,
-        forest: Forest,
-        contexts: Sequence[Context],
-        acted: int,
-        begin: Callable[[bytes | str], TokenPath],
-        most: int,
-    ) -> None:
+    def _listen(self, contexts: Sequence[Context], acted: int) -> None:
         """Render the contexts of other waiting conversations."""
         for context in contexts:
             observation = context.observation or ""
-            if self._length(context, observation) >= most:
+            if self._length(context, observation) >= self._most_tokens:
                 return  # it ends the episode in its turn
             answer = StepRecord(StepResult(observation), context.state_key)
-            self._enter(forest, answer, context, acted, begin, most)
+            self._enter(answer, context, acted)
             self._ready.append(context.conversation)
 
     def _whole(self, context: Context, observation: Content) -> NDArray[np.int32]:
@@ -164,50 +163,44 @@ class BranchConversations:
         if context.max_tokens is not None:
             self._most[path] = context.max_tokens
 
-    def _enter(
-        self,
-        forest: Forest,
-        answer: StepRecord,
-        context: Context,
-        acted: int,
-        begin: Callable[[bytes | str], TokenPath],
-        most: int,
-    ) -> None:
+    def _enter(self, answer: StepRecord, context: Context, acted: int) -> None:
         """Render the context of a conversation."""
         observation = answer.outcome.observation or ""
         if context.conversation == len(self.paths):
-            path = begin(answer.state_key or b"")
+            path = self._new_path(answer.state_key or b"")
             path.use_options(context.chat_template_kwargs)
-            path.prompt(observation, context.tools, answer.state_key or b"", most)
+            path.prompt(observation, context.tools, answer.state_key or b"", self._most_tokens)
             self.paths.append(path)
             self._limit(context)
             return
         path = self.paths[context.conversation]
         self._limit(context)
         step, acted = self._unclosed.pop(context.conversation)
-        forest.step(path.handle, **step)
+        self._forest.step(path.handle, **step)
         if context.replaces_history:
             path.use_options(context.chat_template_kwargs)
             tokens = self._whole(context, observation)
             path.restart(answer, acted, len(tokens))
             images = [(0, blob) for blob in path.blobs(images_in(observation))]
-            forest.rewrite(path.handle, tokens, images=images, state=answer.state_key)
+            self._forest.rewrite(path.handle, tokens, images=images, state=answer.state_key)
         else:
             path.go_on(answer, acted)
 
-    def end(self, forest: Forest, status: str, reward: float | None, ended: Mapping[str, Any]) -> None:
+    def end(self, status: str, reward: float | None, ended: Mapping[str, Any]) -> None:
         """End all of them; `reward` is that of the episode's last action, if it came to its end."""
         finished, truncated = status == "finished", status == "truncated"
         for lane, path in enumerate(self.paths):
             if lane in self._unclosed:
                 step, acted = self._unclosed[lane]
                 paid = step["reward"] if reward is None else (step["reward"] or 0.0) + reward
-                forest.step(path.handle, **(step | {"terminated": finished, "truncated": truncated, "reward": paid}))
+                self._forest.step(
+                    path.handle, **(step | {"terminated": finished, "truncated": truncated, "reward": paid})
+                )
                 path.close(acted)
             elif path.open and lane != self._now:  # its last action was not used
-                forest.step(path.handle, terminated=finished, truncated=truncated, reward=reward)
+                self._forest.step(path.handle, terminated=finished, truncated=truncated, reward=reward)
                 path.close(path.acted[-1] or 0)
             if path.turns or path.open:
-                forest.finish(path.handle, status=cast("Any", status), **ended)
+                self._forest.finish(path.handle, status=cast("Any", status), **ended)
             else:
-                forest.finish(path.handle, status="aborted", info={"aborted": "it never acted"})
+                self._forest.finish(path.handle, status="aborted", info={"aborted": "it never acted"})

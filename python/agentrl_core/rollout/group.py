@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.forest import Operation
+from agentrl_core.data.forest import Operation, Origin, Role
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Message, Task
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.branch import Branch, Prompt
 from agentrl_core.rollout.library import Library
+from agentrl_core.rollout.multi_agent import join_episode
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.programs.deferred_tasks import as_reason
 from agentrl_core.rollout.runtime import Runtime
 from agentrl_core.rollout.search_tree import GroupTree
 from agentrl_core.rollout.tasks import cancel, gather_or_cancel
 from agentrl_core.rollout.token_path import Position, TokenPath
-from agentrl_core.rollout.trajectory import Origin, Prompt, Role
 from agentrl_core.rollout.turn import Turn, uniform
 
 BranchProgram = Callable[[Branch], Awaitable[None]]
@@ -196,7 +196,7 @@ class Group:
         if role != "helper":
             self._check_places()
         parent = self._parent if parent is None else parent
-        match = None if episode is None else episode._join_episode()
+        match = None if episode is None else join_episode(episode)
         if match is not None and any(agent == other.agent for other in match.branches):
             raise InvalidInputError(
                 f"start: agent={agent!r} already plays the episode of branch {episode}; fork that branch for another"
@@ -230,7 +230,7 @@ class Group:
         )
         branch.origin = origin
         if match is not None:
-            branch._join_episode(match)
+            join_episode(branch, match)
         reason = None if prefix is None else prefix.title
         forest.log_decision("start", handle, in_round=self._rounds, ordinal=self._ordinal(), reason=reason)
         self.branches.append(branch)
@@ -249,11 +249,11 @@ class Group:
         turns = await gather_or_cancel([branch.turn(sampling=sampling) for branch in branches if not branch.peers])
         several = [branch for branch in branches if branch.peers]
         await gather_or_cancel([branch.generate(sampling=sampling) for branch in several])
-        matches = {id(branch._join_episode()): branch._join_episode() for branch in several}
+        matches = {id(join_episode(branch)): join_episode(branch) for branch in several}
         moved = {
             turn.branch.name: turn
             for key, match in matches.items()
-            for turn in await match.move([branch for branch in several if id(branch._join_episode()) == key])
+            for turn in await match.move([branch for branch in several if id(join_episode(branch)) == key])
         }
         alone = iter(turns)
         turns = [moved[branch.name] if branch.peers else next(alone) for branch in branches]

@@ -12,7 +12,7 @@ from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord, agent_
 from agentrl_core.exceptions import InternalError, InvalidInputError
 from agentrl_core.rollout.branch_record import JOINT_MOVE
 from agentrl_core.rollout.runtime import RunningEpisode
-from agentrl_core.rollout.tasks import OneAtATime
+from agentrl_core.rollout.tasks import unawaited
 
 if TYPE_CHECKING:
     from agentrl_core.rollout.turn import Turn
@@ -33,7 +33,7 @@ class SharedEpisode:
         self._name = name
         self._moves = 0
         self._begun = asyncio.Lock()
-        self._moving = OneAtATime(name)
+        self._moving = asyncio.Lock()
 
     @property
     def acted(self) -> int:
@@ -114,7 +114,7 @@ class SharedEpisode:
                     f"branch {other.name} has an action open while others move; let them move together: group.turn"
                 )
         joint = await self._answered(texts) if moving else None
-        turns = [branch._take_result(self._answer_of(branch, joint)) for branch in branches]
+        turns = [branch._take_result(self._answer_of(branch, joint), branch.path.text) for branch in branches]
         if joint is None:
             return turns
         for other in self.branches:
@@ -141,7 +141,7 @@ class SharedEpisode:
         """Return the result of a joint move; None: the episode failed, and with it all branches."""
         name = self._answer_name()
         self._moves += 1
-        with self._moving:
+        async with unawaited(self._moving, self._name):
             try:
                 return await self.episode.step(name, texts)  # type: ignore[return-value]
             except EpisodeError as error:
@@ -196,6 +196,11 @@ class AgentView:
         return self.match.episode.answers
 
     @property
+    def handle(self) -> Any:
+        """The episode in its environment; None: it has to be built first."""
+        return self.match.episode.handle
+
+    @property
     def moves(self) -> Sequence[Any]:
         """All moves."""
         return self.match.episode.moves
@@ -221,3 +226,13 @@ class AgentView:
     def close(self) -> None:
         """See `RunningEpisode`."""
         self.match.close()
+
+
+def join_episode(branch: Any, match: SharedEpisode | None = None) -> SharedEpisode:
+    """Let a branch join a multi-agent episode, or create one from its own episode, and return it."""
+    if not isinstance(branch.episode, AgentView):
+        match = SharedEpisode(branch.episode, branch.name) if match is None else match
+        match.branches.append(branch)
+        branch.episode = AgentView(match, branch.agent)
+    joined: SharedEpisode = branch.episode.match
+    return joined

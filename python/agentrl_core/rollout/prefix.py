@@ -131,3 +131,23 @@ class Prefix:
             contexts=[None, *(path[end:begin] for (_, end), (begin, _) in itertools.pairwise(spans))],
             title=f"branch {branch.name} behind {turns} turns",
         )
+
+
+async def submit_prefix(prefix: Prefix, branch: Any) -> None:
+    """Submit the untrained actions of a prefix to the environment of a branch that has its prompt."""
+    path, vocabulary_size = branch.path, branch._runtime.vocabulary_size(branch.agent)
+    for place, action in enumerate(prefix.actions):
+        path.flush()
+        told = prefix.contexts[place] if place < len(prefix.contexts) else None
+        if told is not None and not np.array_equal(told, branch.tokens[-len(told) :]):
+            branch._fail(
+                f"{prefix.title}: the observation before action {place + 1} differs from the recorded one; "
+                "give the prefix the seed of its episode, and an environment with replayable=True"
+            )
+        if branch.over:
+            return
+        path.write(action, vocabulary_size, trained=False)
+        await branch.submit()
+    if prefix.begun is not None and not branch.over:
+        path.flush()
+        path.write(prefix.begun, vocabulary_size, trained=False, ends=False)

@@ -52,6 +52,11 @@ class RunningEpisode(Protocol):
         ...
 
     @property
+    def handle(self) -> Any:
+        """The episode in its environment; None: it has to be built first, see `ready`."""
+        ...
+
+    @property
     def moves(self) -> Sequence[Any]:
         """Answered actions."""
         ...
@@ -146,8 +151,12 @@ class Runtime(Protocol):
         """Stop the segment of that name if it is being generated, and keep its tokens."""
         ...
 
-    def count_turn(self, flags: int, failed: str | None) -> None:
-        """Count a turn by its flags, or a failed episode."""
+    def count_turn(self, flags: int, tokens: int) -> None:
+        """Count a turn by its flags, and the new tokens of its path."""
+        ...
+
+    def count_failed(self, reason: str) -> None:
+        """Count a failed episode."""
         ...
 
     def began(self) -> None:

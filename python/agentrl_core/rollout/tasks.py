@@ -29,31 +29,20 @@ async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class OneAtATime:
-    """Guard that only one task awaits a branch, since two would make the order non-deterministic.
+def unawaited(lock: asyncio.Lock, name: str) -> asyncio.Lock:
+    """Return the lock of a branch that no task awaits, since two tasks would make the order non-deterministic.
 
     Args:
+        lock: held while a task awaits the branch.
         name: name of the branch, for the message.
+
+    Raises:
+        InvalidInputError: another task awaits the branch.
     """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._held = False
-
-    def __enter__(self) -> None:
-        """Start to await.
-
-        Raises:
-            InvalidInputError: another task awaits the branch.
-        """
-        if self._held:
-            task = asyncio.current_task()
-            raise InvalidInputError(
-                f"branch {self._name} is awaited by a task other than {task and task.get_name()}; let one task drive a "
-                "branch, and fork it for another"
-            )
-        self._held = True
-
-    def __exit__(self, *_: object) -> None:
-        """Stop to await."""
-        self._held = False
+    if lock.locked():
+        task = asyncio.current_task()
+        raise InvalidInputError(
+            f"branch {name} is awaited by a task other than {task and task.get_name()}; let one task drive a branch, "
+            "and fork it for another"
+        )
+    return lock

@@ -179,7 +179,7 @@ class TokenPath:
                 f"context_tokens={most} is too small for the {len(tokens)} tokens of the prompt of branch {self.name}; "
                 f"raise it, shorten the prompt, or remove the task"
             )
-        self.append(tokens, "prompt", state=state, images=images_in(content))
+        self.append(tokens, "prompt", state=state, images=_images_in(content))
         self.here = self._end()
         return tokens
 
@@ -351,7 +351,7 @@ class TokenPath:
         state = None if answer is None else answer.state_key
         known, tokens = self._rendered
         tokens = tokens if known is content and len(tokens) else self._observed(content)
-        self.append(tokens, "observation", state=state, images=images_in(content))
+        self.append(tokens, "observation", state=state, images=_images_in(content))
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & StepFlag.TOOL_RESULT))
         if answer is not None:
             self._ends.append(self.here)
@@ -534,6 +534,10 @@ class TokenPath:
 def _limited(sampling: Sampling, max_tokens: int, stops: tuple[int, ...]) -> Sampling:
     stops = tuple(dict.fromkeys((*sampling.stop_token_ids, *stops)))
     return replace(sampling, max_tokens=max_tokens, stop_token_ids=stops)
+
+
+def _images_in(content: Content) -> tuple[Image, ...]:
+    return () if isinstance(content, str) else images_in(content)
 
 
 def _together(said: Sequence[Content]) -> Content:

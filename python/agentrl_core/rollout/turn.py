@@ -63,7 +63,7 @@ class Turn:
     @property
     def end(self) -> Position:
         """The place after the answer, or after the action if the branch ends with it."""
-        end: Position = self.branch.end_of(self.index)
+        end: Position = self.branch.path.end_of(self.index)
         return end
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from agentrl_core.update.prepared import PreparedBatch
 
 
-class StepGate(Protocol):
-    """Interface of the hooks that decide about optimizer steps."""
-
-    def step(self, update: Update, optimizer: Optimizer) -> bool:
-        """Step an optimizer and clear the gradients; return whether it was stepped."""
-        ...
-
-
 class Update:
     """One optimizer step: its draws, its denominators, its packs and its loss.
 
@@ -44,16 +36,23 @@ class Update:
         draws: `int64[k]`, indices of its draws.
         model: name of the model that it steps, `policy` unless the recipe names another.
         prepared: data shared with the other steps of its loss.
+
+    `step` steps an optimizer and clears the gradients subject to hooks, and returns whether it was stepped; None: no
+    hook decides about steps.
     """
 
     def __init__(
-        self, prepared: PreparedBatch, draws: NDArray[np.int64], metrics: Metrics, between: StepGate | None = None
+        self,
+        prepared: PreparedBatch,
+        draws: NDArray[np.int64],
+        metrics: Metrics,
+        step: Callable[[Update, Optimizer], bool] | None = None,
     ) -> None:
         self.draws = draws
         self.model = prepared.model
         self.prepared = prepared
         self._metrics = metrics
-        self._between = between
+        self._step = step
         self._begun = False
         self._idle: int | None = None
         self._group: distributed.ProcessGroup | None = None
@@ -416,7 +415,7 @@ class Update:
                     f"{name} is of type {type(given).__name__}; call update.loss(pack.run(model), pack)"
                 )
         value, sums = self.prepared.loss(outputs, pack)
-        routed = routed_rows(pack)
+        routed = None if pack.routed_experts is None else routed_rows(pack)
         total = self._record(value, sums if routed is None else {**sums, "routed_tokens": routed.sum()})
         return self._of_ranks(total, outputs.ranks, vars(outputs).values())
 
@@ -437,8 +436,8 @@ class Update:
         Returns:
             Whether the optimizer was stepped.
         """
-        if self._between is not None:
-            return self._between.step(self, optimizer)
+        if self._step is not None:
+            return self._step(self, optimizer)
         optimizer.step()
         optimizer.zero_grad()
         return True

@@ -182,11 +182,12 @@ class _Part:
         """Return a step on some draws, with the loss at the current values of step controllers."""
         loss = None if between is None else between.loss(self.training)
         prepared = self.prepared if loss is None else replace(self.prepared, loss=loss)
+        step = None if between is None else between.step
         if self.draw_losses is None:
-            return Update(prepared, draws, self.metrics, between)
+            return Update(prepared, draws, self.metrics, step)
         from agentrl_core.update.draw_losses import RecordedUpdate
 
-        return RecordedUpdate(prepared, draws, self.metrics, between, draw_losses=self.draw_losses)
+        return RecordedUpdate(prepared, draws, self.metrics, step, draw_losses=self.draw_losses)
 
 
 def _recorder(batch: Batch) -> DrawLosses:

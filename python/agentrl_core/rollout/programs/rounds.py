@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from agentrl_core.component.component import Component
 from agentrl_core.component.options import option
 from agentrl_core.env.base import Content, ExtraColumn
-from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.branch import Branch, Prompt
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.programs.guidance import Hint, HintSource, insert_text
-from agentrl_core.rollout.trajectory import Prompt
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from agentrl_core.data.forest import Role
 from agentrl_core.env.base import ExtraColumn
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.branch_record import JOINT_MOVE
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.trajectory import Role
 
 
 @dataclass(frozen=True)

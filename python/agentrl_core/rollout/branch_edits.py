@@ -1,0 +1,282 @@
+"""Edits of a branch: fork, splice, prompt, rollback and rewrite.
+
+Each function is a method of `Branch`, which imports this file; so branches are typed `Any`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+from agentrl_core.env.base import Content
+from agentrl_core.env.image import images_in
+from agentrl_core.env.runtime.validation import checked_content
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.multi_agent import AgentView, SharedEpisode
+from agentrl_core.rollout.runtime import RunningEpisode
+from agentrl_core.rollout.token_path import Position, TokenPath
+from agentrl_core.rollout.turn import Turn
+
+
+def fork(
+    branch: Any,
+    at: Position | None,
+    *,
+    episode: Literal["copy", "keep"],
+    train_prefix: bool,
+    facts: Mapping[str, Any] | None,
+    score: float | None,
+) -> Any:
+    """Fork a branch, with its peers; see `Branch.fork`."""
+    _check_one_conversation(branch, "forked")
+    branch.path.flush()
+    place = branch.end if at is None else at
+    if place.node is None and place.tokens < branch.path.length:
+        raise InvalidInputError(
+            f"branch {branch.name}: token {place.tokens} is the end of a context that was rewritten to its own "
+            "beginning; fork it before the next turn, or at an end of a later turn"
+        )
+    acted = _acted_before(branch, place)
+    ordinal = _next_ordinal(branch, place.tokens)
+    name = f"{branch.name}.{place.tokens}.{ordinal}"
+    match = branch.episode.match.copy(acted, name) if isinstance(branch.episode, AgentView) else None
+    kept = branch.episode if episode == "keep" or match is not None else branch.episode.copy(acted)
+    handle = branch._runtime.forest.fork(
+        branch.handle, node=place.node, end=place.end, ordinal=ordinal, train_prefix=train_prefix
+    )
+    path = branch.path.copy(handle, place, name, _begin_at(branch, place))
+    path.acted[-1] = acted if match is not None else len(kept.answers)
+    child = _child(branch, path, place.tokens, ordinal, kept)
+    child.turns, child.record = branch.turns[: place.turns], branch.record.first_turns(place.turns)
+    child.record.begin(facts)
+    branch.group.on_fork(branch, child, place, score)
+    if match is not None:
+        _fork_peers(branch, match, child, acted, facts or {}, train_prefix=train_prefix)
+    return child
+
+
+def _fork_peers(
+    branch: Any, match: SharedEpisode, child: Any, acted: int, facts: Mapping[str, Any], *, train_prefix: bool
+) -> None:
+    """Fork the peers of a branch too, in their state after n joint moves."""
+    for peer in branch.episode.match.branches:
+        if peer.over and peer is not branch and not match.goes_on(peer.agent):
+            continue
+        forked = child if peer is branch else _fork_behind(peer, acted, child, train_prefix=train_prefix)
+        forked.record.begin(facts)
+        forked.episode = AgentView(match, forked.agent)
+        match.branches.append(forked)
+        for answer in match.words(forked.agent):
+            forked.record.tell(answer.outcome)
+
+
+def _fork_behind(branch: Any, acted: int, first: Any, *, train_prefix: bool) -> Any:
+    """Fork at joint move n, and replay the agent's observations; its episode is that of `first`."""
+    turns = sum(each is not None and each <= acted for each in branch.path.acted[1:])
+    place = branch.path.closing(turns)
+    tokens = 0 if place is None else place.tokens
+    ordinal = _next_ordinal(branch, tokens)
+    forest, name = branch._runtime.forest, f"{branch.name}.{tokens}.{ordinal}"
+    if place is None:
+        node = branch.path.first
+        handle = forest.fork(
+            branch.handle, node=node, end=None if node is None else 0, ordinal=ordinal, episode=first.handle
+        )
+        path = branch.path.anew(handle, name)
+    else:
+        handle = forest.fork(
+            branch.handle,
+            node=place.node,
+            end=place.end,
+            ordinal=ordinal,
+            train_prefix=train_prefix,
+            episode=first.handle,
+        )
+        path = branch.path.copy(handle, place, name)
+        path.answered(turns, branch.episode.match.told(branch.agent, path.acted[-1] - 1, acted))
+    child = _child(branch, path, tokens, ordinal, branch.episode)
+    child.turns, child.record = branch.turns[:turns], branch.record.first_turns(turns)
+    branch.group.on_fork(branch, child, place, None)
+    return child
+
+
+def splice(branch: Any, suffix: Any, start: Position, at: Position | None) -> Any:
+    """Join the prefix of a branch and the suffix of another one; see `Branch.splice`."""
+    _check_one_conversation(branch, "spliced")
+    place = branch.end if at is None else at
+    begin = _begin_at(suffix, start)
+    if suffix.has_open_action or (begin is not None and begin.tokens < start.tokens):
+        raise InvalidInputError(
+            f"branch {branch.name}: splice needs whole turns, but branch {suffix.name} has an open or split action; "
+            f"submit it, and start at turn.begin of one of its turns"
+        )
+    if isinstance(suffix.episode, AgentView):
+        raise InvalidInputError(f"branch {suffix.name}: its multi-agent episode cannot be spliced; fork it")
+    branch.path.flush()
+    ordinal = _next_ordinal(branch, place.tokens)
+    node, first = suffix.path.node_after(start.tokens)
+    handle = branch._runtime.forest.splice(
+        branch.handle, suffix.handle, from_node=node, start=first, node=place.node, end=place.end
+    )
+    path = branch.path.copy(handle, place, f"{branch.name}.{place.tokens}.{ordinal}")
+    path.carry_on(suffix.path, start, branch.group.number)
+    child = _child(branch, path, place.tokens, ordinal, suffix.episode.copy(len(suffix.episode.answers)))
+    child.turns, child.record = branch.turns[: place.turns], branch.record.first_turns(place.turns)
+    child.record.go_on(suffix.record, start.turns)
+    branch.group.on_fork(branch, child, place, None, operation="splice")
+    _take_turns(child, suffix, start.turns, place.tokens - start.tokens)
+    return child
+
+
+def with_prompt(branch: Any, prompt: Content | None) -> Any:
+    """Replace a branch with the same actions after another prompt; see `Branch.with_prompt`."""
+    _check_one_conversation(branch, "given another prompt")
+    if branch.has_open_action or not branch.turns:
+        raise InvalidInputError(
+            f"branch {branch.name}: with_prompt needs at least one answered turn; await a turn first"
+        )
+    branch.path.flush()
+    runtime, ordinal, tools = branch._runtime, _next_ordinal(branch, 0), branch.episode.tools
+    content = branch.episode.observation if prompt is None else checked_content(prompt, "with_prompt: prompt")
+    chat = runtime.chat(branch.agent)
+    tokens = chat.prompt(content, tools=tools) if tools else chat.prompt(content)
+    images = images_in(content)
+    handle = runtime.forest.with_prompt(branch.handle, tokens, blobs=branch.path.blobs(images))
+    path = TokenPath(f"{branch.name}.0.{ordinal}", runtime.forest, chat, handle)
+    begin = branch.turns[0].begin
+    path.told(len(tokens), images, branch.path, begin, branch.group.number)
+    child = _child(branch, path, 0, ordinal, branch.episode)
+    child.record = branch.record.whole()
+    branch.group.on_fork(branch, child, None, None, operation="replace")
+    _take_turns(child, branch, 0, len(tokens) - begin.tokens)
+    runtime.forest.replace(branch.handle, by=handle)
+    if not branch.over:
+        runtime.ended()
+    branch.status = "pruned"
+    if isinstance(branch.episode, AgentView):
+        match = branch.episode.match
+        match.branches[match.branches.index(branch)] = child
+    return child
+
+
+def rollback(branch: Any, to: Position, *, episode: Literal["copy", "keep"]) -> None:
+    """Continue a branch from an earlier place; see `Branch.rollback`."""
+    _check_one_conversation(branch, "rolled back")
+    branch.path.flush()
+    before, runtime = branch.episode, branch._runtime
+    if isinstance(before, AgentView) and episode == "copy":
+        raise InvalidInputError(
+            f"branch {branch.name}: its multi-agent episode cannot be rolled back for one agent; fork it, and stop "
+            'this one and its peers, or use episode="keep"'
+        )
+    kept = before if episode == "keep" else before.copy(_acted_before(branch, to))
+    branch.group.log_decision("rollback", branch, to)
+    handle = runtime.forest.rollback(branch.handle, cast("int", to.node), to.end)
+    if kept is not before:
+        branch.episode = kept
+        before.close()
+    runtime.grew(branch.path.grown(), shared=False)
+    branch.path = branch.path.copy(handle, to, branch.name, _begin_at(branch, to))
+    runtime.grew(to.tokens, shared=True)
+    branch.path.acted[-1] = len(kept.answers)
+    branch.turns, branch.record = branch.turns[: to.turns], branch.record.first_turns(to.turns)
+
+
+def rewrite(branch: Any, context: Sequence[Content | Turn]) -> None:
+    """Change the context of a branch from here on; see `Branch.rewrite`."""
+    runtime, path = branch._runtime, branch.path
+    items = [item.index if isinstance(item, Turn) else item for item in context]
+    tokens, begins, shown = path.context(items, branch.episode.tools)
+    # The images of a message are shared together, so it is enough to know where they begin.
+    images = [(begin, blob) for begin, _, images in shown for blob in path.blobs(images)]
+    shared = runtime.forest.rewrite(branch.handle, tokens, images=images, state=branch.state_key)
+    runtime.grew(shared, shared=True)
+    runtime.grew(len(tokens) - shared, shared=False)
+    tip = path.tip(branch.group.number) if shared < len(tokens) else None
+    path.rewritten(len(tokens), begins, shown, tip)
+    branch.group.log_decision("replace", branch, path.here)
+
+
+def truncate(branch: Any, reason: str) -> None:
+    """Draw a branch in its current state, while it continues later; its success is unknown."""
+    if branch.over:
+        return
+    forest = branch._runtime.forest
+    if branch.path.open:
+        facts = branch._engine_facts("step")
+        branch.path.flush()
+        forest.step(branch.handle, truncated=True, facts=facts)
+    branch.status = "truncated"
+    branch._runtime.ended()
+    ended = {**branch.record.ended("truncated", reason), "success": None}
+    forest.finish(branch.handle, status="truncated", **ended)
+    branch.episode.close()
+
+
+def _child(branch: Any, path: TokenPath, tokens: int, ordinal: int, episode: RunningEpisode) -> Any:
+    """Create a branch derived from another one after n tokens."""
+    return type(branch)(
+        branch._runtime,
+        branch.group,
+        (*branch.key, tokens, ordinal),
+        path,
+        episode,
+        agent=branch.agent,
+        seed=branch.seed,
+        role=branch.role,
+        parent=branch,
+        sampling=branch._sampling,
+        asked=branch._content,
+    )
+
+
+def _acted_before(branch: Any, place: Position) -> int:
+    """Return the number of actions that the episode of a branch had answered before a place of its path."""
+    acted: list[int | None] = branch.path.acted
+    if place.turns < branch.path.turns and (then := acted[place.turns + 1]) is not None:
+        return then - 1
+    before = acted[place.turns]
+    if before is None:
+        raise InvalidInputError(
+            f"branch {branch.name}: tokens before token {place.tokens} are from another branch, so its episode "
+            f"cannot be replayed there; fork that branch"
+        )
+    return len(branch.episode.answers) if isinstance(branch.episode, AgentView) else before
+
+
+def _next_ordinal(branch: Any, tokens: int) -> int:
+    """Return the number of the next fork of a branch after n tokens."""
+    ordinal: int = branch._forks.get(tokens, -1) + 1
+    branch._forks[tokens] = ordinal
+    return ordinal
+
+
+def _check_one_conversation(branch: Any, what: str) -> None:
+    conversations = branch._conversations
+    if conversations is not None and len(conversations.paths) > 1:
+        raise InvalidInputError(
+            f"branch {branch.name}: its episode has {len(conversations.paths)} conversations, so it cannot be {what}; "
+            f"use a rollout without forks, such as Independent"
+        )
+
+
+def _begin_at(branch: Any, place: Position) -> Position | None:
+    """Return the start of the action that a place may split."""
+    begin: Position | None
+    if place.turns < len(branch.turns):
+        begin = branch.turns[place.turns].begin
+    else:
+        begin = branch.path.here if branch.path.open else None
+    return begin
+
+
+def _take_turns(branch: Any, other: Any, first: int, shift: int) -> None:
+    """Append turns of another branch, shifted by an offset in tokens, and end like it."""
+    for turn in other.turns[first:]:
+        number = len(branch.turns)
+        begin = replace(branch.path.position(turn.begin.tokens + shift, number), follows_tool=turn.begin.follows_tool)
+        branch.path.spans[number] = (begin.tokens, begin.tokens + turn.length)
+        branch.turns.append(replace(turn, branch_ref=branch._reference, index=number, begin=begin))
+    if other.status in ("finished", "truncated"):
+        branch._end(other.status)
