@@ -23,7 +23,8 @@ def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
     """Calls from one file of the package to another while an engine generates this many tokens.
 
     One request: several may arrive at one step or at two. Garbage of other tests is not collected meanwhile: closing a
-    generator is a call as well.
+    generator is a call as well. No other test samples at this temperature: an engine makes the sampling parameters that
+    rows share once, and keeps them.
     """
     found = Counter[tuple[str, str]]()
 
@@ -43,7 +44,7 @@ def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
     gc.disable()
     threading.setprofile(note)  # the engine's thread starts with the first request
     try:
-        generate_all(generate, [Request(prompt, 0, Sampling(max_tokens=tokens))])
+        generate_all(generate, [Request(prompt, 0, Sampling(temperature=0.8125, max_tokens=tokens))])
     finally:
         threading.setprofile(before)
         gc.enable()

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, Cache, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from agentrl_core.engine.attention_windows import ALL_LAYERS, Windows
-from agentrl_core.model.linear_layers import fast_linear_layers
+from agentrl_core.model.linear_layers import fast_from, fast_linear_layers
 from agentrl_core.model.routers import RouteTrace
 
 # The attention of `_grouped_attention`, in the registry of transformers.
@@ -61,6 +61,7 @@ class KVCache(Cache):
         super().__init__(layers=[])
         self._model = model
         self._argument = cache_argument(model)
+        self._fast_from = fast_from(model)
         self._windows = windows
         self._routes = routes
         self.lengths = lengths
@@ -160,7 +161,10 @@ class KVCache(Cache):
         traced: AbstractContextManager[list[torch.Tensor]] = nullcontext([])
         if self._routes is not None:
             traced = self._routes.forward()
-        with _grouped_attention(self._model), fast_linear_layers(self._model, ids.numel()), traced as experts:
+        fast: AbstractContextManager[object] = nullcontext()
+        if ids.numel() >= self._fast_from:
+            fast = fast_linear_layers(self._model, ids.numel())
+        with _grouped_attention(self._model), fast, traced as experts:
             outputs = run(ids, attention_mask=mask, use_cache=True, **given)
         if self._routes is not None:
             layers = self._model.config.get_text_config().num_hidden_layers

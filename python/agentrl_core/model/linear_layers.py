@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,10 +33,16 @@ def fast_linear_layers(model: nn.Module, rows: int) -> AbstractContextManager[ob
         model: a module with parameters on one device.
         rows: rows of the largest input.
     """
+    return _ByOneDNN() if rows >= fast_from(model) else nullcontext()
+
+
+def fast_from(model: nn.Module) -> float:
+    """Return the rows from which `fast_linear_layers` changes anything; infinity: it does not for this model."""
     parameter = next(model.parameters())
-    takes = parameter.device.type == "cpu" and parameter.dtype == torch.float32 and onednn_is_fast()
-    takes = takes and rows * _largest(model) >= _LEAST and not is_compiled(model)
-    return _ByOneDNN() if takes else nullcontext()
+    if parameter.device.type != "cpu" or parameter.dtype != torch.float32 or not onednn_is_fast() or is_compiled(model):
+        return math.inf
+    largest = _largest(model)
+    return _LEAST / largest if largest else math.inf
 
 
 class _ByOneDNN(TorchFunctionMode):
