@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", settings.get_profile("steady"), derandomize=False, print_blob=True)
 settings.load_profile("steady")
+
+# A client of Ray whose cluster is gone, as `ray.shutdown` and a failed `ray.init` may leave one, ends its process after
+# a minute without a word: the worker of whichever test runs then.
+os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = "86400"  # noqa: SIM112 -- Ray's spelling
 
 # A shell without job control starts what is in the background deaf to Ctrl-C, and so would be all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
