@@ -111,13 +111,11 @@ pub(crate) fn floats(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<f32>>
 
 /// A 0/1 mask of one node.
 pub(crate) fn mask(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    match to_numbers(name, value) {
-        Ok(Numbers::U8(values)) => Ok(values),
-        _ => {
-            let wanted = "a list of 0 and 1 or a bool or uint8 array";
-            value.extract().map_err(|_| unusable_item::<u8>(name, value, wanted))
-        }
+    if let Ok(Numbers::U8(values)) = to_numbers(name, value) {
+        return Ok(values);
     }
+    let wanted = "a list of 0 and 1 or a bool or uint8 array";
+    value.extract().map_err(|_| unusable_item::<u8>(name, value, wanted))
 }
 
 /// A whole number from Python that may not fit its type; the error is made where the argument's name is known.

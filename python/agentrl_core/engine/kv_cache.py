@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -34,12 +34,12 @@ def cache_argument(model: nn.Module) -> str:
         model: a causal model of Hugging Face, or a wrapper of one, such as PEFT's.
     """
     inner = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), model)
-    return _cache_argument(type(inner))
+    return _cache_argument(type(inner).forward)
 
 
 @functools.cache
-def _cache_argument(kind: type[nn.Module]) -> str:
-    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
+def _cache_argument(forward: Callable[..., object]) -> str:
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
 class KVCache(Cache):
