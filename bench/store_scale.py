@@ -100,7 +100,8 @@ def scans(bench: Bench, path: Path, iterations: int, count: int) -> None:
     rewards = np.concatenate([contents(iteration, count)[1] for iteration in range(iterations)])
     found = measured(bench, "count", lambda: run.trajectories.select(pl.len()).collect().item())
     assert found == iterations * count
-    mean = measured(bench, "mean reward", lambda: run.trajectories.select(pl.col("reward").mean()).collect().item())
+    reward = pl.col("reward").cast(pl.Float64).mean()
+    mean = measured(bench, "mean reward", lambda: run.trajectories.select(reward).collect().item())
     assert np.isclose(mean, rewards.mean(), rtol=1e-9)
     logprobs = pl.col("logprobs").list.sum().cast(pl.Float64).sum()
     total = measured(bench, "sum of all log-probs", lambda: run.nodes.select(logprobs).collect().item())

@@ -150,7 +150,10 @@ def _path_sums(draws: Any, tables: Tables) -> tuple[pl.DataFrame, pl.DataFrame]:
     known = pl.col("entropies").cast(pl.List(pl.Float64)).list.drop_nulls()
     columns = ("node_id", "parent_id", "parent_end", "group_id", "kind", "policy_version")
     length = pl.col("tokens").list.len().cast(pl.Int64)
-    counted = tables.nodes.select(*columns, stored=length, entropy=known.list.sum(), entropies=known.list.len())
+    own = _among(leaves["home"].alias("group_id"))
+    counted = tables.nodes.filter(own).select(
+        *columns, stored=length, entropy=known.list.sum(), entropies=known.list.len()
+    )
     groups = leaves.select("iteration", group_id="home").unique().lazy()
     nodes = groups.join(counted, on="group_id").sort("iteration", "node_id").with_row_index("row").collect()
     rows = nodes.select("iteration", "row", node_id="node_id", length="stored")
