@@ -10,6 +10,7 @@ from babyai import BabyAI
 from chain import Chain
 from largest import Largest
 from quest import Quest
+from textworld_maze import TextWorldMaze
 from two_hop import TwoHop
 
 from agentrl_core import engine
@@ -79,6 +80,18 @@ WORLDS = {
             turn_tokens=5,
             context_tokens=160,
             tasks=288,
+        ),
+        World(
+            "textworld",
+            TextWorldMaze,
+            steps=400,
+            slip_steps=40,
+            slips=0.4,
+            budget=40_000,
+            turn_tokens=3,
+            context_tokens=448,
+            tasks=96,
+            held_out=64,
         ),
         World(
             "babyai",

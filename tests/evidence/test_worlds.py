@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import babyai
 import pytest
+import textworld_maze
 import tiny_model
 import warm_start
 from chain import NUMBERS, Calls, worked_out
@@ -32,9 +36,22 @@ def solved(environment: Any, task: env.Task) -> tuple[bool, int]:
     raise AssertionError("the episode has no end")
 
 
-@pytest.fixture(params=sorted(WORLDS))
-def world(request: pytest.FixtureRequest) -> World:
-    return WORLDS[request.param]
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty folder for games of TextWorld, which take a second each to make."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(textworld_maze, "GAMES", tmp_path_factory.mktemp("games"))
+        yield textworld_maze.GAMES
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow) if name == "textworld" else name for name in sorted(WORLDS)]
+)
+def world(request: pytest.FixtureRequest, games: Path) -> World:
+    """A world; of TextWorld with few games."""
+    del games
+    found = WORLDS[request.param]
+    return replace(found, tasks=4, held_out=4) if found.name == "textworld" else found
 
 
 def test_the_protocol_is_kept(world: World) -> None:
@@ -140,6 +157,38 @@ def test_every_search_finds_its_document_and_one_about_another() -> None:
         reply = world.search(f"{relation} {person}").text
         assert f"{relation} of {person} is {other}" in reply
         assert reply.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_answers_that_are_kept_are_those_of_the_game(games: Path) -> None:
+    path, known = textworld_maze.game_of(0), {}  # type: ignore[var-annotated]
+    assert path.parent == games
+    plain = env.TextWorld(files=path, folder=games, show_commands=True)
+    rng = random.Random(0)
+    for _ in range(6):
+        kept, game = textworld_maze.Repeated(path, known), plain.reset(plain.tasks(1)[0], 0)
+        assert kept.observation == game.observation
+        for _ in range(4):
+            assert kept.state_key() == game.state_key()
+            listed = str(game.observation).rpartition("Commands: ")[2].split("; ")
+            command = rng.choice([*listed[:2], "fly"])
+            answer = game.step(command)
+            assert kept.step(command) == answer
+            if answer.observation is None:
+                break
+        kept.close()
+        game.close()
+    assert len(known) < 1 + 6 * 4, "some are kept"
+
+
+def test_the_texts_of_a_maze_do_not_list_the_way() -> None:
+    text = (
+        "First, go west. Next, take the coin in room77.\n\n-= Room36 =-\nYou are in the room36.\n"
+        "There is an exit to the west. There is a coin on the floor.\n\nCommands: look; go west"
+    )
+    shown = "you are in the room 3 6 there is an exit to the west there is a coin on the floor"
+    assert textworld_maze.words_of(text) == shown
+    assert textworld_maze.words_of("A dragon!") == "a other"
 
 
 def test_a_view_as_words() -> None:

@@ -1,0 +1,40 @@
+"""Make games of TextWorld in a folder: `python bench/evidence/textworld_games.py FOLDER LENGTH:SEED ...`.
+
+Some games depend on the order of a set, so that the program must run with `PYTHONHASHSEED=0`. A game that is there is
+kept; another process may make the same one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import textworld
+from textworld.challenges.tw_coin_collector import coin_collector
+
+_WITH_DEAD_ENDS = 100  # added to the length: the level of a maze that has a dead end at each room of its way
+
+
+def make(folder: Path, length: int, seed: int) -> None:
+    """Make a maze whose coin is `length` commands away, in the words of TextWorld's grammar `basic`."""
+    options = textworld.GameOptions()
+    options.seeds, options.grammar.theme = seed, "basic"
+    name = f"{length}-{seed}"
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        options.path = f"{place}/{name}.z8"
+        game = coin_collector.make({"level": _WITH_DEAD_ENDS + length}, options)
+        textworld.generator.compile_game(game, options)
+        for ending in ("json", "z8"):  # the game itself last: it is there when all is
+            Path(place, f"{name}.{ending}").rename(folder / f"{name}.{ending}")
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        sys.exit("textworld_games: set PYTHONHASHSEED=0, so that equal seeds give equal games")
+    home = Path(sys.argv[1])
+    home.mkdir(parents=True, exist_ok=True)
+    for length, seed in (map(int, each.split(":")) for each in sys.argv[2:]):
+        if not (home / f"{length}-{seed}.z8").is_file():
+            make(home, length, seed)

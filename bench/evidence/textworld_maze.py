@@ -1,0 +1,167 @@
+"""Mazes of TextWorld: find a coin 5 to 9 commands away; each room on the way may have a dead end beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import string
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+from played import Played
+from teachable import FACTS, checked
+
+from agentrl_core import env
+
+HERE = Path(__file__).parent
+GAMES = HERE.parents[1] / "runs" / "evidence" / "textworld"
+LENGTHS = range(5, 10)
+_LIMITS = {"train": 96, "held_out": 64}
+_FIRST_HELD_OUT = 1_000_000
+_MAX_TURNS = 14
+_BACK = {"go north": "go south", "go south": "go north", "go east": "go west", "go west": "go east"}
+_COMMANDS = "\n\nCommands: "
+_NOT_SHOWN = re.compile(r"First, .*|-= .* =-|[^\w\s'-]")
+_DIGITS = re.compile(r"(?<=[a-z])(?=\d)|(?<=\d)(?=\d)")
+_OTHER = "other"
+_TEXT = (
+    "you are in the room there is an exit a coin on floor and to north south east west go take "
+    "can't that way see any such thing nothing"
+)
+WORDS = (*dict.fromkeys(_TEXT.split()), *string.digits, _OTHER)
+
+
+def words_of(text: str) -> str:
+    """Return a text without the goal, which lists the way, listed commands, titles, punctuation and capitals."""
+    words = _DIGITS.sub(" ", _NOT_SHOWN.sub(" ", text.partition(_COMMANDS)[0]).lower()).split()
+    return " ".join(word if word in WORDS else _OTHER for word in words)
+
+
+class TextWorldMaze:
+    """Mazes of `TextWorld`'s coin collector, by `env.TextWorld`; neither the map nor the way is shown.
+
+    The maze of a task is made when it is first played. The reward is 1 for the coin. Games have no chance: what they
+    answered to a sequence of commands is kept, and not computed again.
+    """
+
+    runs: ClassVar = "inline"
+    facts: ClassVar = FACTS
+    words: ClassVar = WORDS
+
+    def __init__(self) -> None:
+        self._known: Known = {}
+
+    def tasks(self, count: int, *, split: env.base.Split = "train", start: int = 0) -> list[env.Task]:
+        """Return mazes of a split."""
+        first = _FIRST_HELD_OUT if split == "held_out" else 0
+        return [
+            env.Task(f"textworld/{split}/{number}", "Take the coin.", "textworld", {"seed": first + number})
+            for number in checked(start, count, _LIMITS[split])
+        ]
+
+    def reset(self, task: env.Task, seed: int) -> Maze:
+        """Enter a maze."""
+        del seed
+        payload: Any = task.payload
+        return Maze(game_of(payload["seed"]), self._known)
+
+
+def game_of(seed: int) -> Path:
+    """Return the file of a game, which is made if it is not there, with those after it."""
+    names = {each: f"{LENGTHS[each % len(LENGTHS)]}-{each}" for each in range(seed, seed + _AT_ONCE)}
+    path = GAMES / f"{names[seed]}.z8"
+    if not path.is_file():
+        games = [name.replace("-", ":") for name in names.values()]
+        command = [sys.executable, str(HERE / "textworld_games.py"), str(GAMES), *games]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S603 -- our own program
+    return path
+
+
+_AT_ONCE = 4
+
+Known = dict[tuple[str, ...], tuple[env.StepResult, bytes]]
+"""The answer and the state after a game and a sequence of commands."""
+
+
+class Repeated:
+    """An episode of a game that is played only if its answer is not known yet."""
+
+    def __init__(self, path: Path, known: Known) -> None:
+        self._path, self._known = path, known
+        self._history: tuple[str, ...] = (path.stem,)
+        self._game: Any = None
+        if self._history not in known:
+            self._game = self._opened()
+            known[self._history] = (env.StepResult(self._game.observation), self._game.state_key())
+
+    @property
+    def observation(self) -> Any:
+        """The last observation."""
+        return self._known[self._history][0].observation
+
+    def step(self, action: str) -> env.StepResult:
+        """Return the answer to a command."""
+        before, self._history = self._history, (*self._history, action)
+        if self._history not in self._known:
+            if self._game is None:
+                self._game = self._opened()
+                for command in before[1:]:
+                    self._game.step(command)
+            self._known[self._history] = (self._game.step(action), self._game.state_key())
+        elif self._game is not None:
+            self._game.step(action)
+        return self._known[self._history][0]
+
+    def state_key(self) -> bytes:
+        """Return the state of the game."""
+        return self._known[self._history][1]
+
+    def close(self) -> None:
+        """Close the game; a second time does nothing."""
+        if self._game is not None:
+            self._game.close()
+        self._game = None
+
+    def _opened(self) -> Any:
+        world = env.TextWorld(files=self._path, folder=GAMES, show_commands=True, max_turns=_MAX_TURNS + 1)
+        return world.reset(world.tasks(1)[0], 0)
+
+
+class Maze(Played):
+    """One maze. Demonstrations follow the walkthrough that TextWorld wrote, and go back after a slip."""
+
+    def __init__(self, path: Path, known: Known) -> None:
+        super().__init__(Repeated(path, known), _MAX_TURNS, words_of)
+        self._path = path
+        self._moves: list[str] = []
+
+    def step(self, action: str) -> env.StepResult:
+        """Take an action."""
+        found = super().step(action)
+        if action in _BACK and not found.flags & env.StepFlag.FORMAT_ERROR:
+            self._moves.append(action)
+        return found
+
+    def best(self) -> str:
+        """Return the way back to where the walkthrough was left, or its next command."""
+        way: list[str] = json.loads(self._path.with_suffix(".json").read_text(encoding="utf-8"))["metadata"][
+            "walkthrough"
+        ]
+        done, back = 0, list[str]()
+        for action in self._moves:
+            if back and action == back[-1]:
+                back.pop()
+            elif not back and action == way[done]:
+                done += 1
+            else:
+                back.append(_BACK[action])
+        return back[-1] if back else way[done]
+
+    def slip(self, rng: random.Random) -> str:
+        """Return a move through an exit that the game lists."""
+        listed = str(self._game.observation).partition(_COMMANDS)[2].split("; ")
+        return rng.choice([command for command in listed if command in _BACK])
