@@ -27,18 +27,16 @@ _BACK = {"go north": "go south", "go south": "go north", "go east": "go west", "
 _COMMANDS = "\n\nCommands: "
 _NOT_SHOWN = re.compile(r"First, .*|-= .* =-|[^\w\s'-]")
 _DIGITS = re.compile(r"(?<=[a-z])(?=\d)|(?<=\d)(?=\d)")
+_FILLERS = "you are in the there is an a to on floor and"
+_SHOWN = "room exit coin north south east west go take can't that way see any such thing"
 _OTHER = "other"
-_TEXT = (
-    "you are in the room there is an exit a coin on floor and to north south east west go take "
-    "can't that way see any such thing nothing"
-)
-WORDS = (*dict.fromkeys(_TEXT.split()), *string.digits, _OTHER)
+WORDS = (*_SHOWN.split(), *string.digits, _OTHER)
 
 
 def words_of(text: str) -> str:
-    """Return a text without the goal, which lists the way, listed commands, titles, punctuation and capitals."""
+    """Return the words that tell rooms apart: not the goal, which lists the way, nor listed commands and fillers."""
     words = _DIGITS.sub(" ", _NOT_SHOWN.sub(" ", text.partition(_COMMANDS)[0]).lower()).split()
-    return " ".join(word if word in WORDS else _OTHER for word in words)
+    return " ".join(word if word in WORDS else _OTHER for word in words if word not in _FILLERS.split())
 
 
 class TextWorldMaze:

@@ -89,7 +89,7 @@ WORLDS = {
             slips=0.4,
             budget=40_000,
             turn_tokens=3,
-            context_tokens=448,
+            context_tokens=256,
             tasks=96,
             held_out=64,
         ),
