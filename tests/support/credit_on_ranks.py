@@ -58,7 +58,7 @@ def train(folder: Path, recipe: Recipe) -> None:
     noted = recipe.replace(weight=(*recipe.chain("weight"), Noted(path=str(folder / recipe.name))))
     sizes: dict[str, Any] = {"rollouts": 8, "group_size": 4, "held_out": 4, "turn_tokens": 8, "max_turns": 2}
     run = str(folder / f"run-{recipe.name}")
-    loop.train(TrainOptions(run=run, iterations=1, warm_start_steps=8, pack_tokens=256, **sizes), noted, Quiet())
+    loop.train(TrainOptions(run=run, iterations=1, warm_start_steps=1, pack_tokens=256, **sizes), noted, Quiet())
 
 
 if __name__ == "__main__":

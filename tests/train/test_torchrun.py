@@ -68,6 +68,7 @@ def test_two_ranks_train_as_one_and_resume(recipe: str, tmp_path: Path) -> None:
         assert moved.mean() < 1e-6, (model, moved.max())
 
 
+@pytest.mark.slow
 def test_the_first_rank_computes_the_credit_unless_it_reads_a_model(tmp_path: Path) -> None:
     program = Path(__file__).parents[1] / "support" / "credit_on_ranks.py"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
