@@ -2,9 +2,11 @@
 
     python bench/ranks.py [--ranks 1 8 64 1024] [--trajectories 8192]
 
-Trajectories of 2 000 tokens share prompts in groups of 16: 16 million tokens as a rule. Every rank gets the whole
-batch, plans all packs and makes its own. The CPU seconds of each part are printed, then their sum for one rank and the
-bytes that it receives and that its packs have. The trained tokens of all ranks together are compared with those of one.
+Trajectories of 2 000 tokens share prompts in groups of 16: 16 million tokens as a rule. Rank 0 computes the credit.
+Every rank gets the whole batch with its columns, plans all packs and makes its own. The CPU seconds of each part are
+printed, then their sum for one rank, also with a credit of its own (for recipes whose credit reads columns of models),
+and the bytes that it receives and that its packs have. Rank 0's columns are compared with those that arrive, and the
+trained tokens of all ranks together with those of one.
 """
 
 from __future__ import annotations
@@ -75,12 +77,20 @@ def main() -> None:
     bench = Bench("ranks")
     batch = batch_of(options.trajectories // MEMBERS)
     tokens = options.trajectories * 2 * TURNS * LENGTH
-    sent = measured(bench, "pickle the batch", lambda: pickle.dumps(batch, protocol=5))
-    bench.lines[-1] |= {"tokens": tokens, "bytes_per_token": round(len(sent) / tokens, 2)}
-    print(f"{tokens:,} tokens of turns, {len(sent) / tokens:.2f} bytes each")
+    bare = len(pickle.dumps(batch, protocol=5))
+    batch = measured(bench, "credit, on rank 0", lambda: recipes.GRPO.credit(batch))
+    own_credit = float(bench.lines[-1]["cpu_s"])
+    sent = measured(bench, "pickle the batch with its credit", lambda: pickle.dumps(batch, protocol=5))
+    bench.lines[-1] |= {
+        "tokens": tokens,
+        "bytes_per_token": round(len(sent) / tokens, 2),
+        "credit_bytes": len(sent) - bare,
+    }
+    print(f"{tokens:,} tokens of turns, {len(sent) / tokens:.2f} bytes each; {len(sent) - bare:,} bytes of credit")
+    credited = batch.column("advantage", "draw")
     batch = measured(bench, "unpickle it", lambda: pickle.loads(sent))  # noqa: S301 -- it is our own
-    batch = measured(bench, "credit", lambda: recipes.GRPO.credit(batch))
-    common = sum(float(line["cpu_s"]) for line in bench.lines[-2:])
+    assert np.array_equal(batch.column("advantage", "draw"), credited, equal_nan=True)
+    common = float(bench.lines[-1]["cpu_s"])
     whole = None
     for ranks in options.ranks:
         (update,) = measured(bench, f"updates, {ranks} ranks", lambda: list(recipes.GRPO.updates(batch)))
@@ -100,15 +110,18 @@ def main() -> None:
             trained = sum(count for count, _ in made) + sum(len(pack.token) for each in packs[1:] for pack in each)
             assert whole is None or trained == whole
             whole = trained
+        cpu = common + sum(float(line["cpu_s"]) for line in bench.lines[-3:])
         line = {
             "work": f"one of {ranks} ranks in all",
-            "cpu_s": round(common + sum(float(line["cpu_s"]) for line in bench.lines[-3:]), 4),
+            "cpu_s": round(cpu, 4),
+            "cpu_s_with_own_credit": round(cpu + own_credit, 4),
             "received_mb": round(len(sent) / 1e6, 1) if ranks > 1 else 0.0,
             "packs_mb": round(sum(size for _, size in made) / 1e6, 1),
         }
         bench.lines.append(line)
         print(
-            f"{line['work']:<44} {line['cpu_s']:9.4f} s CPU  received {line['received_mb']} MB, "
+            f"{line['work']:<44} {line['cpu_s']:9.4f} s CPU "
+            f"({line['cpu_s_with_own_credit']:.4f} with its own credit)  received {line['received_mb']} MB, "
             f"its packs have {line['packs_mb']} MB",
             flush=True,
         )

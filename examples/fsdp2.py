@@ -61,8 +61,7 @@ def train(folder: Path, iterations: int) -> None:
     start = from_rank_0(store.iteration if store else None)
     update_engine(start)
     for iteration in range(start, iterations):
-        batch = from_rank_0(collector(tasks=8, group_size=8) if rank == 0 else None)
-        batch = recipe.credit(batch)
+        batch = from_rank_0(recipe.credit(collector(tasks=8, group_size=8)) if rank == 0 else None)
         updates = recipe.updates(batch)
         for update in updates:
             for pack in update.pack(max_tokens=1024, model=policy):  # those of this rank

@@ -38,6 +38,7 @@ import fsdp2
 from agentrl_core import Collector, Store, engine, recipes
 from agentrl_core.data.store import RolloutLog
 from agentrl_core.model.pack import Pack
+from agentrl_core.recipe import Recipe
 from agentrl_core.train import loop
 from agentrl_core.train.models import Models
 from agentrl_core.train.options import TrainOptions
@@ -115,6 +116,7 @@ LOOPS = {
         saved_fsdp2,
         (
             (fsdp2, "from_rank_0"),
+            (Recipe, "credit"),
             (fsdp2, "get_state_dict"),
             (fsdp2, "set_state_dict"),
             (dcp, "load"),

@@ -22,7 +22,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -150,6 +150,15 @@ class Reductions:
         self.sums = self.count if self.is_ddp else [None] * len(list(self.model.parameters()))
 
 
+def credited(recipe: Any, batch: arl.Batch) -> arl.Batch:
+    """The batch with the credit of rank 0, which the other ranks receive and do not compute."""
+    if not dist.is_initialized():
+        return cast("arl.Batch", recipe.credit(batch))
+    parcel = [recipe.credit(batch) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(parcel, src=0)
+    return cast("arl.Batch", parcel[0])
+
+
 def losses(update: Any, model: Any, options: list[str], shards: int | None) -> Iterator[torch.Tensor]:
     """The losses of the packs of this rank; with `shards`, of all ranks in this process."""
     packing: dict[str, Any] = {"max_tokens": 24 if "accumulated" in options else 64}
@@ -199,7 +208,7 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
         plain["policy"].gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     kind, rate = (torch.optim.Adam, 1e-3) if "adam" in options else (torch.optim.SGD, 0.05)
     optimizers = {name: kind(models[name].parameters(), lr=rate) for name in names if name != "average"}
-    batch = recipe.credit(batch)
+    batch = credited(recipe, batch)
     reductions = Reductions(models["policy"]) if "counted" in options else None
     found: dict[str, Any] = {"steps": [], "norms": []}
     for _ in range(STEPS // recipe.minibatches):

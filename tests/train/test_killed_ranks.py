@@ -15,6 +15,7 @@ FSDP2 = [
     "0 before fsdp2.from_rank_0",
     "0 after checkpoint.load",
     "0 in RolloutLog.append",
+    "0 after Recipe.credit",
     "0 after Pack.run",
     "0 before Tensor.backward",
     "0 before Update.step",

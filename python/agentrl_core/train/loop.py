@@ -36,7 +36,7 @@ from agentrl_core.model.teacher import check_tokenizers
 from agentrl_core.recipe import Recipe
 from agentrl_core.stats.intervals import bootstrap
 from agentrl_core.train.demonstrations import imitate
-from agentrl_core.train.models import Models, check_runs, other_stages
+from agentrl_core.train.models import Models, check_runs, is_credited_first, other_stages
 from agentrl_core.train.options import TrainOptions
 from agentrl_core.train.run_files import begin, drop_checkpoints, load_checkpoint, save_checkpoint, save_folder
 from agentrl_core.train.torchrun import from_first_rank, is_first_rank, joined_ranks
@@ -176,6 +176,8 @@ def _loop(
             group = recipe.rollout.at(iteration).final_group_size(options.group_size)
             batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
         with _timed(seconds, "update"):
+            if is_credited_first(recipe, iteration):
+                batch = recipe.credit(batch)
             from_first_rank((iteration, batch))
             batch, metrics = _update(options, recipe, models, batch, iteration)
             generate.update_weights(policy, version=iteration + 1)
@@ -236,7 +238,8 @@ def _update(
     batch = models.annotated(batch, options.pack_tokens)
     for stage in other_stages(recipe) if iteration == 0 else ():
         models.step(recipe.updates(batch, stage=stage, seed=options.seed), **stepping)
-    batch = recipe.credit(batch)
+    if not is_credited_first(recipe, iteration):
+        batch = recipe.credit(batch)
     updates = recipe.updates(batch, seed=options.seed + iteration, models=models.named)
     norms = models.step(updates, **stepping)
     recipe.run_hooks(updates, **models.named)

@@ -13,7 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from agentrl_core.component.component import PHASES
-from agentrl_core.component.requirements import required_facts
+from agentrl_core.component.requirements import model_columns_of, required_facts
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import by_level
 from agentrl_core.env.base import Environment
@@ -157,6 +157,16 @@ def other_stages(recipe: Recipe) -> list[str]:
     return [
         stage for stage in dict.fromkeys(each.stage for each in _trainings(recipe)) if stage not in behind | {"update"}
     ]
+
+
+def is_credited_first(recipe: Recipe, iteration: int) -> bool:
+    """Return whether a batch has its credit before models see it, so that the first rank computes it for all ranks.
+
+    Otherwise a component of the credit reads a column that the ranks annotate together, or a stage trains the batch of
+    the first iteration without credit.
+    """
+    links = [link for phase in ("reward", "advantage", "weight") for link in recipe.chain(phase)]
+    return not model_columns_of(links, "") and not (iteration == 0 and other_stages(recipe))
 
 
 def _moved(recipe: Recipe) -> set[str]:
