@@ -14,17 +14,15 @@ from pathlib import Path
 import textworld
 from textworld.challenges.tw_coin_collector import coin_collector
 
-_WITH_DEAD_ENDS = 100  # added to the length: the level of a maze that has a dead end at each room of its way
-
 
 def make(folder: Path, length: int, seed: int) -> None:
-    """Make a maze whose coin is `length` commands away, in the words of TextWorld's grammar `basic`."""
+    """Make rooms in a row whose coin is `length` commands away, in the words of TextWorld's grammar `basic`."""
     options = textworld.GameOptions()
     options.seeds, options.grammar.theme = seed, "basic"
     name = f"{length}-{seed}"
     with tempfile.TemporaryDirectory(dir=folder) as place:
         options.path = f"{place}/{name}.z8"
-        game = coin_collector.make({"level": _WITH_DEAD_ENDS + length}, options)
+        game = coin_collector.make({"level": length}, options)
         textworld.generator.compile_game(game, options)
         for ending in ("json", "z8"):  # the game itself last: it is there when all is
             Path(place, f"{name}.{ending}").rename(folder / f"{name}.{ending}")

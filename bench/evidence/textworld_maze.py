@@ -1,4 +1,4 @@
-"""Mazes of TextWorld: find a coin 5 to 9 commands away; each room on the way may have a dead end beside it."""
+"""Mazes of TextWorld: find a coin 5 to 12 commands away, in rooms of which each leads to the next by another exit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentrl_core import env
 
 HERE = Path(__file__).parent
 GAMES = HERE.parents[1] / "runs" / "evidence" / "textworld"
-LENGTHS = range(5, 10)
+LENGTHS = range(5, 13)
 _LIMITS = {"train": 96, "held_out": 64}
 _FIRST_HELD_OUT = 1_000_000
 _MAX_TURNS = 14
