@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 _OF_VERL = ("cachetools", "datasets", "fastapi", "hydra-core", "peft", "torchdata", "uvicorn")
-"""What its modules import, of what it asks for."""
+"""The dependencies of verl that its modules import."""
 ROWS = {
     "numpy": Row(
         "",

@@ -10,7 +10,7 @@ from babyai import BabyAI
 from chain import Chain
 from largest import Largest
 from quest import Quest
-from textworld_maze import TextWorldMaze
+from textworld_coin import TextWorldCoin
 from two_hop import TwoHop
 
 from agentrl_core import engine
@@ -83,7 +83,7 @@ WORLDS = {
         ),
         World(
             "textworld",
-            TextWorldMaze,
+            TextWorldCoin,
             steps=400,
             slip_steps=40,
             slips=0.4,

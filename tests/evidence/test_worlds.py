@@ -10,7 +10,7 @@ from typing import Any
 
 import babyai
 import pytest
-import textworld_maze
+import textworld_coin
 import tiny_model
 import warm_start
 from chain import NUMBERS, Calls, worked_out
@@ -40,8 +40,8 @@ def solved(environment: Any, task: env.Task) -> tuple[bool, int]:
 def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An empty folder for games of TextWorld, which take a second each to make."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textworld_maze, "GAMES", tmp_path_factory.mktemp("games"))
-        yield textworld_maze.GAMES
+        patch.setattr(textworld_coin, "GAMES", tmp_path_factory.mktemp("games"))
+        yield textworld_coin.GAMES
 
 
 @pytest.fixture(
@@ -161,12 +161,12 @@ def test_every_search_finds_its_document_and_one_about_another() -> None:
 
 @pytest.mark.slow
 def test_answers_that_are_kept_are_those_of_the_game(games: Path) -> None:
-    path, known = textworld_maze.game_of(0), {}  # type: ignore[var-annotated]
+    path, known = textworld_coin.game_of(0), {}  # type: ignore[var-annotated]
     assert path.parent == games
     plain = env.TextWorld(files=path, folder=games, show_commands=True)
     rng = random.Random(0)
     for _ in range(6):
-        kept, game = textworld_maze.Repeated(path, known), plain.reset(plain.tasks(1)[0], 0)
+        kept, game = textworld_coin.Repeated(path, known), plain.reset(plain.tasks(1)[0], 0)
         assert kept.observation == game.observation
         for _ in range(4):
             assert kept.state_key() == game.state_key()
@@ -181,13 +181,13 @@ def test_answers_that_are_kept_are_those_of_the_game(games: Path) -> None:
     assert len(known) < 1 + 6 * 4, "some are kept"
 
 
-def test_the_texts_of_a_maze_do_not_list_the_way() -> None:
+def test_the_texts_of_a_coin_game_do_not_list_the_way() -> None:
     text = (
         "First, go west. Next, take the coin in room77.\n\n-= Room36 =-\nYou are in the room36.\n"
         "There is an exit to the west. There is a coin on the floor.\n\nCommands: look; go west"
     )
-    assert textworld_maze.words_of(text) == "room 3 6 exit west coin"
-    assert textworld_maze.words_of("A dragon!") == "other"
+    assert textworld_coin.words_of(text) == "room 3 6 exit west coin"
+    assert textworld_coin.words_of("A dragon!") == "other"
 
 
 def test_a_view_as_words() -> None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch.distributed as dist
+from quiet import Quiet
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -38,19 +39,6 @@ class Noted(BatchComponent):
         weights = 1.0 + np.arange(batch.num_draws, dtype=np.float32) / 8
         Path(f"{self.path}-{dist.get_rank()}").write_bytes(weights.tobytes())
         return batch.with_columns("draw", weight=weights)
-
-
-class Quiet:
-    """Shows no progress."""
-
-    def phase(self, name: str, total: int) -> None:
-        pass
-
-    def step(self, count: int = 1, /, **shown: float) -> None:
-        pass
-
-    def rollouts(self, progress: Any) -> None:
-        pass
 
 
 def train(folder: Path, recipe: Recipe) -> None:

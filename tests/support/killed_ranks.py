@@ -28,6 +28,7 @@ import polars as pl
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from quiet import Quiet
 from resuming import TABLES
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
@@ -68,19 +69,6 @@ def saved_fsdp2(checkpoint: Path) -> dict[str, Any]:
     dcp_to_torch_save(checkpoint, whole)
     found: dict[str, Any] = torch.load(whole, weights_only=False)
     return found
-
-
-class Quiet:
-    """Shows no progress."""
-
-    def phase(self, name: str, total: int) -> None:
-        pass
-
-    def step(self, count: int = 1, /, **shown: float) -> None:
-        pass
-
-    def rollouts(self, progress: Any) -> None:
-        pass
 
 
 def train_ddp(folder: Path, iterations: int) -> None:

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import torch
 from hand_made import tiny_model
+from quiet import Quiet
 from updates import columns, grow
 
 from agentrl_core import Store, engine, env, recipes, warm_start
@@ -293,19 +294,6 @@ def running():
     """The iterations that are under way."""
     names = (thread.name for thread in threading.enumerate())
     return [name for name in names if name.startswith("agentrl-iteration")]
-
-
-class Quiet:
-    """Watches a run and says nothing."""
-
-    def phase(self, name, total):
-        pass
-
-    def step(self, count=1, /, **shown):
-        pass
-
-    def rollouts(self, progress):
-        pass
 
 
 def test_options_of_a_wrong_type_are_named(tmp_path, capsys):

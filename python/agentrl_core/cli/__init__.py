@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     try:
         if not name:
-            parser.parse_args(given or ["--help"])  # which shows the help, or says what is wrong, and exits
+            parser.parse_args(given or ["--help"])  # it exits with the help, or with an error
         command = import_module(f"agentrl_core.cli.{name}")
         command.add_arguments(parsers[name])
         found, unknown = parser.parse_known_args(given)

@@ -1,4 +1,4 @@
-"""Mazes of TextWorld: find a coin 5 to 12 commands away, in rooms of which each leads to the next by another exit."""
+"""TextWorld's coin collector: find a coin at the end of a chain of rooms, 5 to 12 commands away."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ LENGTHS = range(5, 13)
 _LIMITS = {"train": 96, "held_out": 64}
 _FIRST_HELD_OUT = 1_000_000
 _MAX_TURNS = 14
+_AT_ONCE = 4  # games that one process makes: it takes seconds to start
 _BACK = {"go north": "go south", "go south": "go north", "go east": "go west", "go west": "go east"}
 _COMMANDS = "\n\nCommands: "
 _NOT_SHOWN = re.compile(r"First, .*|-= .* =-|[^\w\s'-]")
@@ -39,10 +40,10 @@ def words_of(text: str) -> str:
     return " ".join(word if word in WORDS else _OTHER for word in words if word not in _FILLERS.split())
 
 
-class TextWorldMaze:
-    """Mazes of `TextWorld`'s coin collector, by `env.TextWorld`; neither the map nor the way is shown.
+class TextWorldCoin:
+    """Games in which the map and the way are not shown, by `env.TextWorld`.
 
-    The maze of a task is made when it is first played. The reward is 1 for the coin. Games have no chance: what they
+    The game of a task is made when it is first played. The reward is 1 for the coin. Games have no chance: what they
     answered to a sequence of commands is kept, and not computed again.
     """
 
@@ -54,18 +55,18 @@ class TextWorldMaze:
         self._known: Known = {}
 
     def tasks(self, count: int, *, split: env.base.Split = "train", start: int = 0) -> list[env.Task]:
-        """Return mazes of a split."""
+        """Return games of a split."""
         first = _FIRST_HELD_OUT if split == "held_out" else 0
         return [
             env.Task(f"textworld/{split}/{number}", "Take the coin.", "textworld", {"seed": first + number})
             for number in checked(start, count, _LIMITS[split])
         ]
 
-    def reset(self, task: env.Task, seed: int) -> Maze:
-        """Enter a maze."""
+    def reset(self, task: env.Task, seed: int) -> CoinGame:
+        """Start a game."""
         del seed
         payload: Any = task.payload
-        return Maze(game_of(payload["seed"]), self._known)
+        return CoinGame(game_of(payload["seed"]), self._known)
 
 
 def game_of(seed: int) -> Path:
@@ -78,8 +79,6 @@ def game_of(seed: int) -> Path:
         subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S603 -- our own program
     return path
 
-
-_AT_ONCE = 4
 
 Known = dict[tuple[str, ...], tuple[env.StepResult, bytes]]
 """The answer and the state after a game and a sequence of commands."""
@@ -129,8 +128,8 @@ class Repeated:
         return world.reset(world.tasks(1)[0], 0)
 
 
-class Maze(Played):
-    """One maze. Demonstrations follow the walkthrough that TextWorld wrote, and go back after a slip."""
+class CoinGame(Played):
+    """One game. Demonstrations follow the walkthrough that TextWorld wrote, and go back after a slip."""
 
     def __init__(self, path: Path, known: Known) -> None:
         super().__init__(Repeated(path, known), _MAX_TURNS, words_of)
