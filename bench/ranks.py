@@ -1,12 +1,12 @@
-"""The cost of one batch on many trainer ranks: sending it, planning an update, and the packs of one rank.
+"""The cost of one batch on many trainer ranks: planning an update, sending each rank its packs, and receiving them.
 
-    python bench/ranks.py [--ranks 1 8 64 1024] [--trajectories 8192]
+    python bench/ranks.py [--ranks 2 8 64 1024] [--trajectories 8192]
 
-Trajectories of 2 000 tokens share prompts in groups of 16: 16 million tokens as a rule. Rank 0 computes the credit.
-Every rank gets the whole batch with its columns, plans all packs and makes its own. The CPU seconds of each part are
-printed, then their sum for one rank, also with a credit of its own (for recipes whose credit reads columns of models),
-and the bytes that it receives and that its packs have. Rank 0's columns are compared with those that arrive, and the
-trained tokens of all ranks together with those of one.
+Trajectories of 2 000 tokens share prompts in groups of 16: 16 million tokens as a rule. Rank 0 computes the credit,
+plans the update, makes all packs and pickles those of the other ranks. The CPU seconds of each part are printed, and
+the bytes that one rank receives. Beside it stands what a rank would take if it had the whole batch: the bytes of the
+batch, unpickling it, `updates`, planning all packs, and making its own. Packs that arrive are compared with those that
+were sent, and the trained tokens of all ranks with those of one.
 """
 
 from __future__ import annotations
@@ -62,36 +62,21 @@ def measured(bench: Bench, work: str, call: Callable[[], Value], **more: float) 
     return value
 
 
-def size_of(pack: Pack) -> int:
-    """Return the bytes of the tensors of a pack."""
-    tensors = [*vars(pack).values(), *pack.streams.values()]
-    return sum(each.nbytes for each in tensors if isinstance(each, torch.Tensor))
-
-
 def main() -> None:
-    """Send, plan and pack."""
+    """Plan, send and receive."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 64, 1024])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 8, 64, 1024])
     parser.add_argument("--trajectories", type=int, default=8192)
     options = parser.parse_args()
     bench = Bench("ranks")
     batch = batch_of(options.trajectories // MEMBERS)
     tokens = options.trajectories * 2 * TURNS * LENGTH
-    bare = len(pickle.dumps(batch, protocol=5))
-    batch = measured(bench, "credit, on rank 0", lambda: recipes.GRPO.credit(batch))
-    own_credit = float(bench.lines[-1]["cpu_s"])
-    sent = measured(bench, "pickle the batch with its credit", lambda: pickle.dumps(batch, protocol=5))
-    bench.lines[-1] |= {
-        "tokens": tokens,
-        "bytes_per_token": round(len(sent) / tokens, 2),
-        "credit_bytes": len(sent) - bare,
-    }
-    print(f"{tokens:,} tokens of turns, {len(sent) / tokens:.2f} bytes each; {len(sent) - bare:,} bytes of credit")
-    credited = batch.column("advantage", "draw")
-    batch = measured(bench, "unpickle it", lambda: pickle.loads(sent))  # noqa: S301 -- it is our own
-    assert np.array_equal(batch.column("advantage", "draw"), credited, equal_nan=True)
-    common = float(bench.lines[-1]["cpu_s"])
-    whole = None
+    batch = measured(bench, "credit", lambda: recipes.GRPO.credit(batch))
+    whole = measured(bench, "pickle the batch with its credit", lambda: pickle.dumps(batch, protocol=5))
+    bench.lines[-1] |= {"tokens": tokens, "bytes_per_token": round(len(whole) / tokens, 2)}
+    batch = measured(bench, "unpickle it", lambda: pickle.loads(whole))  # noqa: S301 -- it is our own
+    unpickled = float(bench.lines[-1]["cpu_s"])
+    trained = None
     for ranks in options.ranks:
         (update,) = measured(bench, f"updates, {ranks} ranks", lambda: list(recipes.GRPO.updates(batch)))
         packs = measured(
@@ -99,33 +84,44 @@ def main() -> None:
             f"plan for {ranks} ranks",
             lambda ranks=ranks, update=update: update.pack(max_tokens=MAX_TOKENS, layout="sequence", shards=ranks),  # type: ignore[misc]
         )
-        made = measured(
+        planned = sum(float(line["cpu_s"]) for line in bench.lines[-2:])
+        own = measured(bench, f"make the packs of one of {ranks} ranks", lambda packs=packs: list(packs[0]))  # type: ignore[misc]
+        made = float(bench.lines[-1]["cpu_s"])
+        sent = measured(
             bench,
-            f"packs of one of {ranks} ranks",
-            lambda packs=packs: [(len(pack.token), size_of(pack)) for pack in packs[0]],  # type: ignore[misc]
+            f"make and pickle the packs of the other {ranks - 1} ranks",
+            lambda packs=packs: [pickle.dumps(list(each), protocol=5) for each in packs[1:]],  # type: ignore[misc]
         )
-        bench.lines[-1]["packs"] = len(made)
-        assert {len(each) for each in packs} == {len(made)}
+        bench.lines[-1]["bytes_per_token"] = round(sum(map(len, sent)) / tokens * ranks / (ranks - 1), 2)
+        found = measured(bench, f"unpickle the packs of one of {ranks} ranks", lambda sent=sent: pickle.loads(sent[-1]))  # type: ignore[misc]  # noqa: S301
+        received = float(bench.lines[-1]["cpu_s"])
         if ranks <= 8:
-            trained = sum(count for count, _ in made) + sum(len(pack.token) for each in packs[1:] for pack in each)
-            assert whole is None or trained == whole
-            whole = trained
-        cpu = common + sum(float(line["cpu_s"]) for line in bench.lines[-3:])
+            every = [own, *(pickle.loads(each) for each in sent)]  # noqa: S301
+            again = update.pack(max_tokens=MAX_TOKENS, layout="sequence", shards=ranks)[-1]
+            assert all(map(equal, again, found))
+            count = sum(len(pack.token) for packs_of_rank in every for pack in packs_of_rank)
+            assert trained in (None, count)
+            trained = count
         line = {
             "work": f"one of {ranks} ranks in all",
-            "cpu_s": round(cpu, 4),
-            "cpu_s_with_own_credit": round(cpu + own_credit, 4),
-            "received_mb": round(len(sent) / 1e6, 1) if ranks > 1 else 0.0,
-            "packs_mb": round(sum(size for _, size in made) / 1e6, 1),
+            "received_mb": round(max(map(len, sent)) / 1e6, 2),
+            "cpu_s": round(received, 4),
+            "received_mb_of_whole_batch": round(len(whole) / 1e6, 1),
+            "cpu_s_with_whole_batch": round(unpickled + planned + made, 4),
         }
         bench.lines.append(line)
         print(
-            f"{line['work']:<44} {line['cpu_s']:9.4f} s CPU "
-            f"({line['cpu_s_with_own_credit']:.4f} with its own credit)  received {line['received_mb']} MB, "
-            f"its packs have {line['packs_mb']} MB",
-            flush=True,
+            f"one of {ranks} ranks receives {line['received_mb']} MB in {line['cpu_s']} s CPU; with the whole batch "
+            f"{line['received_mb_of_whole_batch']} MB, and {line['cpu_s_with_whole_batch']} s"
         )
     bench.write(most_rss_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+
+
+def equal(one: Pack, other: Pack) -> bool:
+    """Return whether two packs have equal tensors."""
+    pairs = [(getattr(one, name), getattr(other, name)) for name in ("input_ids", "position_ids", "target", "token")]
+    pairs += [(one.streams[name], other.streams[name]) for name in one.streams]
+    return all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
 
 if __name__ == "__main__":

@@ -38,9 +38,8 @@ def train(folder: Path, iterations: int, *, cpu: bool) -> None:
         llm.update_weights(model, version=start)
         collector = arl.Collector(llm, Vowels(), recipe, store=store, sampling=engine.Sampling(max_tokens=8))
     for iteration in range(start, iterations):
-        credited = recipe.credit(collector(tasks=8, group_size=8)) if is_first else None
-        (batch,) = broadcast_object_list([credited])
-        updates = recipe.updates(batch)
+        batch = recipe.credit(collector(tasks=8, group_size=8)) if is_first else None
+        updates = recipe.updates(batch)  # the first rank plans them, and sends each rank its packs
         for update in updates:
             for pack in update.pack(max_tokens=1024, model=policy):  # those of this rank
                 accelerator.backward(update.loss(pack.run(policy), pack))

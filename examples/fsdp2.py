@@ -27,7 +27,7 @@ from agentrl_core import engine, env, recipes, warm_start
 
 
 def from_rank_0(value: Any) -> Any:
-    """Send a value of rank 0, such as a batch, to all ranks."""
+    """Send a value of rank 0 to all ranks."""
     parcel = [value]
     dist.broadcast_object_list(parcel, src=0)
     return parcel[0]
@@ -61,8 +61,8 @@ def train(folder: Path, iterations: int) -> None:
     start = from_rank_0(store.iteration if store else None)
     update_engine(start)
     for iteration in range(start, iterations):
-        batch = from_rank_0(recipe.credit(collector(tasks=8, group_size=8)) if rank == 0 else None)
-        updates = recipe.updates(batch)
+        batch = recipe.credit(collector(tasks=8, group_size=8)) if rank == 0 else None
+        updates = recipe.updates(batch)  # rank 0 plans them, and sends each rank its packs
         for update in updates:
             for pack in update.pack(max_tokens=1024, model=policy):  # those of this rank
                 update.loss(pack.run(policy), pack).backward()

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +48,10 @@ from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.update.old_logprobs import with_old_logprobs
 
 if TYPE_CHECKING:
+    from torch import distributed
+
     from agentrl_core.loss import Loss, Train
+    from agentrl_core.model.ranks import Group
     from agentrl_core.replay import Replay
     from agentrl_core.rollout import Rollout
     from agentrl_core.schedule import Hook
@@ -422,14 +426,18 @@ class Recipe:
 
     def updates(
         self,
-        batch: Batch,
+        batch: Batch | None,
         *,
         stage: str = "update",
         seed: int = 0,
         models: Mapping[str, Any] | None = None,
         draw_losses: bool | None = None,
+        group: distributed.ProcessGroup | None = None,
     ) -> Updates:
         """Return the optimizer steps of a batch, to iterate over: those of each loss of a stage in turn.
+
+        On several ranks of torch.distributed all call it, and all iterate. The first has the batch and plans; the
+        others give None, and get their part of each step.
 
         Args:
             batch: has the columns that the losses need; in stage `update`, its credit and the columns of models.
@@ -438,30 +446,37 @@ class Recipe:
             models: PyTorch models by name, which hooks of the recipe modify, or None.
             draw_losses: record the loss of each draw, for `Updates.with_losses`. In the layout `tree`, branches then
                 have rows of their own for the tokens that they share. None: if the recipe needs it (`needs_losses`).
+            group: the ranks that make the steps together. None: those of torch.distributed, or this process alone.
 
         Raises:
             RecipeError: a column is missing (the message shows the call that adds it), or the stage has no loss.
-            InvalidInputError: tokens were sampled from a distribution that the ratios or weights are not of.
+            InvalidInputError: tokens were sampled from a distribution that the ratios or weights are not of; or another
+                rank than the first has a batch.
         """
-        from agentrl_core.update.sampling_mismatch import check_sampling
         from agentrl_core.update.updates import Updates
 
-        require_batch(batch)
-        if stage == "update":
-            self.check(batch)
-        for training in self.losses(stage):
-            require_columns(f"recipe {self.name!r}", training.needs, batch, stage)
-        batch = with_old_logprobs(batch, self.old_logprob)
-        check_sampling(self, batch, self.losses(stage))
-        recipe, states = self._of(batch), unpack_state(batch.state)
-        between = None
+        among, own = _ranks_of(group), list[Batch]()
+
+        def begun() -> tuple[int, dict[str, Any]]:
+            require_batch(batch)
+            own.append(self._trained_batch(cast("Batch", batch), stage))
+            return _iteration(own[0]), unpack_state(own[0].state)
+
+        if among is None:
+            iteration, states = begun()
+        else:
+            from agentrl_core.model.collectives import check_on_first, from_first
+
+            check_on_first(among, batch=batch)
+            iteration, states = from_first(begun, among)
+        trained, recipe, between = own[0] if own else None, self.at(iteration, states), None
         if stage == "update" and (self.hooks is not None or any(c.every == "step" for c in self.controllers.values())):
             from agentrl_core.update.hooks import HookRunner
 
-            between = HookRunner(self, batch, _iteration(batch), states, models or {})
+            between = HookRunner(self, trained, iteration, states, models or {}, group=among)
         again = {repeat.stage: recipe.losses(repeat.stage) for _, repeat in (between.repeats() if between else ())}
         return Updates(
-            batch,
+            trained,
             recipe.losses(stage),
             shared=recipe.shared,
             seed=seed,
@@ -469,7 +484,20 @@ class Recipe:
             stages=again,
             metrics_of_all=bool(self.controllers),
             draw_losses=self.needs_losses if draw_losses is None else draw_losses,
+            group=among,
         )
+
+    def _trained_batch(self, batch: Batch, stage: str) -> Batch:
+        """Check a batch before its updates, and return it with its old log-probs."""
+        from agentrl_core.update.sampling_mismatch import check_sampling
+
+        if stage == "update":
+            self.check(batch)
+        for training in self.losses(stage):
+            require_columns(f"recipe {self.name!r}", training.needs, batch, stage)
+        found = with_old_logprobs(batch, self.old_logprob)
+        check_sampling(self, found, self.losses(stage))
+        return found
 
     def run_hooks(self, updates: Updates, **models: Any) -> HookResult:
         """Run the recipe's hooks after the updates of an iteration: they modify models in place, under `no_grad`.
@@ -583,6 +611,15 @@ def _places(recipe: Recipe, phase: str) -> list[_Place]:
 def place_of(phase: str, place: int, link: Component) -> str:
     """Return the place of a component, under which its state is stored."""
     return f"{phase}[{place}].{type(link).__name__}"
+
+
+def _ranks_of(group: distributed.ProcessGroup | None) -> Group | None:
+    """Return the ranks that make steps together, or None. A process that has not imported torch is alone."""
+    if group is None and "torch" not in sys.modules:
+        return None
+    from agentrl_core.model.ranks import group_of_ranks
+
+    return group_of_ranks(group)
 
 
 def _iteration(batch: Batch) -> int:

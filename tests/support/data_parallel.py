@@ -43,16 +43,16 @@ def new_model():
     return LlamaForCausalLM(LlamaConfig(vocab_size=64, num_attention_heads=4, num_key_value_heads=2, **sizes))
 
 
-def backward(model, shards, rank):
-    for update in recipes.GRPO.updates(rollouts()):
-        for pack in update.pack(max_tokens=32, shards=shards)[rank]:
+def backward(model, rank):
+    for update in recipes.GRPO.updates(None if rank else rollouts()):
+        for pack in update.pack(max_tokens=32):
             update.loss(pack.run(model), pack).backward()
 
 
 def compare(mode, rank, meeting):
     """Return the difference between a rank's gradient and that of one process."""
     alone = new_model()
-    backward(alone, 1, 0)
+    backward(alone, 0)
     wanted = alone.lm_head.weight.grad
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     model = new_model()
@@ -63,7 +63,7 @@ def compare(mode, rank, meeting):
     if mode == "fsdp2":
         for part in (*model.model.layers, model):
             fully_shard(part, mesh=init_device_mesh("cpu", (2,)))
-    backward(runs, 2, rank)
+    backward(runs, rank)
     if mode == "all_reduce":
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)

@@ -27,9 +27,14 @@ from agentrl_core.model.probe import Probe
 RECIPE = recipes.GRPO.replace(loss=loss.Policy(entropy=0.01))
 
 
+def on_first(batch: arl.Batch) -> arl.Batch | None:
+    """The batch on rank 0, or in a process alone."""
+    return batch if not dist.is_initialized() or dist.get_rank() == 0 else None
+
+
 def differentiate(model: Any, processor: Any, batch: arl.Batch) -> list[int]:
     """Add the gradients of an update; return how often the images of each pack need the vision tower."""
-    (update,), calls = RECIPE.updates(batch), []
+    (update,), calls = RECIPE.updates(on_first(batch)), []
     most = max(len(row.tokens) for row in rows_of(batch))
     for pack in update.pack(max_tokens=most, model=model, processor=processor):
         shows = pack.images is not None and bool(pack.images.hashes)
@@ -45,11 +50,13 @@ def annotated(batch: arl.Batch, model: Any, processor: Any) -> list[Tensor]:
     begins = contexts.offsets[:-1]
     ends = begins + contexts.begins[contexts.steps[:-1]]
     hinted = [[9, *contexts.tokens[begin:end].tolist()] for begin, end in zip(begins, ends, strict=True)]
-    made = arl.annotate(batch, "reference_logprob", model, processor=processor)
+    made = arl.annotate(on_first(batch), "reference_logprob", model, processor=processor)
     made = arl.annotate(made, "teacher_logprob", model, prompts=hinted, max_tokens=most, processor=processor)
     probe = Probe([[9, 8]] * batch.num_draws)
     made = arl.annotate(made, "answer_logprob", model, probe=probe, max_tokens=most, processor=processor)
     names = (("reference_logprob", "token"), ("teacher_logprob", "token"), ("answer_logprob", "step"))
+    if made is None:
+        return []
     return [torch.from_numpy(made.column(name, level).copy()) for name, level in names]  # type: ignore[arg-type]
 
 
@@ -74,10 +81,10 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     dist.all_gather_object(every, calls)
     found, size = gradients(model), max(float(each.abs().max()) for each in wanted.values())
     assert found.keys() == wanted.keys()
-    pairs = zip(columns, annotated(batch, model, processor), strict=True)
+    pairs = zip(columns if rank == 0 else [], annotated(batch, model, processor), strict=True)
     return {
         "gradient": max(_distance(found[name], wanted[name]) for name in wanted) / size,
-        "column": max(_distance(one, other) for one, other in pairs),
+        "column": max((_distance(one, other) for one, other in pairs), default=0.0),
         "without images": float(0 in every[0] + every[1]),
         "other calls": float(any(0 < min(each) < max(each) for each in zip(*every, strict=True))),
     }

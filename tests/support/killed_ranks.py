@@ -50,6 +50,8 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (engine.Transformers, "update_weights"),
     (Pack, "run"),
     (torch.Tensor, "backward"),
+    (Recipe, "updates"),
+    (Update, "pack"),
     (Update, "step"),
     (Store, "append"),
     (Store, "flush"),

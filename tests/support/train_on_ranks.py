@@ -22,7 +22,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -150,20 +150,14 @@ class Reductions:
         self.sums = self.count if self.is_ddp else [None] * len(list(self.model.parameters()))
 
 
-def credited(recipe: Any, batch: arl.Batch) -> arl.Batch:
-    """The batch with the credit of rank 0, which the other ranks receive and do not compute."""
-    if not dist.is_initialized():
-        return cast("arl.Batch", recipe.credit(batch))
-    parcel = [recipe.credit(batch) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(parcel, src=0)
-    return cast("arl.Batch", parcel[0])
+def on_first(value: Any) -> Any:
+    """The value on rank 0, or in a process alone; None on other ranks."""
+    return value if not dist.is_initialized() or dist.get_rank() == 0 else None
 
 
 def losses(update: Any, model: Any, options: list[str], shards: int | None) -> Iterator[torch.Tensor]:
     """The losses of the packs of this rank; with `shards`, of all ranks in this process."""
     packing: dict[str, Any] = {"max_tokens": 24 if "accumulated" in options else 64}
-    if shards is not None and dist.is_initialized():
-        packing["group"] = meshes()["alone"].get_group()
     if update.prepared.loss.unit == "update" and "packed" not in options:
         yield from update.gradient_cached(model, **packing)
         return
@@ -196,23 +190,29 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
     plain = {name: new_model(critic=name == "critic") for name in names}
     begun = torch.cat([parameters(each) for each in plain.values()])
     batch = rollouts(4 if "idle" in options else 3, few="few" in options)
+    group = meshes()["alone"].get_group() if way == "fsdp2-alone" else None
+    if group is None:
+        batch = on_first(batch)
     columns = {"ppo": {"old_value": "critic", "value": "critic"}, "dual": {"reference_logprob": "policy"}}
     columns["follow"] = columns["dual"]
     # Columns that ranks share differ by 1e-8, which bf16 rounds to 1e-3: with autocast each process makes all of them.
     models = plain if "autocast" in options else {name: wrapped(plain[name], way, options) for name in names}
+    shared = {"group": dist.group.WORLD} if dist.is_initialized() and "autocast" not in options else {}
     for column, name in columns.get(algorithm, {}).items():
-        batch = arl.annotate(batch, column, models[name], max_tokens=32)
+        if shared or batch is not None:
+            batch = arl.annotate(batch, column, models[name], max_tokens=32, **shared)
     if "autocast" in options:
         models = {name: wrapped(plain[name], way, options) for name in names}
     if "checkpointed" in options:
         plain["policy"].gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     kind, rate = (torch.optim.Adam, 1e-3) if "adam" in options else (torch.optim.SGD, 0.05)
     optimizers = {name: kind(models[name].parameters(), lr=rate) for name in names if name != "average"}
-    batch = credited(recipe, batch)
+    if batch is not None:
+        batch = recipe.credit(batch)
     reductions = Reductions(models["policy"]) if "counted" in options else None
     found: dict[str, Any] = {"steps": [], "norms": []}
     for _ in range(STEPS // recipe.minibatches):
-        updates = recipe.updates(batch, models=models, draw_losses="recorded" in options)
+        updates = recipe.updates(batch, models=models, draw_losses="recorded" in options, group=group)
         for update in updates:
             model = models[update.model]
             if reductions is not None:
@@ -228,10 +228,10 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
             found["norms"].append(clip(model, clipped_at))
             found["steps"].append(update.step(optimizers[update.model]))
         recipe.run_hooks(updates)
-    if "recorded" in options:
-        found["draw_losses"] = updates.with_losses().column("loss", "draw").tolist()
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        found["metrics"] = updates.metrics  # no other rank asks for them
+    if batch is not None:  # no other rank asks for them
+        found["metrics"] = updates.metrics
+        if "recorded" in options:
+            found["draw_losses"] = updates.with_losses().column("loss", "draw").tolist()
     ended = torch.cat([parameters(each) for each in models.values()])
     return {
         **found,
@@ -260,7 +260,7 @@ def compare(case: str, wanted: dict[str, Any]) -> dict[str, Any]:
         for name, steps in expected.get("steps", {}).items():
             assert len(steps) > 1
             differences["metrics"] = max(differences["metrics"], *map(distance, metrics["steps"][name], steps))
-    if "recorded" in options:
+    if "draw_losses" in found:
         assert len(set(found["draw_losses"])) > 3
         lost = zip(found["draw_losses"], wanted["draw_losses"], strict=True)
         differences["metrics"] = max(differences["metrics"], *(distance(*each) for each in lost))
@@ -282,7 +282,8 @@ def distance(one: float, other: float) -> float:
 
 def annotated(way: str) -> list[torch.Tensor]:
     """Columns that a model makes, and a function, for tokens, steps and a probe."""
-    batch, model = rollouts(), wrapped(new_model(critic=True), way)
+    model, everyone = wrapped(new_model(critic=True), way), dist.group.WORLD if dist.is_initialized() else None
+    batch, whole_batch = on_first(rollouts()), rollouts()
     shared: dict[str, Any] = {"max_tokens": 32}
     if dist.is_initialized() and way == "bare":
         shared["group"] = dist.group.WORLD
@@ -292,19 +293,20 @@ def annotated(way: str) -> list[torch.Tensor]:
         counts.append(len(pack.target))
         return pack.target * 2.0
 
-    probe = Probe([[3, 4, 5 + draw] for draw in range(batch.num_draws)], start=1)
+    probe = Probe([[3, 4, 5 + draw] for draw in range(whole_batch.num_draws)], start=1)
     for column, answering, options in (
         ("reference_logprob", model, {}),
         ("recomputed_logprob", model, {"layout": "padded"}),
         ("old_value", model, {"level": "step"}),
         ("answer_logprob", model, {"probe": probe}),
-        ("double", double, {}),
+        ("double", double, {"group": everyone}),
     ):
-        batch = arl.annotate(batch, column, answering, **shared, **options)
-    everyone = dist.group.WORLD if dist.is_initialized() else None
+        batch = arl.annotate(batch, column, answering, **{**shared, **options})
     batch = arl.annotate(batch, "gradient_norm", new_model(), level="draw", group=everyone)
-    if "group" in shared:
-        assert sum(counts) < len(batch.column("token", "node_token")) // 2 + 8
+    if everyone is not None:
+        assert sum(counts) < len(whole_batch.column("token", "node_token")) // 2 + 8
+    if batch is None:
+        return []
     levels = {"old_value": "step", "answer_logprob": "step", "answer_logprob_before": "draw", "gradient_norm": "draw"}
     columns = ("reference_logprob", "recomputed_logprob", "double", *levels)
     return [torch.tensor(batch.column(each, levels.get(each, "node_token"))) for each in columns]
@@ -312,7 +314,7 @@ def annotated(way: str) -> list[torch.Tensor]:
 
 def compare_columns(way: str, wanted: list[torch.Tensor]) -> dict[str, float]:
     worst = torch.zeros(1, dtype=torch.float64)
-    for found, expected in zip(annotated(way), wanted, strict=True):
+    for found, expected in zip(annotated(way), on_first(wanted) or [], strict=True):
         assert torch.equal(found.isnan(), expected.isnan())
         assert expected.isfinite().any()
         worst = torch.maximum(worst, (found - expected).nan_to_num().abs().max().double())
@@ -342,10 +344,10 @@ def page() -> dict[str, float]:
     code = next(code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fully_shard" in code)
     one, names = new_model(), {"model": new_model(), "recipe": recipes.GRPO, "collector": OnRankZero()}
     exec(code, names)
-    updates = recipes.GRPO.updates(recipes.GRPO.credit(rollouts()))
+    updates = recipes.GRPO.updates(recipes.GRPO.credit(rollouts()), group=meshes()["alone"].get_group())
     optimizer = torch.optim.SGD(one.parameters(), lr=1e-3)
     for update in updates:
-        for pack in update.pack(max_tokens=16_384, group=meshes()["alone"].get_group()):
+        for pack in update.pack(max_tokens=16_384):
             update.loss(pack.run(one), pack).backward()
         clip(one, 1.0)
         update.step(optimizer)
@@ -362,13 +364,17 @@ def refused(case: str) -> str:
     model = new_model()
     rank, ranks = dist.get_rank(), dist.get_world_size()
     batch = recipes.GRPO.credit(rollouts())
-    (update,) = recipes.GRPO.updates(batch)
+    if case == "batches":
+        recipes.GRPO.updates(batch)
+    elif case == "batches to annotate":
+        arl.annotate(batch, "reference_logprob", model, group=dist.group.WORLD)
+    elif case == "no batch":
+        recipes.GRPO.updates(None)
+    (update,) = recipes.GRPO.updates(on_first(batch))
     packing: dict[str, Any] = {"max_tokens": 64}
     mesh = dist.device_mesh.init_device_mesh("cpu", (ranks,))
-    if case == "other batches":
-        (update,) = recipes.GRPO.updates(recipes.GRPO.credit(rollouts(3 + rank)))
-    elif case == "other options":
-        packing["max_tokens"] += rank
+    if case == "short packs":
+        packing["max_tokens"] = 4
     elif case == "wrong shards":
         packing["shards"] = ranks + 1
     elif case == "other group":

@@ -27,6 +27,9 @@ FSDP2 = [
     "0 after Store.close_iteration",
     "1 after fsdp2.from_rank_0",
     "1 before checkpoint.load",
+    "0 after Recipe.updates",
+    "0 before Update.pack",
+    "1 after Update.pack",
     "1 before Pack.run",
     "1 after Tensor.backward",
     "1 after Update.step",
@@ -38,6 +41,7 @@ FSDP2 = [
 DDP = [
     "0 before loop.from_first_rank",
     "0 after Models.annotated",
+    "1 before Recipe.updates",
     "0 before Update.step",
     "0 after loop.save_checkpoint",
     "0 after Store.close_iteration",

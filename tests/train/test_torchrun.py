@@ -12,9 +12,6 @@ import pytest
 import torch
 
 import agentrl_core as arl
-from agentrl_core import loss, recipes
-from agentrl_core.recipe import Recipe
-from agentrl_core.train.models import is_credited_first
 
 OPTIONS = [
     "--rollouts",
@@ -69,40 +66,19 @@ def test_two_ranks_train_as_one_and_resume(recipe: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_rank_computes_the_credit_unless_it_reads_a_model(tmp_path: Path) -> None:
+def test_the_first_rank_alone_computes_the_credit(tmp_path: Path) -> None:
     program = Path(__file__).parents[1] / "support" / "credit_on_ranks.py"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*launch, program, tmp_path], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     files = sorted(path.name for path in tmp_path.iterdir() if path.is_file())
-    assert files == ["grpo-0", "ppo-0", "ppo-1"]
-    assert (tmp_path / "ppo-0").read_bytes() == (tmp_path / "ppo-1").read_bytes()
+    assert files == ["grpo-0", "ppo-0"]
     for recipe in ("grpo", "ppo"):
         with arl.Store.open(tmp_path / f"run-{recipe}") as store:
             weights = store.batch(iteration=0).column("weight", "draw")
         assert weights.astype(np.float32).tobytes() == (tmp_path / f"{recipe}-0").read_bytes()
         assert len(weights) == 8
-
-
-@pytest.mark.parametrize(
-    ("recipe", "expected"),
-    [
-        (recipes.GRPO, True),
-        (recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1))), True),
-        (recipes.GRPO.replace(old_logprob="recomputed"), True),
-        (recipes.PPO, False),
-    ],
-    ids=["no model", "reference of the loss", "recomputed", "critic"],
-)
-def test_the_recipe_decides_who_computes_the_credit(recipe: Recipe, *, expected: bool) -> None:
-    assert is_credited_first(recipe, 0) == is_credited_first(recipe, 3) == expected
-
-
-def test_a_stage_before_the_updates_trains_a_batch_without_credit() -> None:
-    first = loss.Train(loss.Policy(), model="policy", stage="before")
-    recipe = recipes.GRPO.replace(loss=(loss.Train(loss.Policy()), first))
-    assert [is_credited_first(recipe, iteration) for iteration in (0, 1)] == [False, True]
 
 
 def test_a_refused_run_ends_all_ranks(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ FEW = [
     "ddp grpo wrong",
     "annotated ddp",
     "page",
-    "refused other batches",
+    "refused batches",
     "refused bare",
 ]
 """The cases of the ordinary test: a process group of two ranks runs all of them."""
@@ -74,8 +75,10 @@ WAYS = ["ddp", "fsdp2", "fsdp2-kept", "fsdp1"]
 OPTIONS = ["", "accumulated last", "accumulated each", "few", "checkpointed", "padded accumulated", "autocast"]
 MATRIX = [" ".join(case) for case in itertools.product(WAYS, ["grpo", "gspo", "ppo", "rows"], OPTIONS)]
 REFUSED = {
-    "other batches": "InvalidInputError: batch: 1 of 2 ranks (the first is rank 1) have another batch, or the",
-    "other options": "InvalidInputError: batch: 1 of 2 ranks (the first is rank 1) have another batch, or the",
+    "batches": "InvalidInputError: batch: 2 ranks work on the batch of rank 0, but rank 1 has one; give None there",
+    "batches to annotate": "InvalidInputError: batch: 2 ranks work on the batch of rank 0, but rank 1 has one; give",
+    "no batch": "InvalidInputError: batch: 2 ranks work on the batch of rank 0, but rank 0 has none; give the batch",
+    "short packs": "InvalidInputError: max_tokens",
     "wrong shards": "InvalidInputError: shards=3, but 2 ranks make this step; leave shards out",
     "other group": "AgentRLWarning: 2 ranks have packs of this update, but no wrapper of the model averages",
     "bare": "AgentRLWarning: 2 ranks have packs of this update, but no wrapper of the model averages",
@@ -147,7 +150,6 @@ def test_packs_know_their_number() -> None:
     [
         ({"sync": "first"}, "sync: 'first' is no way to synchronise; use auto, last, each"),
         ({"sync": "last"}, "sync: 'last' needs the model whose gradients are synchronised; give model as well"),
-        ({"group": [0, 1]}, r"group is \[0, 1\]; give a process group that this rank is in"),
         ({"shards": 0}, "shards"),
     ],
 )
@@ -155,6 +157,33 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
     (update,) = recipes.GRPO.updates(recipes.GRPO.credit(rollouts()))
     with pytest.raises(InvalidInputError, match=message):
         update.pack(max_tokens=64, **options)
+
+
+def test_a_group_is_a_process_group() -> None:
+    with pytest.raises(InvalidInputError, match=r"group is \[0, 1\]; give a process group that this rank is in"):
+        recipes.GRPO.updates(recipes.GRPO.credit(rollouts()), group=[0, 1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layout", ["sequence", "tree"])
+def test_a_rank_receives_less_the_more_ranks_there_are(layout: Any) -> None:
+    """What rank 0 sends is the pickled packs; below the bytes of the batch even for two ranks."""
+    forest = arl.Forest()
+    for group in range(16):
+        forest.add_group(group, f"task {group}")
+        for member in range(4):
+            trajectory = forest.start(group, member)
+            forest.append(trajectory, [3 + group] * 40, kind="prompt")
+            tokens = [(5 + 3 * member + 7 * place) % 64 for place in range(200)]
+            forest.append(trajectory, tokens, kind="action", logprobs=[-4.0 - 0.01 * place for place in range(200)])
+            forest.finish(trajectory, reward=float(member == group % 4))
+    batch = recipes.GRPO.credit(forest.freeze())
+    (update,) = recipes.GRPO.updates(batch)
+    received = {
+        ranks: max(len(pickle.dumps(list(packs))) for packs in update.pack(max_tokens=512, layout=layout, shards=ranks))
+        for ranks in (2, 8)
+    }
+    assert received[2] < len(pickle.dumps(batch))
+    assert received[8] < 0.4 * received[2]
 
 
 def test_ranks_end_where_one_process_ends() -> None:

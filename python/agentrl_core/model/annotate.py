@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core._util.lazy_torch import require_torch, torch
+from agentrl_core.component.requirements import require_batch
 from agentrl_core.data.sampling_record import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.spans import Spans
@@ -22,15 +24,17 @@ if TYPE_CHECKING:
     from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.probe import Probe
+    from agentrl_core.model.questions import Questions
     from agentrl_core.model.ranks import Group
-    from agentrl_core.model.teacher import Answers, PromptedPacks
+    from agentrl_core.model.teacher import Answers
+    from agentrl_core.operators.packing import TreeRows
 
 
-Made = TypeVar("Made")
+Given = TypeVar("Given", bound="Batch | None")
 
 
 def annotate(
-    batch: Batch,
+    batch: Given,
     column: str,
     model: nn.Module | Callable[[Pack], Tensor | Answers] | Spans,
     *,
@@ -45,13 +49,13 @@ def annotate(
     layout: PackLayout = "auto",
     group: distributed.ProcessGroup | None = None,
     replay_routes: bool = False,
-) -> Batch:
+) -> Given:
     """Add a column that only a model can make, such as the log-probs of a reference model.
 
     The model answers for every trained token, or for a probe at every step, once and without gradients.
 
     Args:
-        batch: the batch.
+        batch: the batch; None on other ranks than the first (`group`), where None is returned.
         column: name of the new column. It ends with the answer of `Pack.run` that a model gives: `reference_logprob`,
             `recomputed_logprob`, `current_entropy`, `value`, `old_value`, `sum_probability_squared`; or, at level
             `draw`, with `gradient_norm`.
@@ -77,9 +81,9 @@ def annotate(
             of a critic of steps (`loss.Value(level="step")` trains it). `draw`: the norm of the gradient of log p of
             each draw's trained tokens, by the parameters that require one; it takes a backward pass for each draw.
         layout: how a model computes packs, as of `Update.pack`. A function gets sequences for `auto`.
-        group: ranks that share the work: each runs a part of the packs, and all get the whole column. All call it with
-            the same batch. None: those over which the model is wrapped (DistributedDataParallel, FSDP); else this
-            process alone.
+        group: ranks that share the work. All call it; the first has the batch, sends each rank its packs, and gets the
+            column. None: those over which the model is wrapped (DistributedDataParallel, FSDP); else this process
+            alone.
         replay_routes: as of `Update.pack`, for log-probs of a mixture of experts; not with `probe`, `prompts` or
             another `level`.
 
@@ -118,83 +122,82 @@ def annotate(
             raise InvalidInputError(
                 f"{given} is given together with spans, which are those of all tokens; leave it out"
             )
-        return batch.with_columns("token", **{column: model.numbered(batch)})
+        spans = None if batch is None else batch.with_columns("token", **{column: model.numbered(batch)})
+        return cast("Given", spans)
     require_torch("annotate")
-    from agentrl_core.model.layouts import check_layout, layout_of, refuse_images_in
+    from agentrl_core.model.layouts import check_layout
+    from agentrl_core.model.pack_images import with_processor
+    from agentrl_core.model.questions import ask
     from agentrl_core.model.ranks import reshard
 
     check_layout(layout)
     if not callable(model):
         raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
-    chosen = _chosen(batch, draws)
     if replay_routes and (probe is not None or prompts is not None or level == "draw"):
         raise InvalidInputError(
             "replay_routes is given together with probe, prompts or level 'draw', whose packs have other tokens than "
             "the rollouts; leave it out"
         )
+    if level not in ("node_token", "step", "draw"):
+        raise InvalidInputError(f"level is {level!r}; give 'node_token', 'step' or 'draw'")
     if tokenizers is not None:
         from agentrl_core.model.teacher import check_tokenizers
 
         check_tokenizers(tokenizers)
+    planned: Any  # a function from the batch to its Questions
+    answer: Callable[[Any], Any]
+    ready: Callable[[Any], Any] = partial(with_processor, processor=processor)
     if probe is not None:
         others = {"draws": draws, "top_k": top_k, "prompts": prompts}
         given = next((name for name, value in others.items() if value is not None), "level")
         if given != "level" or level != "node_token":
             raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
-        return _with_answers_to_probe(batch, column, cast("Any", model), max_tokens, probe, layout, group, processor)
-    if level == "draw":
+        if not isinstance(model, torch.nn.Module):
+            raise InvalidInputError(
+                f"model is {type(model).__name__}, but a probe is asked of a torch.nn.Module; a function cannot read "
+                "trees"
+            )
+        planned = partial(_probed, column=column, probe=probe, **_packing(model, max_tokens, layout, processor))
+        answer = partial(_rows, answer_pack=_answerer(column, model), column=column, width=1)
+    elif level == "draw":
         if not column.endswith("gradient_norm") or not isinstance(model, torch.nn.Module) or top_k or prompts:
             raise InvalidInputError(
                 f"level is 'draw' for column {column!r}; give a torch.nn.Module and a name that ends with "
                 "'gradient_norm', without top_k and prompts"
             )
-        from agentrl_core.model.gradient_norms import gradient_norms
+        from agentrl_core.model.gradient_norms import gradient_norm, trained_parameters
 
-        among = _ranks_of(model, group)
-        norms = gradient_norms(
-            batch, model, chosen, max_tokens=max_tokens, layout=layout, processor=processor, group=among
-        )
-        return batch.with_columns("draw", **{column: norms})
-    # A function may not know trees. Either way a stored token is asked once, whichever draws train it.
-    planned: Layout = "tree" if layout == "tree" else "sequence"
-    shows = tokens_with_images(batch) is not None
-    if shows:
-        refuse_images_in(layout)
-    elif isinstance(model, torch.nn.Module) and layout == "auto":
-        planned = "tree" if layout_of(model) == "tree" else "sequence"
-    names = _names(column, top_k, level)
-    answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
-    if top_k is not None:
-        from agentrl_core.model.teacher import likeliest_answers
-
-        answer_pack = likeliest_answers(cast("Any", model), top_k)
-    table = _known(batch, names, top_k, chosen)
-    among = _ranks_of(model, group)
-    if prompts is None:
-        made_by = (layout, planned), chosen, among, processor if shows else None, replay_routes
-        _answer(batch, table, cast("Any", answer_pack), column, max_tokens, *made_by)
+        planned = partial(_of_draws, draws=draws, column=column, **_packing(model, max_tokens, layout, processor))
+        answer = partial(gradient_norm, model=model, parameters=trained_parameters(model))
+        ready = lambda packs: [with_processor(pack, processor) for pack in packs]  # noqa: E731 -- as the others
     else:
-        packs = _prompted(batch, prompts, chosen, model, layout, processor)
-        runs_trees = isinstance(model, torch.nn.Module) and not shows and layout_of(model, layout) == "tree"
-        _check_equal(among, batch, chosen, max_tokens)
-        _answer_prompted(packs, table, cast("Any", answer_pack), max_tokens, layout, among, runs_trees=runs_trees)
+        names = _names(column, top_k, level)
+        answer_pack: Any = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
+        if top_k is not None:
+            from agentrl_core.model.teacher import likeliest_answers
+
+            answer_pack = likeliest_answers(cast("Any", model), top_k)
+        answer = partial(_rows, answer_pack=answer_pack, column=column, width=_width(top_k))
+        packing = _packing(model, max_tokens, layout, processor)
+
+        def planned(found: Batch) -> Questions[Pack]:
+            chosen = _chosen(found, draws)
+            table = _known(found, names, top_k, chosen)
+            annotated = partial(_with_table, found, names, table, top_k, level, chosen)
+            if prompts is None:
+                return _of_tokens(found, chosen, table, annotated, ranks=among, replay_routes=replay_routes, **packing)
+            return _prompted(found, prompts, chosen, table, annotated, **packing)
+
+    among = _ranks_of(model, group)
+    if among is None:
+        require_batch(batch)
+    else:
+        from agentrl_core.model.collectives import check_on_first
+
+        check_on_first(among, batch=batch)
+    made = ask(lambda: planned(cast("Batch", batch)), answer, among, ready)
     reshard(model)
-    if level == "node_token":
-        return batch.with_columns("node_token", **_columns(names, table, top_k))
-    values = table[:, 0]
-    if level != "step":
-        raise InvalidInputError(f"level is {level!r}; give 'node_token', 'step' or 'draw'")
-    of_steps = batch.offsets("token")
-    found = np.full(len(of_steps) - 1, np.nan, np.float32)
-    if len(chosen) < batch.num_draws and batch.has(column, "step"):
-        found[:] = batch.column(column, "step")
-    steps = np.repeat(np.arange(len(found)), np.diff(of_steps))
-    trained = np.flatnonzero(np.asarray(batch.column("trainable", "token")) != 0)
-    begun, first = np.unique(steps[trained], return_index=True)
-    run = np.isin(np.repeat(np.arange(batch.num_draws), np.diff(batch.offsets("step")))[begun], chosen)
-    answered = batch.column("node_token", "token")[trained[first[run]]]
-    found[begun[run]] = values[answered]
-    return batch.with_columns("step", **{column: found})
+    return cast("Given", made)
 
 
 def _chosen(batch: Batch, draws: ArrayLike | None) -> NDArray[np.int64]:
@@ -221,12 +224,28 @@ def _ranks_of(model: object, group: distributed.ProcessGroup | None) -> Group | 
     return group_of_ranks(group)
 
 
-def _check_equal(group: Group | None, batch: Batch, *others: ArrayLike) -> None:
-    """Refuse ranks with different batches."""
-    if group is not None:
-        from agentrl_core.model.collectives import check_equal
+def _packing(model: object, max_tokens: int, layout: PackLayout, processor: ProcessorMixin | None) -> dict[str, Any]:
+    """The options of packs by name."""
+    return {"model": model, "max_tokens": max_tokens, "layout": layout, "processor": processor}
 
-        check_equal(group, batch.column("token", "node_token"), *others)
+
+def _width(top_k: int | None) -> int:
+    """The number of values for each token."""
+    return 1 if top_k is None else 1 + 2 * top_k
+
+
+def _rows(pack: Pack, *, answer_pack: Callable[[Pack], Tensor], column: str, width: int) -> NDArray[Any]:
+    """The answers for the prediction pairs of a pack, `[N, width]`."""
+    with torch.no_grad():
+        answers = answer_pack(pack)
+    if answers.shape[:1] != pack.target.shape or answers[:1].numel() not in (0, width):
+        raise InvalidInputError(
+            f"the function for column {column!r} returned shape {tuple(answers.shape)} for a pack of "
+            f"{len(pack.target)} prediction pairs; return one value per pair"
+        )
+    kind = torch.float64 if answers.dtype == torch.float64 else torch.float32
+    rows: NDArray[Any] = answers.to("cpu", kind).numpy().reshape(-1, width)
+    return rows
 
 
 def _names(column: str, top_k: int | None, level: str) -> tuple[str, ...]:
@@ -247,7 +266,7 @@ def _names(column: str, top_k: int | None, level: str) -> tuple[str, ...]:
 
 def _known(batch: Batch, names: tuple[str, ...], top_k: int | None, draws: NDArray[np.int64]) -> NDArray[np.float32]:
     """A row for each stored token, with what is known of the tokens of other draws: `[rows, 1 + 2 top_k]`."""
-    width = 1 if top_k is None else 1 + 2 * top_k
+    width = _width(top_k)
     table = np.full((len(batch.column("token", "node_token")), width), np.nan, np.float32)
     if len(draws) < batch.num_draws and all(batch.has(name, "node_token") for name in names):
         parts = [batch.column(name, "node_token").reshape(len(table), -1) for name in names]
@@ -268,34 +287,68 @@ def _columns(names: tuple[str, ...], table: NDArray[np.float32], top_k: int | No
     return dict(zip(names, (table[:, 0], top, whole), strict=True))
 
 
-def _answer(
+def _with_table(
     batch: Batch,
+    names: tuple[str, ...],
     table: NDArray[np.float32],
-    answer_pack: Callable[[Pack], Tensor],
-    column: str,
-    max_tokens: int,
-    layouts: tuple[PackLayout, Layout],
+    top_k: int | None,
+    level: str,
     draws: NDArray[np.int64],
-    group: Group | None,
+) -> Batch:
+    """The batch with the columns of a table, for stored tokens or for steps."""
+    if level == "node_token":
+        return batch.with_columns("node_token", **_columns(names, table, top_k))
+    (column,), values = names, table[:, 0]
+    of_steps = batch.offsets("token")
+    found = np.full(len(of_steps) - 1, np.nan, np.float32)
+    if len(draws) < batch.num_draws and batch.has(column, "step"):
+        found[:] = batch.column(column, "step")
+    steps = np.repeat(np.arange(len(found)), np.diff(of_steps))
+    trained = np.flatnonzero(np.asarray(batch.column("trainable", "token")) != 0)
+    begun, first = np.unique(steps[trained], return_index=True)
+    run = np.isin(np.repeat(np.arange(batch.num_draws), np.diff(batch.offsets("step")))[begun], draws)
+    answered = batch.column("node_token", "token")[trained[first[run]]]
+    found[begun[run]] = values[answered]
+    return batch.with_columns("step", **{column: found})
+
+
+def _of_tokens(
+    batch: Batch,
+    draws: NDArray[np.int64],
+    table: NDArray[np.float32],
+    annotated: Callable[[], Batch],
+    *,
+    ranks: Group | None,
+    replay_routes: bool,
+    model: object,
+    max_tokens: int,
+    layout: PackLayout,
     processor: ProcessorMixin | None,
-    replay_routes: bool,  # noqa: FBT001 -- of a private function
-) -> None:
-    """Write the answer for every stored token that these draws train."""
+) -> Questions[Pack]:
+    """Every stored token that these draws train. Each is asked about once, whichever draws train it."""
+    from agentrl_core.model.layouts import layout_of, refuse_images_in
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.pack_images import PackImages
+    from agentrl_core.model.questions import Questions
     from agentrl_core.model.recorded_routes import RecordedRoutes
 
+    # A function may not know trees.
+    planned_as: Layout = "tree" if layout == "tree" else "sequence"
+    shows = tokens_with_images(batch) is not None
+    if shows:
+        refuse_images_in(layout)
+    elif isinstance(model, torch.nn.Module) and layout == "auto":
+        planned_as = "tree" if layout_of(model) == "tree" else "sequence"
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
-    layout, planned_as = layouts
-    rank, ranks = (0, None) if group is None else (group.rank(), group.size())
-    _check_equal(group, batch, draws, max_tokens)
-    plan = batch.plan(draws, max_tokens, layout=planned_as, fold=list(same.values()), shards=ranks)
-    stored, shows = batch.column("node_token", "token"), tokens_with_images(batch) is not None
-    routes = RecordedRoutes(batch) if replay_routes else None
-    places, found = [np.zeros(0, np.int64)], [table[:0]]
-    for index in range(rank, len(plan), ranks or 1):
+    shards = None if ranks is None else ranks.size()
+    plan = batch.plan(draws, max_tokens, layout=planned_as, fold=list(same.values()), shards=shards)
+    stored, routes = batch.column("node_token", "token"), RecordedRoutes(batch) if replay_routes else None
+    places: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
+
+    def make(index: int) -> Pack:
         planned = plan.pack(index, same=same)
-        pack = Pack.from_plan(
+        places[index] = stored[planned.pair_tokens], np.diff(planned.pair_offsets)
+        return Pack.from_plan(
             planned,
             planned.streams,
             entropy_gradient=False,
@@ -303,33 +356,31 @@ def _answer(
             routed_experts=None if routes is None else routes.of_pack(plan, index),
             layout=layout,
         )
-        with torch.no_grad():
-            answers = answer_pack(pack)
-        if answers.shape[:1] != pack.target.shape or answers[:1].numel() not in (0, table.shape[1]):
-            raise InvalidInputError(
-                f"the function for column {column!r} returned shape {tuple(answers.shape)} for a pack of "
-                f"{len(pack.target)} prediction pairs; return one value per pair"
-            )
-        answered = answers.to("cpu", torch.float32).numpy().reshape(-1, table.shape[1])
-        places.append(stored[planned.pair_tokens])
-        found.append(np.repeat(answered, np.diff(planned.pair_offsets), axis=0))
-    place, answers_of_ranks = _of_ranks(group, np.concatenate(places), np.concatenate(found))
-    table[place] = answers_of_ranks
+
+    def keep(index: int, answers: NDArray[Any]) -> None:
+        place, counts = places.pop(index)
+        table[place] = np.repeat(answers, counts, axis=0)
+
+    return Questions(len(plan), make, keep, annotated)
 
 
 def _prompted(
     batch: Batch,
     prompts: Iterable[ArrayLike],
     draws: NDArray[np.int64],
+    table: NDArray[np.float32],
+    annotated: Callable[[], Batch],
+    *,
     model: object,
+    max_tokens: int,
     layout: PackLayout,
     processor: ProcessorMixin | None,
-) -> PromptedPacks:
-    """Draws under other prompts, which keep the images of theirs."""
+) -> Questions[Pack]:
+    """The same of draws under other prompts, which keep the images of theirs."""
     from agentrl_core.model.architecture import causal_model_of
     from agentrl_core.model.context_rows import ContextImages
     from agentrl_core.model.images import image_token, takes_images
-    from agentrl_core.model.layouts import refuse_images_in
+    from agentrl_core.model.layouts import layout_of, refuse_images_in
     from agentrl_core.model.teacher import PromptedPacks
 
     images, placeholder = ContextImages.of(batch, processor), None
@@ -337,91 +388,96 @@ def _prompted(
         refuse_images_in(layout)
         if isinstance(model, torch.nn.Module) and takes_images(model):
             placeholder = image_token(causal_model_of(model))
-    return PromptedPacks(batch, prompts, draws, images=images, image_token=placeholder)
+    packs = PromptedPacks(batch, prompts, draws, images=images, image_token=placeholder)
+    shows = tokens_with_images(batch) is not None
+    runs_trees = isinstance(model, torch.nn.Module) and not shows and layout_of(model, layout) == "tree"
+
+    def keep(stored: NDArray[Any], answers: NDArray[Any]) -> None:
+        table[stored] = answers
+
+    return _of_trees(packs.packs(max_tokens), keep, annotated, layout, runs_trees=runs_trees)
 
 
-def _answer_prompted(
-    packs: PromptedPacks,
-    table: NDArray[np.float32],
-    answer_pack: Callable[[Pack], Tensor],
-    max_tokens: int,
-    layout: PackLayout,
-    group: Group | None,
-    *,
-    runs_trees: bool,
-) -> None:
-    """The same of draws under other prompts."""
-    places, found = [np.zeros(0, np.int64)], [table[:0]]
-    for (pack, tree, stored), counts in _own_part(packs.packs(max_tokens), group):
-        made = replace(pack, layout=layout)
-        with torch.no_grad():
-            answers = answer_pack(made if runs_trees else made.as_sequences())
-        if counts:
-            answered = answers.to("cpu", torch.float32).numpy().reshape(-1, table.shape[1])
-            places.append(stored[tree.pair_tokens])
-            found.append(np.repeat(answered, np.diff(tree.pair_offsets), axis=0))
-    place, answers_of_ranks = _of_ranks(group, np.concatenate(places), np.concatenate(found))
-    table[place] = answers_of_ranks
-
-
-def _of_ranks(group: Group | None, *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """The rows of all ranks."""
-    if group is None:
-        return columns
-    from agentrl_core.model.collectives import gathered_objects
-
-    return tuple(np.concatenate(gathered_objects(column, group)) for column in columns)
-
-
-def _with_answers_to_probe(
+def _probed(
     batch: Batch,
+    *,
     column: str,
-    model: nn.Module | Callable[[Pack], Tensor],
-    max_tokens: int,
     probe: Probe,
+    model: nn.Module,
+    max_tokens: int,
     layout: PackLayout,
-    group: distributed.ProcessGroup | None,
     processor: ProcessorMixin | None,
-) -> Batch:
+) -> Questions[Pack]:
+    """A probe, at every step."""
     from agentrl_core.model.context_rows import ContextImages
     from agentrl_core.model.layouts import layout_of, refuse_images_in
     from agentrl_core.model.probe import ProbePacks
-    from agentrl_core.model.ranks import reshard
 
-    if not isinstance(model, torch.nn.Module):
-        raise InvalidInputError(
-            f"model is {type(model).__name__}, but a probe is asked of a torch.nn.Module; a function cannot read trees"
-        )
-    answer_pack = _answerer(column, model)
     images = ContextImages.of(batch, processor)
     if images is not None:
         refuse_images_in(layout)
     runs_trees = images is None and layout_of(model, layout) == "tree"
     questions = ProbePacks(batch, probe, images)
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
-    among = _ranks_of(model, group)
-    _check_equal(among, batch, *probe.rows, max_tokens)
-    for (pack, tree, question), counts in _own_part(questions.packs(max_tokens), among):
-        made = replace(pack, layout=layout)
-        with torch.no_grad():
-            answers = answer_pack(made if runs_trees else made.as_sequences())
-        if counts:
-            asked.append(question[tree.pair_tokens])
-            values.append(np.repeat(answers.to("cpu", torch.float64).numpy(), np.diff(tree.pair_offsets)))
-    reshard(model)
-    after, before = questions.columns(*_of_ranks(among, np.concatenate(asked), np.concatenate(values)))
-    return batch.with_columns("step", **{column: after}).with_columns("draw", **{f"{column}_before": before})
+
+    def keep(question: NDArray[Any], answers: NDArray[Any]) -> None:
+        asked.append(question)
+        values.append(answers[:, 0].astype(np.float64))
+
+    def annotated() -> Batch:
+        after, before = questions.columns(np.concatenate(asked), np.concatenate(values))
+        return batch.with_columns("step", **{column: after}).with_columns("draw", **{f"{column}_before": before})
+
+    return _of_trees(questions.packs(max_tokens), keep, annotated, layout, runs_trees=runs_trees)
 
 
-def _own_part(packs: Iterator[Made], group: Group | None) -> Iterator[tuple[Made, bool]]:
-    """The packs of this rank, and whether they count: one that has none in the last round runs that of another."""
-    rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
-    number, latest = 0, None
-    for number, latest in enumerate(packs, 1):
-        if (number - 1) % ranks == rank:
-            yield latest, True
-    if latest is not None and 0 < number % ranks <= rank:
-        yield latest, False
+def _of_trees(
+    packs: Iterator[tuple[Pack, TreeRows, NDArray[Any]]],
+    keep: Callable[[NDArray[Any], NDArray[Any]], None],
+    annotated: Callable[[], Batch],
+    layout: PackLayout,
+    *,
+    runs_trees: bool,
+) -> Questions[Pack]:
+    """Packs that are made in turn; `keep` gets the number of each asked token, and its answer."""
+    from agentrl_core.model.questions import Questions
+
+    every = list(packs)
+
+    def make(index: int) -> Pack:
+        made = replace(every[index][0], layout=layout)
+        return made if runs_trees else made.as_sequences()
+
+    def kept(index: int, answers: NDArray[Any]) -> None:
+        _, tree, numbers = every[index]
+        keep(numbers[tree.pair_tokens], np.repeat(answers, np.diff(tree.pair_offsets), axis=0))
+
+    return Questions(len(every), make, kept, annotated)
+
+
+def _of_draws(
+    batch: Batch,
+    *,
+    draws: ArrayLike | None,
+    column: str,
+    model: nn.Module,
+    max_tokens: int,
+    layout: PackLayout,
+    processor: ProcessorMixin | None,
+) -> Questions[list[Pack]]:
+    """Draws, each with the packs of its tokens."""
+    from agentrl_core.model.gradient_norms import packs_of_draw
+    from agentrl_core.model.questions import Questions
+
+    norms, chosen = np.full(batch.num_draws, np.nan, np.float32), _chosen(batch, draws)
+
+    def make(index: int) -> list[Pack]:
+        return list(packs_of_draw(batch, int(chosen[index]), max_tokens, layout, model, processor))
+
+    def keep(index: int, norm: float) -> None:
+        norms[chosen[index]] = norm
+
+    return Questions(len(chosen), make, keep, lambda: batch.with_columns("draw", **{column: norms}))
 
 
 def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:

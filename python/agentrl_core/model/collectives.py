@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, distributed
 
 from agentrl_core.exceptions import InvalidInputError
@@ -41,6 +38,13 @@ def gathered_objects(value: _Value, group: Group) -> list[_Value]:
     return found
 
 
+def gathered_on_first(value: _Value, group: Group) -> list[_Value]:
+    """Return the value of each rank on the first rank; nothing on the others."""
+    found: list[Any] | None = [None] * group.size() if group.rank() == 0 else None
+    distributed.gather_object(value, found, dst=distributed.get_global_rank(group, 0), group=group)
+    return found or []
+
+
 def over_ranks(
     numbers: Mapping[str, float], group: Group, reduce: Callable[[str], Callable[[float, float], float]]
 ) -> dict[str, float]:
@@ -58,24 +62,66 @@ def over_ranks(
     return found
 
 
-def check_equal(group: Group, *parts: ArrayLike) -> None:
-    """Refuse ranks that share the packs of different batches, since each would run its part of another plan.
+def from_first(make: Callable[[], _Value], group: Group) -> _Value:
+    """Return what the first rank of a group makes, on all of them; an error there is raised on each.
+
+    Args:
+        make: called on the first rank alone.
+        group: the ranks.
+    """
+    parcel: list[Any] = [_made(make) if group.rank() == 0 else None]
+    distributed.broadcast_object_list(parcel, src=distributed.get_global_rank(group, 0), group=group)
+    return _opened(parcel[0])  # type: ignore[no-any-return]
+
+
+def part_of_first(make: Callable[[int], _Value], group: Group) -> _Value:
+    """Return the part that the first rank of a group makes for this one; an error there is raised on each.
+
+    Args:
+        make: makes the part of a rank; called on the first rank alone, once for each, its own last.
+        group: the ranks.
+    """
+    first = distributed.get_global_rank(group, 0)
+    parcel: list[Any] = [None]
+    if group.rank() == 0:
+        for rank in range(1, group.size()):
+            to = distributed.get_global_rank(group, rank)
+            distributed.send_object_list([_made(lambda rank=rank: make(rank))], dst=to, group=group)  # type: ignore[misc]
+        return make(0)
+    distributed.recv_object_list(parcel, src=first, group=group)
+    return _opened(parcel[0])  # type: ignore[no-any-return]
+
+
+def check_on_first(group: Group, **given: object) -> None:
+    """Refuse what another rank than the first one gives, since it would be used by none.
 
     Args:
         group: the ranks.
-        parts: what the packs follow from.
+        **given: what the first rank alone gives; None on the others.
 
     Raises:
-        InvalidInputError: a rank has other parts than the first one; on every rank.
+        InvalidInputError: another rank gives something, or the first one does not; on every rank.
     """
-    code = 0
-    for part in parts:
-        code = zlib.crc32(np.ascontiguousarray(part).tobytes(), code)
-    codes = gathered_objects(code, group)
-    others = [rank for rank, each in enumerate(codes) if each != codes[0]]
-    if others:
-        raise InvalidInputError(
-            f"batch: {len(others)} of {group.size()} ranks (the first is rank {others[0]}) have another batch, or the "
-            "same with other weights or options than rank 0; send the batch of one rank to all "
-            "(torch.distributed.broadcast_object_list), and give every rank the same arguments"
-        )
+    for rank, names in enumerate(gathered_objects([name for name, value in given.items() if value is not None], group)):
+        wrong = set(names) if rank else given.keys() - set(names)
+        if wrong:
+            name = min(wrong)
+            has, remedy = ("has none", f"give the {name}") if rank == 0 else ("has one", "give None")
+            raise InvalidInputError(
+                f"{name}: {group.size()} ranks work on the {name} of rank 0, but rank {rank} {has}; {remedy} there"
+            )
+
+
+def _made(make: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """Return what a function returns or raises."""
+    try:
+        return make(), None
+    except Exception as error:  # noqa: BLE001 -- whatever it is, the other ranks must not wait for ever
+        return None, error
+
+
+def _opened(parcel: tuple[Any, Exception | None]) -> Any:
+    value, error = parcel
+    if error is not None:
+        raise error
+    return value

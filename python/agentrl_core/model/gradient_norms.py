@@ -6,19 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agentrl_core.data.sampling_record import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.collectives import gathered_objects
 from agentrl_core.model.layouts import layout_of, refuse_images_in
 from agentrl_core.model.pack import Pack
 from agentrl_core.model.pack_images import PackImages
-from agentrl_core.model.ranks import Group, wrapping_of
+from agentrl_core.model.ranks import wrapping_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from transformers import ProcessorMixin
 
@@ -26,31 +24,11 @@ if TYPE_CHECKING:
     from agentrl_core.model.layouts import PackLayout
 
 
-def gradient_norms(
-    batch: Batch,
-    model: nn.Module,
-    draws: NDArray[np.int64],
-    *,
-    max_tokens: int,
-    layout: PackLayout,
-    processor: ProcessorMixin | None,
-    group: Group | None,
-) -> NDArray[np.float32]:
-    """Return the norm, over all trained parameters, of the gradient of sum log p over the trained tokens of each draw.
-
-    It takes a forward and a backward pass for each draw, and leaves the gradients of the parameters as they are.
-
-    Args:
-        batch: the batch.
-        model: a model, not sharded and not in DistributedDataParallel, whose gradients are those of all ranks.
-        draws: which are run; NaN for the others.
-        max_tokens: tokens of a pack.
-        layout: how the model computes packs.
-        processor: as of `annotate`.
-        group: ranks that share the draws, or None.
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a model that require a gradient.
 
     Raises:
-        UnsupportedError: the model is in a wrapper of ranks.
+        UnsupportedError: the model is in a wrapper of ranks, which averages gradients.
         InvalidInputError: no parameter is trained.
     """
     parameters = [each for each in model.parameters() if each.requires_grad]
@@ -62,18 +40,17 @@ def gradient_norms(
                 f"model is a {type(model).__name__} over several ranks, which averages gradients; give the bare model "
                 "(`.module` of DistributedDataParallel), and `group` to share the draws"
             )
-    norms = np.full(batch.num_draws, np.nan, np.float32)
-    rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
-    own = draws[rank::ranks]
-    for draw in own.tolist():
-        norms[draw] = _norm(_packs(batch, draw, max_tokens, layout, model, processor), model, parameters)
-    if group is not None:
-        for numbers, found in gathered_objects((own, norms[own]), group):
-            norms[numbers] = found
-    return norms
+    return parameters
 
 
-def _norm(packs: Iterator[Pack], model: nn.Module, parameters: list[nn.Parameter]) -> float:
+def gradient_norm(packs: Iterable[Pack], *, model: nn.Module, parameters: list[nn.Parameter]) -> float:
+    """Return the norm of the gradient of sum log p over the trained tokens of a draw, and keep the model's gradients.
+
+    Args:
+        packs: the tokens of the draw.
+        model: the model.
+        parameters: those whose gradients count.
+    """
     total: list[Tensor | None] = [None] * len(parameters)
     with torch.enable_grad():
         for pack in packs:
@@ -86,7 +63,7 @@ def _norm(packs: Iterator[Pack], model: nn.Module, parameters: list[nn.Parameter
     return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
 
-def _packs(
+def packs_of_draw(
     batch: Batch,
     draw: int,
     max_tokens: int,
@@ -94,6 +71,7 @@ def _packs(
     model: nn.Module,
     processor: ProcessorMixin | None,
 ) -> Iterator[Pack]:
+    """Make the packs of the trained tokens of one draw."""
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
     shows = tokens_with_images(batch) is not None
     if shows:

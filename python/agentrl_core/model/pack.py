@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from agentrl_core.model.attention import Attention, SequenceAttention, TreeAttention
 from agentrl_core.model.layouts import PackLayout
+from agentrl_core.model.short_arrays import ShortArray
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
@@ -223,6 +224,19 @@ class Pack:
             outputs=outputs,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The pack in few bytes, to be sent to another process."""
+        state = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "_copies"}
+        state["streams"] = {name: _short(values) for name, values in self.streams.items()}
+        return {name: _short(value) if isinstance(value, Tensor) else value for name, value in state.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        streams = Streams({name: _tensor(short.whole()) for name, short in state.pop("streams").items()})
+        whole = {
+            name: _tensor(value.whole()) if isinstance(value, ShortArray) else value for name, value in state.items()
+        }
+        self.__dict__.update(whole, streams=streams, _copies={})
+
     def to(self, device: torch.device | str) -> Pack:
         """The pack on `device`: itself if it is there, else a copy, made once."""
         target = torch.device(device)
@@ -375,6 +389,10 @@ class Pack:
         from agentrl_core.model.run import scores
 
         return PackOutput(**scores(self, model, self.outputs if outputs is None else outputs, teacher))
+
+
+def _short(values: Tensor) -> ShortArray:
+    return ShortArray.of(values.cpu().numpy())
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -64,6 +64,15 @@ class PackImages:
         hashes, sequence, image = plan.images(index)
         return cls(tuple(hashes), sequence, image, batch.blob, processor)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The images with their contents, without a processor, which each process has."""
+        contents = {each: self._content(each) for each in self.hashes}
+        numbers = {"sequence": self.sequence, "image": self.image}
+        return {"hashes": self.hashes, **numbers, "blob": contents.__getitem__, "processor": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
     @cached_property
     def of_sequences(self) -> list[list[int]]:
         """The indices of each sequence's images; sequences after the last one with images are left out."""
@@ -120,6 +129,11 @@ def _saved_processor(inner: nn.Module) -> Any:
                 f"({error}); give it: update.pack(..., processor=processor)"
             ) from error
     return _PROCESSORS[inner]
+
+
+def with_processor(pack: Any, processor: ProcessorMixin | None) -> Any:
+    """Return a pack of another process, whose images get the processor of this one."""
+    return pack if pack.images is None else replace(pack, images=replace(pack.images, processor=processor))
 
 
 class ShownImages:

@@ -31,12 +31,13 @@ from agentrl_core.data.store import Store
 from agentrl_core.env.base import Environment
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 from agentrl_core.integrations import TensorBoard, WeightsAndBiases
+from agentrl_core.model.annotate import Given
 from agentrl_core.model.routers import routers_of
 from agentrl_core.model.teacher import check_tokenizers
 from agentrl_core.recipe import Recipe
 from agentrl_core.stats.intervals import bootstrap
 from agentrl_core.train.demonstrations import imitate
-from agentrl_core.train.models import Models, check_runs, is_credited_first, other_stages
+from agentrl_core.train.models import Models, check_runs, other_stages
 from agentrl_core.train.options import TrainOptions
 from agentrl_core.train.run_files import begin, drop_checkpoints, load_checkpoint, save_checkpoint, save_folder
 from agentrl_core.train.torchrun import from_first_rank, is_first_rank, joined_ranks
@@ -176,9 +177,7 @@ def _loop(
             group = recipe.rollout.at(iteration).final_group_size(options.group_size)
             batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
         with _timed(seconds, "update"):
-            if is_credited_first(recipe, iteration):
-                batch = recipe.credit(batch)
-            from_first_rank((iteration, batch))
+            from_first_rank(iteration)
             batch, metrics = _update(options, recipe, models, batch, iteration)
             generate.update_weights(policy, version=iteration + 1)
         with _timed(seconds, "store"):
@@ -227,9 +226,13 @@ def _loop(
 
 
 def _update(
-    options: TrainOptions, recipe: Recipe, models: Models, batch: Batch, iteration: int
-) -> tuple[Batch, dict[str, Any]]:
-    """Train on a batch, on every rank; return the batch with the recipe's columns, and the metrics."""
+    options: TrainOptions, recipe: Recipe, models: Models, batch: Given, iteration: int
+) -> tuple[Given, dict[str, Any]]:
+    """Train on a batch, on every rank: the first has the batch, and plans.
+
+    Returns:
+        The batch with the recipe's columns, and the metrics.
+    """
     stepping: dict[str, Any] = {
         "rate": options.highest_rate * _schedule(options, iteration),
         "gradient_clip": options.gradient_clip,
@@ -238,24 +241,23 @@ def _update(
     batch = models.annotated(batch, options.pack_tokens)
     for stage in other_stages(recipe) if iteration == 0 else ():
         models.step(recipe.updates(batch, stage=stage, seed=options.seed), **stepping)
-    if not is_credited_first(recipe, iteration):
-        batch = recipe.credit(batch)
+    if batch is not None:
+        batch = cast("Given", recipe.credit(batch))
     updates = recipe.updates(batch, seed=options.seed + iteration, models=models.named)
     norms = models.step(updates, **stepping)
     recipe.run_hooks(updates, **models.named)
-    if recipe.needs_losses:
-        batch = updates.with_losses()
+    if batch is not None and recipe.needs_losses:
+        batch = cast("Given", updates.with_losses())
     return batch, {**updates.metrics, **norms}
 
 
 def _follow(options: TrainOptions, recipe: Recipe) -> None:
-    """Train on the batches of the first rank."""
+    """Train with the first rank."""
     checkpoint = from_first_rank(None)  # of a run whose start is complete
     torch.manual_seed(options.seed)
     models = _models(options, recipe, _policy(options)[0], checkpoint)
-    while (given := from_first_rank(None)) is not None:
-        iteration, batch = given
-        _update(options, recipe, models, batch, iteration)
+    while (iteration := from_first_rank(None)) is not None:
+        _update(options, recipe, models, None, iteration)
 
 
 def _prepare_start(options: TrainOptions, run: Path, world: Environment, progress: TrainingProgress) -> None:

@@ -13,19 +13,19 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from agentrl_core.component.component import PHASES
-from agentrl_core.component.requirements import model_columns_of, required_facts
-from agentrl_core.data.batch import Batch
+from agentrl_core.component.requirements import required_facts
 from agentrl_core.data.facts import by_level
 from agentrl_core.env.base import Environment
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Train
-from agentrl_core.model.annotate import annotate
+from agentrl_core.model.annotate import Given, annotate
 from agentrl_core.model.ranks import group_of_ranks, num_ranks
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import SelfPlay
 from agentrl_core.schedule import RepeatStage
 from agentrl_core.schedule.hook import BEGIN
 from agentrl_core.select import Pool, PredictedSuccess, SelectionRequest
+from agentrl_core.train.torchrun import from_first_rank
 from agentrl_core.update.updates import Updates
 
 if TYPE_CHECKING:
@@ -159,16 +159,6 @@ def other_stages(recipe: Recipe) -> list[str]:
     ]
 
 
-def is_credited_first(recipe: Recipe, iteration: int) -> bool:
-    """Return whether a batch has its credit before models see it, so that the first rank computes it for all ranks.
-
-    Otherwise a component of the credit reads a column that the ranks annotate together, or a stage trains the batch of
-    the first iteration without credit.
-    """
-    links = [link for phase in ("reward", "advantage", "weight") for link in recipe.chain(phase)]
-    return not model_columns_of(links, "") and not (iteration == 0 and other_stages(recipe))
-
-
 def _moved(recipe: Recipe) -> set[str]:
     """Return the models that hooks name."""
     actions = recipe.at(0).chain("hooks")
@@ -238,10 +228,12 @@ class Models:
             weights = [each for each in self.named[name].parameters() if each.requires_grad]
             self.optimizers[name] = torch.optim.AdamW(weights, lr=self.learning_rate, weight_decay=0.0)
 
-    def annotated(self, batch: Batch, max_tokens: int) -> Batch:
-        """Return the batch with the columns of its models."""
-        for column in self.recipe.model_columns:
-            if not batch.has(column.name, column.level):
+    def annotated(self, batch: Given, max_tokens: int) -> Given:
+        """Return the batch with the columns of its models; the ranks share the work, and the first has the batch."""
+        columns = self.recipe.model_columns
+        known = None if batch is None else [batch.has(column.name, column.level) for column in columns]
+        for column, is_known in zip(columns, from_first_rank(known) or (), strict=True):
+            if not is_known:
                 own = str(column.model)
                 model = self.teacher if column.name == _TEACHER_COLUMN else None
                 model = model or self.named[own if own in self.named or own not in _OF_POLICY else "policy"]

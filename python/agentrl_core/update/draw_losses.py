@@ -32,31 +32,48 @@ class DrawLosses:
     its loss: the mean over the draws of a step is the loss of the step.
 
     Args:
-        batch: the batch.
+        batch: the batch; None on other ranks than the first.
+        group: the ranks that make the steps, or None.
     """
 
-    def __init__(self, batch: Batch) -> None:
-        self._draws = Rows(batch, "token").draws
-        self._sums = np.zeros(batch.num_draws)
-        self._steps = np.zeros(batch.num_draws, np.int64)
-        self._group: Group | None = None
+    def __init__(self, batch: Batch | None, group: Group | None) -> None:
+        self._batch, self._group = batch, group
+        self._shared = False
+        self._draws: list[NDArray[np.int64]] = []
+        self._tokens, self._parts = [np.zeros(0, np.int64)], [np.zeros(0)]
 
-    def begin(self, draws: NDArray[np.int64], group: Group | None) -> None:
-        """Count a step of some draws, which the ranks of a group make together."""
-        self._steps[draws] += 1
-        self._group = group
+    def begin(self, draws: NDArray[np.int64]) -> None:
+        """Count a step of some draws."""
+        self._draws.append(draws)
 
-    def add(self, loss: Loss, outputs: PackOutput, pack: Pack, draws: int) -> None:
-        """Add the parts of the rows of a pack of a step of so many draws."""
+    def add(self, loss: Loss, outputs: PackOutput, pack: Pack) -> None:
+        """Add the parts of the rows of a pack of the latest step."""
         parts = parts_of_rows(loss, outputs, pack).to("cpu", torch.float64).numpy()
-        self._sums += draws * sum_rows(parts, self._draws[pack.token.cpu().numpy()], len(self._sums))
+        self._tokens.append(pack.token.cpu().numpy().copy())  # the memory of a pack may be reused
+        self._parts.append(len(self._draws[-1]) * parts)
+
+    def share(self) -> None:
+        """Send the parts of all ranks to each; after the last step."""
+        rows = np.concatenate(self._tokens), np.concatenate(self._parts)
+        every = [rows] if self._group is None else gathered_objects(rows, self._group)
+        self._tokens, self._parts = [each for each, _ in every], [each for _, each in every]
+        self._shared = True
 
     def means(self) -> NDArray[np.float64]:
-        """Return the loss of each draw, of all ranks; NaN for a draw that no step trained."""
-        sums = self._sums
-        if self._group is not None:
-            sums = np.stack(gathered_objects(sums, self._group)).sum(axis=0)
-        return np.where(self._steps > 0, sums / np.maximum(self._steps, 1), np.nan)
+        """Return the loss of each draw, of all ranks; NaN for a draw that no step trained.
+
+        Raises:
+            InvalidInputError: this is another rank than the first, or not all steps were made.
+        """
+        if self._batch is None or not (self._shared or self._group is None):
+            raise InvalidInputError(
+                "the losses of draws are known on the first rank, after the last update; call with_losses there"
+            )
+        count = self._batch.num_draws
+        draws = Rows(self._batch, "token").draws[np.concatenate(self._tokens)]
+        sums = sum_rows(np.concatenate(self._parts), draws, count)
+        steps = np.bincount(np.concatenate([np.zeros(0, np.int64), *self._draws]), minlength=count)
+        return np.where(steps > 0, sums / np.maximum(steps, 1), np.nan)
 
 
 class RecordedUpdate(Update):
@@ -71,8 +88,8 @@ class RecordedUpdate(Update):
         begins = not self._begun
         total = super().loss(outputs, pack)
         if begins:
-            self.draw_losses.begin(self.draws, self._group)
-        self.draw_losses.add(self.prepared.loss, outputs, pack, len(self.draws))
+            self.draw_losses.begin(self.draws)
+        self.draw_losses.add(self.prepared.loss, outputs, pack)
         return total
 
     def gradient_cached(self, *_: Any, **__: Any) -> Iterator[Tensor]:

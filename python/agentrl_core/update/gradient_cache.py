@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError
@@ -25,6 +24,7 @@ from agentrl_core.model.collectives import counts_of_rows, gathered_rows
 from agentrl_core.model.pack import Pack, PackOutput
 from agentrl_core.model.ranks import Group
 from agentrl_core.model.recorded_routes import routed_rows
+from agentrl_core.update.prepared import IDS
 
 if TYPE_CHECKING:
     from agentrl_core.loss import Loss
@@ -40,7 +40,6 @@ class GradientCache:
 
     Args:
         loss: the loss.
-        ids: segments that the loss reads, for every token of the batch.
         model: a module, or a function of a pack.
         group: the ranks that hold packs of the same update, or None.
 
@@ -48,16 +47,9 @@ class GradientCache:
         ranks: number of ranks over which the model's wrapper averages gradients, as the output of a pack states it.
     """
 
-    def __init__(
-        self,
-        loss: Loss,
-        ids: Mapping[str, NDArray[Any]],
-        model: nn.Module | Run,
-        group: Group | None,
-    ) -> None:
+    def __init__(self, loss: Loss, model: nn.Module | Run, group: Group | None) -> None:
         self.ranks: int | None = None
         self._loss = loss
-        self._ids = ids
         self._run: Run = (lambda pack: pack.run(model)) if isinstance(model, nn.Module) else model
         self._group = group
 
@@ -79,7 +71,7 @@ class GradientCache:
                 outputs.append(self._outputs(pack))
                 here = pack.to(outputs[-1]["logprob"].device)
                 tokens.append(here.token.clone())  # the memory of a pack may be reused
-                streams.append({name: rows.clone() for name, rows in _columns(here).items() if name not in self._ids})
+                streams.append({name: rows.clone() for name, rows in _columns(here).items()})
         ends = np.cumsum([len(rows) for rows in tokens]).tolist()
         self._rows = [slice(begin, end) for begin, end in itertools.pairwise([0, *ends])]
         counts, own = [ends[-1]], slice(0, ends[-1])
@@ -142,9 +134,8 @@ class GradientCache:
         """Return loss and metrics of rows in the order of tokens, which does not depend on layout or pack size."""
         order = token.argsort()
         streams = {name: values[order] for name, values in columns.items() if name != _ROUTED}
-        for name, ids in self._ids.items():
-            _, number = np.unique(ids[token[order].cpu().numpy()], return_inverse=True)
-            streams[name] = torch.from_numpy(number).to(order.device)
+        for name in streams.keys() & set(IDS):
+            streams[name] = torch.unique(streams[name], return_inverse=True)[1]
         answers = SimpleNamespace(**{name: values[order] for name, values in outputs.items()})
         entropy = answers.entropy if self._loss.needs_entropy_gradient else answers.entropy.detach()
         value, metrics = self._loss.evaluate(Tokens(answers.logprob, entropy, streams, answers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Loss, Train
+    from agentrl_core.model.ranks import Group
     from agentrl_core.update.update import Update
 
 STEPS = "actions"
@@ -75,10 +76,11 @@ class HookRunner:
 
     Args:
         recipe: the recipe, with its changing values.
-        batch: the trained batch.
+        batch: the trained batch; None on other ranks than the first.
         iteration: its number.
         states: states of components at the start of the iteration.
         models: models that hooks may modify, by name.
+        group: the ranks that make the steps together, or None.
 
     Attributes:
         steps: number of optimizer steps in this iteration.
@@ -87,10 +89,18 @@ class HookRunner:
     """
 
     def __init__(
-        self, recipe: RecipeHooks, batch: Batch, iteration: int, states: Mapping[str, State], models: Mapping[str, Any]
+        self,
+        recipe: RecipeHooks,
+        batch: Batch | None,
+        iteration: int,
+        states: Mapping[str, State],
+        models: Mapping[str, Any],
+        *,
+        group: Group | None = None,
     ) -> None:
         self._recipe = recipe
         self._batch = batch
+        self._group = group
         self._iteration = iteration
         self._states = dict(states)
         self._models = dict(models)
@@ -149,7 +159,18 @@ class HookRunner:
         return not skipped
 
     def _weights(self, column: str, update: Update) -> Any:
-        return np.asarray(self._batch.column(column, "draw"), np.float64)[update.draws] if column else None
+        """Return a column of the draws of a step, on every rank."""
+        if not column:
+            return None
+
+        def read() -> Any:
+            return np.asarray(cast("Batch", self._batch).column(column, "draw"), np.float64)[update.draws]
+
+        if self._group is None:
+            return read()
+        from agentrl_core.model.collectives import from_first
+
+        return from_first(read, self._group)
 
     def begin_step(self) -> None:
         """Start another step."""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor, distributed
+    from torch import Tensor
+
+    from agentrl_core.model.ranks import Group
 
 _OF_RATIOS = ("ratio", "clip_fraction", "approximate_kl")
 """Means over tokens with an old log-prob; others have no ratio."""
@@ -19,12 +21,12 @@ _LARGEST = "max_"
 class Metrics:
     """Metrics of the packs of several optimizer steps, kept on the device until they are read.
 
-    Attributes:
+    Args:
         group: the ranks whose metrics are added up when they are read; None: this process alone.
     """
 
-    def __init__(self) -> None:
-        self.group: distributed.ProcessGroup | None = None
+    def __init__(self, group: Group | None = None) -> None:
+        self.group = group
         self._of_ranks: dict[str, float] | None = None
         self._sums: dict[str, Tensor] = {}
         self._of_step: dict[str, Tensor] = {}

@@ -33,7 +33,21 @@ PRODUCTS = {  # streams that are sums of loss weights times columns, and the col
 }
 STORED = "stored_token"
 """A stream that keeps pairs of different stored tokens apart, where others are read from the stored token."""
-_IDS = ("step", "sequence", "pair", "group", "stratum")  # streams that number the rows' segments
+IDS = ("step", "sequence", "pair", "group", "stratum")
+"""Streams that number the rows' segments."""
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedElsewhere:
+    """The part of a batch prepared on the first rank that other ranks know.
+
+    Attributes:
+        loss: the loss to minimise.
+        model: name of the model that is stepped.
+    """
+
+    loss: Loss
+    model: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +129,7 @@ class PreparedBatch:
 
         streams = tuple(dict.fromkeys(("inverse_temperature", "weight_kl", *loss.streams)))
         summed = tuple(name for name in streams if name in PRODUCTS)
-        names = {name: name for name in streams if name not in (*summed, *_IDS, *SHARES)}
+        names = {name: name for name in streams if name not in (*summed, *IDS, *SHARES)}
         old = old_logprobs(batch) if "old_logprob" in names else None
         if old is not None:
             names["old_logprob"] = old.column
@@ -262,7 +276,7 @@ def _units(loss: Loss, segments: dict[str, NDArray[np.int64]]) -> NDArray[np.int
 
 def _ids(batch: Batch, streams: Collection[str], segments: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
     """Return for each token the segments among some streams."""
-    names = [name for name in _IDS if name in streams]
+    names = [name for name in IDS if name in streams]
     if not names:
         return {}
     of_steps = batch.offsets("token")
@@ -270,5 +284,5 @@ def _ids(batch: Batch, streams: Collection[str], segments: dict[str, NDArray[np.
     draws = np.repeat(segments["sequence"], np.diff(batch.offsets("step")))[steps]
     ids: dict[str, NDArray[Any]] = {"step": steps, **{name: numbers[draws] for name, numbers in segments.items()}}
     if "stratum" in names:
-        ids["stratum"] = batch.column("stratum", "token")
+        ids["stratum"] = np.unique(batch.column("stratum", "token"), return_inverse=True)[1]
     return {name: ids[name] for name in names}

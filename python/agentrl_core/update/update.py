@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, overload
+from functools import partial
+from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,28 +13,27 @@ from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.recorded_routes import RecordedRoutes, routed_rows
 from agentrl_core.update.packs import Packs
-from agentrl_core.update.prepared import STORED
 
 if TYPE_CHECKING:
-    from torch import Tensor, distributed, nn
+    from torch import Tensor, nn
     from torch.optim import Optimizer
     from transformers import ProcessorMixin
 
-    from agentrl_core._core import Plan
-    from agentrl_core.data.batch import Balance, Layout
+    from agentrl_core.data.batch import Balance
     from agentrl_core.model.buffers import PackBuffers
     from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.pack import Pack, PackOutput
-    from agentrl_core.model.ranks import GradientSync
+    from agentrl_core.model.ranks import GradientSync, Group
     from agentrl_core.update.metrics import Metrics
-    from agentrl_core.update.prepared import PreparedBatch
+    from agentrl_core.update.pack_maker import PackMaker
+    from agentrl_core.update.prepared import PreparedBatch, PreparedElsewhere
 
 
 class Update:
     """One optimizer step: its draws, its denominators, its packs and its loss.
 
     Attributes:
-        draws: `int64[k]`, indices of its draws.
+        draws: `int64[k]`, indices of its draws; on other ranks than the first, empty until `pack`.
         model: name of the model that it steps, `policy` unless the recipe names another.
         prepared: data shared with the other steps of its loss.
 
@@ -43,7 +43,7 @@ class Update:
 
     def __init__(
         self,
-        prepared: PreparedBatch,
+        prepared: PreparedBatch | PreparedElsewhere,
         draws: NDArray[np.int64],
         metrics: Metrics,
         step: Callable[[Update, Optimizer], bool] | None = None,
@@ -55,7 +55,7 @@ class Update:
         self._step = step
         self._begun = False
         self._idle: int | None = None
-        self._group: distributed.ProcessGroup | None = None
+        self._group = metrics.group
         self._packed_for: nn.Module | None = None
 
     @overload
@@ -70,7 +70,6 @@ class Update:
         balance: Balance = ...,
         buffers: PackBuffers | None = ...,
         sync: GradientSync = ...,
-        group: distributed.ProcessGroup | None = ...,
         replay_routes: bool = ...,
     ) -> Packs: ...
 
@@ -86,7 +85,6 @@ class Update:
         balance: Balance = ...,
         buffers: PackBuffers | None = ...,
         sync: GradientSync = ...,
-        group: distributed.ProcessGroup | None = ...,
         replay_routes: bool = ...,
     ) -> list[Packs]: ...
 
@@ -101,15 +99,14 @@ class Update:
         balance: Balance = "tokens",
         buffers: PackBuffers | None = None,
         sync: GradientSync = "auto",
-        group: distributed.ProcessGroup | None = None,
         replay_routes: bool = False,
     ) -> Packs | list[Packs]:
         """Return the packs of this step, of at most `max_tokens` tokens. Each unit of the loss stays in one pack.
 
-        On several ranks of torch.distributed, each rank gets its own part of the packs: the same number on each, of
-        about equal cost in each round. If there are fewer units than ranks, a rank gets packs without pairs (of one
-        token, so that the model runs), with loss 0. Every rank plans all packs, so all need the same batch, which is
-        checked. With a wrapper that averages gradients over the ranks, the gradient is that of one process.
+        On several ranks of torch.distributed, the first rank plans and makes all packs, by its options, and sends each
+        rank its own: the same number to each, of about equal cost in each round. If there are fewer units than ranks, a
+        rank gets packs without pairs (of one token, so that the model runs), with loss 0. With a wrapper that averages
+        gradients over the ranks, the gradient is that of one process.
 
         The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step. If
         a loss has statistics over all rows (its `unit` is the update), one pack must hold all; `gradient_cached` takes
@@ -135,14 +132,13 @@ class Update:
             processor: makes the model's inputs of images that rollouts show. None: the one saved at
                 `model.name_or_path`.
             shards: return the packs of so many ranks, a list, for ranks that torch.distributed does not connect; their
-                gradients add up. On several ranks of torch.distributed, their number. None: the packs of this rank.
+                gradients add up. None: the packs of this rank.
             balance: cost of a row. `tokens`: all equal. `work`: 1 + (position + 1) / 24 576, for attention to earlier
                 tokens; that is its share of the operations of a model of width 4096, 4 h c / 24 h^2.
             buffers: memory for the packs; a pack is valid until the next one is requested. None: new memory for each.
             sync: in which backward passes the wrapper of `model` synchronises gradients: `last`, in that of the last
                 pack alone; `each`; or `auto`, `each` if parameters are sharded (FSDP would keep the gradients of all
                 parameters on each rank until the last), else `last`. Call `backward` before you request the next pack.
-            group: the ranks that make this step together. None: those of torch.distributed, or this process alone.
             replay_routes: route each token to the experts that the engine recorded (column `routed_experts`), with
                 weights from the router's own logits. A token without a record is routed by the model; metric
                 `routed_tokens` is the share of trained tokens that were predicted from a token with one. A token that
@@ -153,7 +149,7 @@ class Update:
 
         Raises:
             InvalidInputError: an option is unknown, a sequence or unit is longer than `max_tokens`, a value of a
-                trained token is not finite, ranks have different batches, or `replay_routes` without recorded experts.
+                trained token is not finite, or `replay_routes` without recorded experts; on every rank.
 
         Example:
             Packs for two ranks; all ranks run as many:
@@ -177,16 +173,26 @@ class Update:
         from agentrl_core.model.ranks import check_sync
 
         check_sync(sync, model)
-        ranks = self._share(group, shards)
-        plan, weights, same = self._plan(
-            max_tokens, self._planned(layout, model), ranks, balance, units=self.prepared.units
-        )
+        if self._group is not None and shards is not None:
+            raise InvalidInputError(
+                f"shards={shards}, but {self._group.size()} ranks make this step; leave shards out: each rank gets its "
+                "own packs"
+            )
         self._packed_for = model
-        routes = RecordedRoutes(self.prepared.batch) if replay_routes else None
-        make = self._maker(plan, weights, same, buffers, layout, processor, routes)
-        own = range(ranks or 1) if shards is not None else [0 if self._group is None else self._group.rank()]
-        packs = [Packs(make, range(rank, len(plan), ranks or 1), model, sync) for rank in own]
-        return packs[0] if shards is None else packs
+
+        ranks = shards if self._group is None else self._group.size()
+
+        def planned() -> PackMaker:
+            return self._planned(max_tokens, layout, model, ranks, balance, processor, replay_routes=replay_routes)
+
+        if self._group is not None:
+            return Packs(*self._of_first(planned, buffers, processor), model, sync)
+        maker = planned()
+        each = [
+            Packs(partial(maker.make, buffers=buffers), range(rank, len(maker), shards or 1), model, sync)
+            for rank in range(shards or 1)
+        ]
+        return each[0] if shards is None else each
 
     def gradient_cached(
         self,
@@ -198,7 +204,6 @@ class Update:
         balance: Balance = "tokens",
         buffers: PackBuffers | None = None,
         sync: GradientSync = "auto",
-        group: distributed.ProcessGroup | None = None,
         replay_routes: bool = False,
     ) -> Iterator[Tensor]:
         """Return the loss of this step over all its packs: exact for every loss, in packs of any size.
@@ -210,8 +215,9 @@ class Update:
         of the loss whole. A step that fits in one pack is run once. Both runs of a pack use the same random numbers
         (dropout).
 
-        Rows are in the order of their tokens, for any layout and packs. `Updates.metrics` has the
-        metrics of the whole step.
+        Rows are in the order of their tokens, for any layout and packs. `Updates.metrics` has the metrics of the whole
+        step. On several ranks the loss is of the rows of all, and the gradients of each are those of its packs. Streams
+        of packs that number segments (`sequence`, `group`) have the numbers of the whole batch.
 
         Args:
             model: what `Pack.run` takes; or a function of a pack that returns a `PackOutput`, the same in both runs.
@@ -221,8 +227,6 @@ class Update:
             balance: as of `pack`.
             buffers: as of `pack`.
             sync: as of `pack`, if `model` is a module.
-            group: as of `pack`. The loss and its metrics are of the rows of all ranks, the gradients of each rank are
-                those of its packs.
             replay_routes: as of `pack`, in both runs of a pack.
 
         Returns:
@@ -264,66 +268,84 @@ class Update:
 
         module = None if not isinstance(model, torch.nn.Module) else model
         check_sync(sync, module)
-        ranks = self._share(group, None)
-        plan, weights, same = self._plan(max_tokens, self._planned(layout, module), ranks, balance, units=None)
         self._packed_for = module
-        routes = RecordedRoutes(self.prepared.batch) if replay_routes else None
-        make = self._maker(plan, weights, same, buffers, layout, processor, routes)
-        indices = range(0 if self._group is None else self._group.rank(), len(plan), ranks or 1)
-        return self._together(model, lambda: Packs(make, indices, module, sync), len(plan))
+
+        ranks = None if self._group is None else self._group.size()
+
+        def planned() -> PackMaker:
+            options = {"replay_routes": replay_routes, "in_one_pack": False}
+            return self._planned(max_tokens, layout, module, ranks, balance, processor, **options)
+
+        if self._group is None:
+            maker = planned()
+            make: Callable[[int], Pack] = partial(maker.make, buffers=buffers)
+            indices = range(len(maker))
+        else:
+            make, indices = self._of_first(planned, buffers, processor)
+        return self._together(model, lambda: Packs(make, indices, module, sync), len(indices))
 
     def _together(
         self, model: nn.Module | Callable[[Pack], PackOutput], packs: Callable[[], Packs], count: int
     ) -> Iterator[Tensor]:
         from agentrl_core.update.gradient_cache import GradientCache
 
-        cache = GradientCache(self.prepared.loss, self.prepared.ids, model, self._group)
-        if count == 1:
+        cache = GradientCache(self.prepared.loss, model, self._group)
+        if count == 1 and self._group is None:
             yield self._record(*cache.in_one_pack(next(packs())))
         elif count:
             self._record(*cache.evaluate(packs()), of_all=True)
             for value, outputs in cache.parts(packs()):
                 yield self._of_ranks(value, cache.ranks, outputs.values())
 
-    def _share(self, group: distributed.ProcessGroup | None, shards: int | None) -> int | None:
-        """Share this step with the ranks of a group; return the number of ranks to plan packs for."""
-        from agentrl_core.model.ranks import group_of_ranks
+    def _of_first(
+        self, planned: Callable[[], PackMaker], buffers: PackBuffers | None, processor: ProcessorMixin | None
+    ) -> tuple[Callable[[int], Pack], range]:
+        """Return the function that makes the packs of this rank, and their indices; the first rank sends the packs."""
+        from agentrl_core.model.collectives import from_first, part_of_first
+        from agentrl_core.update.pack_maker import received
 
-        self._group = self._metrics.group = group_of_ranks(group)
-        if self._group is None:
-            return shards
-        ranks: int = self._group.size()
-        if shards not in (None, ranks):
-            raise InvalidInputError(
-                f"shards={shards}, but {ranks} ranks make this step; leave shards out: each rank gets its own packs"
-            )
-        return ranks
+        group = cast("Group", self._group)
+        ranks: int = group.size()
+        own: list[PackMaker] = []
 
-    def _planned(self, layout: PackLayout, model: nn.Module | None) -> Layout:
-        """Return the layout in which packs are planned."""
-        from agentrl_core.model.layouts import check_layout, layout_of, refuse_images_in
+        def begun() -> NDArray[np.int64]:
+            own.append(planned())
+            return self.draws
 
-        check_layout(layout)
-        if self.prepared.shows_images(self.draws):
-            refuse_images_in(layout)
-            return "sequence"
-        tree = layout == "tree" or (layout == "auto" and model is not None and layout_of(model) == "tree")
-        return "tree" if tree else "sequence"
+        self.draws = from_first(begun, group)
+        parts = part_of_first(
+            lambda rank: None if rank == 0 else [own[0].make(at) for at in range(rank, len(own[0]), ranks)], group
+        )
+        if parts is None:
+            return partial(own[0].make, buffers=buffers), range(0, len(own[0]), ranks)
+        return (lambda place: received(parts[place], buffers, processor)), range(len(parts))
 
-    def _plan(
+    def _planned(
         self,
         max_tokens: int,
-        layout: Layout,
-        shards: int | None,
+        layout: PackLayout,
+        model: nn.Module | None,
+        ranks: int | None,
         balance: Balance,
+        processor: ProcessorMixin | None,
         *,
-        units: NDArray[np.int64] | None,
-    ) -> tuple[Plan, NDArray[np.float64], dict[str, NDArray[np.float32]]]:
-        """Return the sequences of each pack, the loss weights of all tokens, and the columns that branches share."""
-        prepared = self.prepared
+        replay_routes: bool,
+        in_one_pack: bool = True,
+    ) -> PackMaker:
+        """Plan the packs; units of the loss stay in one pack if the loss is evaluated pack by pack."""
+        from agentrl_core.model.layouts import check_layout, layout_of, refuse_images_in
+        from agentrl_core.update.pack_maker import PackMaker
+
+        check_layout(layout)
+        prepared = cast("PreparedBatch", self.prepared)
+        shows = prepared.shows_images(self.draws)
+        if shows:
+            refuse_images_in(layout)
+        tree = not shows and (
+            layout == "tree" or (layout == "auto" and model is not None and layout_of(model) == "tree")
+        )
         weights, shares = prepared.weights(self.draws)
         same = {**prepared.same, **shares}
-        folds = layout == "tree" and prepared.foldable
         trained = weights > 0
         if prepared.idle is not None:
             run = trained & ~prepared.idle
@@ -334,66 +356,24 @@ class Update:
         plan = prepared.batch.plan(
             self.draws,
             max_tokens,
-            layout=layout,
-            unit_of=units,
+            layout="tree" if tree else "sequence",
+            unit_of=prepared.units if in_one_pack else None,
             trained=trained,
-            fold=list(same.values()) if folds else None,
-            shards=shards,
+            fold=list(same.values()) if tree and prepared.foldable else None,
+            shards=ranks,
             balance=balance,
         )
-        if self._group is not None:
-            from agentrl_core.model.collectives import check_equal
-
-            tokens = prepared.batch.column("token", "node_token")
-            options = [layout, balance, str(max_tokens), str(len(plan))]
-            check_equal(self._group, tokens, self.draws, weights, trained, options)
-        return plan, weights, same
-
-    def _maker(
-        self,
-        plan: Plan,
-        weights: NDArray[np.float64],
-        same: dict[str, NDArray[np.float32]],
-        buffers: PackBuffers | None,
-        layout: PackLayout,
-        processor: ProcessorMixin | None,
-        routes: RecordedRoutes | None = None,
-    ) -> Callable[[int], Pack]:
-        """Return the function that makes the pack of an index."""
-        from agentrl_core.model.buffers import PackBuffers
-        from agentrl_core.model.pack import Pack
-        from agentrl_core.model.pack_images import PackImages
-
-        if not (buffers is None or isinstance(buffers, PackBuffers)):
-            raise InvalidInputError(f"buffers is of type {type(buffers).__name__}; give a PackBuffers, or None")
-        prepared, shows = self.prepared, self.prepared.shows_images(self.draws)
-        take = _new if buffers is None else buffers.take
-
-        def make(index: int) -> Pack:
-            if buffers is not None:
-                buffers.next()
-            planned = plan.pack(index, take, same=same, summed=prepared.summed, weights=weights, credit=prepared.credit)
-            ids: dict[str, NDArray[Any]] = {}
-            for name, numbers in prepared.ids.items():
-                ids[name] = take(f"stream {name}", len(planned.token), np.int64)
-                ids[name][:] = np.unique(numbers[planned.token], return_inverse=True)[1]
-            streams = {name: values for name, values in planned.streams.items() if name != STORED}
-            for name, rows in prepared.wide.items():
-                kind = np.int64 if rows.dtype.kind in "iu" else np.float32
-                memory = take(f"stream {name}", len(planned.token) * rows.shape[1], kind)
-                streams[name] = memory.reshape(len(planned.token), rows.shape[1])
-                streams[name][:] = np.take(rows, planned.node_token, axis=0)
-            return Pack.from_plan(
-                planned,
-                {**streams, **ids},
-                entropy_gradient=prepared.loss.needs_entropy_gradient,
-                outputs=prepared.loss.outputs,
-                images=PackImages.of(plan, index, prepared.batch, processor) if shows else None,
-                routed_experts=None if routes is None else routes.of_pack(plan, index),
-                layout=layout,
-            )
-
-        return make
+        return PackMaker(
+            plan,
+            prepared,
+            weights,
+            same,
+            layout,
+            processor=processor,
+            shows_images=shows,
+            routes=RecordedRoutes(prepared.batch) if replay_routes else None,
+            numbered_within=in_one_pack,
+        )
 
     def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
         """Return the loss of a pack, a scalar to call `backward` on. Its metrics go to `Updates.metrics`.
@@ -465,7 +445,3 @@ class Update:
 def named_metrics(model: str, metrics: dict[str, float]) -> dict[str, float]:
     """Return the metrics of a model, with its name as prefix if it is not the policy."""
     return metrics if model == "policy" else {f"{model}.{name}": value for name, value in metrics.items()}
-
-
-def _new(_name: str, length: int, dtype: Any) -> NDArray[Any]:
-    return np.empty(length, dtype)

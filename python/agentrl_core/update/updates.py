@@ -13,12 +13,13 @@ from agentrl_core import _core
 from agentrl_core._util.lazy_torch import require_torch
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.update.metrics import Metrics
-from agentrl_core.update.prepared import PreparedBatch, Shared
+from agentrl_core.update.prepared import PreparedBatch, PreparedElsewhere, Shared
 from agentrl_core.update.update import Update, named_metrics
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Train
+    from agentrl_core.model.ranks import Group
     from agentrl_core.update.draw_losses import DrawLosses
     from agentrl_core.update.hooks import HookRunner
 
@@ -33,7 +34,7 @@ class Updates:
     with its own draws, denominators and metrics.
 
     Args:
-        batch: the batch, with the columns that the losses need.
+        batch: the batch, with the columns that the losses need; None on other ranks than the first.
         trainings: the losses in order, each with its model, epochs and minibatches.
         shared: how branches that share a sampled token count it; see `Batch.token_weights`.
         seed: seed of the order of draws.
@@ -41,15 +42,16 @@ class Updates:
         stages: losses of stages that are repeated after the others.
         metrics_of_all: whether draws that cannot change the loss are also run, for their metrics; see `Update.pack`.
         draw_losses: whether the loss of each draw is recorded, for `with_losses`.
+        group: the ranks that make the steps together, or None.
 
     Attributes:
-        batch: the batch.
+        batch: the batch; None on other ranks than the first.
         between: hooks between steps, or None.
     """
 
     def __init__(
         self,
-        batch: Batch,
+        batch: Batch | None,
         trainings: Sequence[Train],
         *,
         shared: Shared = "each",
@@ -58,19 +60,42 @@ class Updates:
         stages: Mapping[str, Sequence[Train]] | None = None,
         metrics_of_all: bool = False,
         draw_losses: bool = False,
+        group: Group | None = None,
     ) -> None:
         self.batch = batch
         self.between = between
         self._seed = seed
 
-        def part(training: Train) -> _Part:
-            prepared = PreparedBatch.of(batch, training, shared, metrics_of_all=metrics_of_all, unfolded=draw_losses)
-            return _Part(training, prepared, Metrics(), _recorder(batch) if draw_losses else None)
+        def begun(training: Train) -> tuple[PreparedBatch, int]:
+            found = PreparedBatch.of(
+                cast("Batch", batch), training, shared, metrics_of_all=metrics_of_all, unfolded=draw_losses
+            )
+            # No minibatch is empty.
+            return found, min(cast("int", training.minibatches), len(np.unique(found.dealt[found.valid])))
 
-        self._parts = [
-            part(training) for training in trainings if between is None or not between.frozen(training.model)
-        ]
-        self._again = {stage: [part(training) for training in each] for stage, each in (stages or {}).items()}
+        def part(training: Train, prepared: PreparedBatch | PreparedElsewhere, count: int) -> _Part:
+            recorder = _recorder(batch, group) if draw_losses else None
+            return _Part(training, prepared, count, Metrics(group), recorder)
+
+        def parts(of: Sequence[Train]) -> list[_Part]:
+            if group is None:
+                return [part(training, *begun(training)) for training in of]
+            from agentrl_core.model.collectives import from_first
+
+            own: list[tuple[PreparedBatch, int]] = []
+
+            def counted() -> list[int]:
+                own.extend(map(begun, of))
+                return [count for _, count in own]
+
+            counts = from_first(counted, group)
+            if own:
+                return [part(training, *each) for training, each in zip(of, own, strict=True)]
+            elsewhere = [PreparedElsewhere(training.loss, training.model) for training in of]
+            return [part(*each) for each in zip(of, elsewhere, counts, strict=True)]
+
+        self._parts = parts([each for each in trainings if between is None or not between.frozen(each.model)])
+        self._again = {stage: parts(each) for stage, each in (stages or {}).items()}
 
     def __len__(self) -> int:
         """Number of optimizer steps, without repeated passes."""
@@ -81,6 +106,8 @@ class Updates:
         yield from self._in_order()
         for part in self._every_part():
             part.metrics.share()
+            if part.draw_losses is not None:
+                part.draw_losses.share()
 
     def _in_order(self) -> Iterator[Update]:
         yield from self._steps(self._parts, 0)
@@ -106,7 +133,7 @@ class Updates:
         for part in parts:
             epochs = cast("int", part.training.epochs)
             for epoch in range(again * epochs, (again + 1) * epochs):
-                for draws in _dealt(part.prepared, part.count, self._seed, epoch, part.training.deal):
+                for draws in part.dealt(self._seed, epoch):
                     if between is None:
                         yield part.update(draws)
                         continue
@@ -141,13 +168,15 @@ class Updates:
         A draw's loss is the part that its tokens have in the loss of a step, times the number of draws of the step, so
         that the mean over the step's draws is the loss of the step; with `sequence_mean` it is the mean over the tokens
         of the draw. It is the mean over the steps that trained the draw, without repeated passes, added up over the
-        losses of the model. NaN for a draw that no step trained. On several ranks every rank has to call it.
+        losses of the model. NaN for a draw that no step trained. On several ranks, call it on the first, after the last
+        step.
 
         Args:
             model: name of the model.
 
         Raises:
-            InvalidInputError: the updates were made without `draw_losses=True`, or step no such model.
+            InvalidInputError: the updates were made without `draw_losses=True`, or step no such model; or this is
+                another rank than the first.
         """
         parts = [part for part in self._parts if part.prepared.model == model]
         losses = [part.draw_losses.means() for part in parts if part.draw_losses is not None]
@@ -157,7 +186,7 @@ class Updates:
                 remedy = "call recipe.updates(batch, draw_losses=True)"
             raise InvalidInputError(f"no losses of draws are known for model={model!r}; {remedy}")
         missing = np.all(np.isnan(losses), axis=0)
-        return self.batch.with_columns("draw", loss=np.where(missing, np.nan, np.nansum(losses, axis=0)))
+        return cast("Batch", self.batch).with_columns("draw", loss=np.where(missing, np.nan, np.nansum(losses, axis=0)))
 
     def _every_part(self) -> list[_Part]:
         """Return the losses, those of repeated stages after the others."""
@@ -169,14 +198,17 @@ class _Part:
     """A loss with the shared data of its steps, and their metrics."""
 
     training: Train
-    prepared: PreparedBatch
+    prepared: PreparedBatch | PreparedElsewhere
+    count: int
+    """Number of minibatches of an epoch."""
     metrics: Metrics
     draw_losses: DrawLosses | None
 
-    @property
-    def count(self) -> int:
-        """Number of minibatches of an epoch; none is empty."""
-        return min(cast("int", self.training.minibatches), len(np.unique(self.prepared.dealt[self.prepared.valid])))
+    def dealt(self, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
+        """Return the draws of each minibatch of an epoch; other ranks than the first learn them with their packs."""
+        if isinstance(self.prepared, PreparedElsewhere):
+            return iter([np.zeros(0, np.int64)] * self.count)
+        return _dealt(self.prepared, self.count, seed, epoch, self.training.deal)
 
     def update(self, draws: NDArray[np.int64], between: HookRunner | None = None) -> Update:
         """Return a step on some draws, with the loss at the current values of step controllers."""
@@ -190,11 +222,11 @@ class _Part:
         return RecordedUpdate(prepared, draws, self.metrics, step, draw_losses=self.draw_losses)
 
 
-def _recorder(batch: Batch) -> DrawLosses:
+def _recorder(batch: Batch | None, group: Group | None) -> DrawLosses:
     require_torch("the losses of draws")
     from agentrl_core.update.draw_losses import DrawLosses
 
-    return DrawLosses(batch)
+    return DrawLosses(batch, group)
 
 
 def _dealt(prepared: PreparedBatch, parts: int, seed: int, epoch: int, deal: str) -> Iterator[NDArray[np.int64]]:
