@@ -615,7 +615,7 @@ def place_of(phase: str, place: int, link: Component) -> str:
 
 def _ranks_of(group: distributed.ProcessGroup | None) -> Group | None:
     """Return the ranks that make steps together, or None. A process that has not imported torch is alone."""
-    if group is None and "torch" not in sys.modules:
+    if group is None and sys.modules.get("torch") is None:
         return None
     from agentrl_core.model.ranks import group_of_ranks
 

@@ -305,11 +305,9 @@ def as_rank(rank: int, store: distributed.Store, name: str, layout: str) -> tupl
     options = distributed.ProcessGroupGloo._Options()
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     group = distributed.ProcessGroupGloo(store, rank, 2, options)
-    updates, update = begun(name)
-    answers = said(name)
-    values = update.gradient_cached(
-        lambda pack: replace(answers(pack), ranks=1), max_tokens=200, layout=layout, group=group
-    )
+    updates = recipes.GRPO.replace(loss=LOSSES[name]).updates(None if rank else rolled(name).batch, group=group)
+    update, answers = next(iter(updates)), said(name)
+    values = update.gradient_cached(lambda pack: replace(answers(pack), ranks=1), max_tokens=200, layout=layout)
     found, count = added(name, values)
     return found, updates.metrics, count
 

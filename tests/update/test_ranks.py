@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from train_on_ranks import rollouts
 
+import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.exceptions import InvalidInputError
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core._util.lazy_torch import require_torch, torch
-from agentrl_core.component.requirements import require_batch
 from agentrl_core.data.sampling_record import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.spans import Spans
@@ -189,9 +188,9 @@ def annotate(
             return _prompted(found, prompts, chosen, table, annotated, **packing)
 
     among = _ranks_of(model, group)
-    if among is None:
-        require_batch(batch)
-    else:
+    if among is None and batch is None:
+        raise InvalidInputError("batch is None; give a Batch, or the group of the ranks that share the work")
+    if among is not None:
         from agentrl_core.model.collectives import check_on_first
 
         check_on_first(among, batch=batch)

@@ -41,7 +41,7 @@ def gathered_objects(value: _Value, group: Group) -> list[_Value]:
 def gathered_on_first(value: _Value, group: Group) -> list[_Value]:
     """Return the value of each rank on the first rank; nothing on the others."""
     found: list[Any] | None = [None] * group.size() if group.rank() == 0 else None
-    distributed.gather_object(value, found, dst=distributed.get_global_rank(group, 0), group=group)
+    distributed.gather_object(value, found, group=group, group_dst=0)
     return found or []
 
 
@@ -70,25 +70,23 @@ def from_first(make: Callable[[], _Value], group: Group) -> _Value:
         group: the ranks.
     """
     parcel: list[Any] = [_made(make) if group.rank() == 0 else None]
-    distributed.broadcast_object_list(parcel, src=distributed.get_global_rank(group, 0), group=group)
+    distributed.broadcast_object_list(parcel, group=group, group_src=0)
     return _opened(parcel[0])  # type: ignore[no-any-return]
 
 
-def part_of_first(make: Callable[[int], _Value], group: Group) -> _Value:
-    """Return the part that the first rank of a group makes for this one; an error there is raised on each.
+def parts_of_first(make: Callable[[], list[_Value]], group: Group) -> _Value:
+    """Return the part of this rank of what the first rank of a group makes; an error there is raised on each.
 
     Args:
-        make: makes the part of a rank; called on the first rank alone, once for each, its own last.
+        make: makes the parts of all ranks in their order; called on the first rank alone.
         group: the ranks.
     """
-    first = distributed.get_global_rank(group, 0)
     parcel: list[Any] = [None]
+    given: list[Any] | None = None
     if group.rank() == 0:
-        for rank in range(1, group.size()):
-            to = distributed.get_global_rank(group, rank)
-            distributed.send_object_list([_made(lambda rank=rank: make(rank))], dst=to, group=group)  # type: ignore[misc]
-        return make(0)
-    distributed.recv_object_list(parcel, src=first, group=group)
+        made, error = _made(make)
+        given = [(part, error) for part in made or [None] * group.size()]
+    distributed.scatter_object_list(parcel, given, group=group, group_src=0)
     return _opened(parcel[0])  # type: ignore[no-any-return]
 
 

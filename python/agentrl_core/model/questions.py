@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from agentrl_core.data.batch import Batch
-from agentrl_core.model.collectives import from_first, gathered_on_first, part_of_first
+from agentrl_core.model.collectives import gathered_on_first, parts_of_first
 from agentrl_core.model.ranks import Group
 
 Asked = TypeVar("Asked")
@@ -52,19 +52,19 @@ def ask(
             questions.keep(at, answer(questions.make(at)))
         return questions.annotated()
     own, ranks = list[Questions[Asked]](), group.size()
-    from_first(lambda: own.append(planned()), group)
 
     def places(rank: int) -> range:
         return range(rank, -(-own[0].count // ranks) * ranks, ranks)
 
-    def packs_of(rank: int) -> list[Asked] | None:
-        return [own[0].make(min(at, own[0].count - 1)) for at in places(rank)] if rank else None
+    def of_rank(rank: int) -> Iterator[Asked]:
+        return (own[0].make(min(at, own[0].count - 1)) for at in places(rank))
 
-    sent = part_of_first(packs_of, group)
-    if sent is None:
-        answers = [answer(own[0].make(min(at, own[0].count - 1))) for at in places(0)]
-    else:
-        answers = [answer(received(pack)) for pack in sent]
+    def parts() -> list[list[Asked]]:
+        own.append(planned())
+        return [list(of_rank(rank)) if rank else [] for rank in range(ranks)]
+
+    sent = parts_of_first(parts, group)
+    answers = [answer(pack) for pack in (of_rank(0) if own else map(received, sent))]
     for rank, found in enumerate(gathered_on_first(answers, group)):
         for at, values in zip(places(rank), found, strict=True):
             if at < own[0].count:

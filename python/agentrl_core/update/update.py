@@ -301,24 +301,24 @@ class Update:
         self, planned: Callable[[], PackMaker], buffers: PackBuffers | None, processor: ProcessorMixin | None
     ) -> tuple[Callable[[int], Pack], range]:
         """Return the function that makes the packs of this rank, and their indices; the first rank sends the packs."""
-        from agentrl_core.model.collectives import from_first, part_of_first
+        from agentrl_core.model.collectives import parts_of_first
         from agentrl_core.update.pack_maker import received
 
         group = cast("Group", self._group)
         ranks: int = group.size()
         own: list[PackMaker] = []
 
-        def begun() -> NDArray[np.int64]:
+        def parts() -> list[tuple[NDArray[np.int64], list[Pack]]]:
             own.append(planned())
-            return self.draws
+            return [
+                (self.draws, [own[0].make(at) for at in range(rank, len(own[0]), ranks)] if rank else [])
+                for rank in range(ranks)
+            ]
 
-        self.draws = from_first(begun, group)
-        parts = part_of_first(
-            lambda rank: None if rank == 0 else [own[0].make(at) for at in range(rank, len(own[0]), ranks)], group
-        )
-        if parts is None:
+        self.draws, packs = parts_of_first(parts, group)
+        if own:
             return partial(own[0].make, buffers=buffers), range(0, len(own[0]), ranks)
-        return (lambda place: received(parts[place], buffers, processor)), range(len(parts))
+        return (lambda place: received(packs[place], buffers, processor)), range(len(packs))
 
     def _planned(
         self,
