@@ -112,8 +112,11 @@ class Renames:
             here = self.option(owner, option)
             if here != option:
                 _refuse(f"option {option!r} of component {name!r}", here)
-            is_list = isinstance(value, str) and longest(self._paths["lists"], f"{owner}.{option}", 2) is not None
-            made[here] = _items(value) if is_list else self._value(package, f"{owner}.{option}", value)
+            joined = longest(self._paths["lists"], f"{owner}.{option}", 2)
+            if joined is not None and isinstance(value, str):
+                made[here] = _items(value, self.sections["lists"][joined])
+            else:
+                made[here] = self._value(package, f"{owner}.{option}", value)
         return made
 
     def recipe(self, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,8 +274,13 @@ def _leaves(metrics: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterator
             yield (*outer, name), value
 
 
-def _items(text: str) -> list[str | int]:
-    """Return the items of a list that earlier builds wrote as one text, with commas between."""
+def _items(text: str, joined: str) -> list[str | int]:
+    """Return the items of a list that earlier builds wrote as one text: texts between bars (`|`), or a `list`.
+
+    A `list` has commas between its items, which may be integers.
+    """
+    if joined == "|":
+        return [*text.split("|")]
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     return [int(part) if part.isascii() and part.isdigit() else part for part in parts]
 

@@ -16,7 +16,7 @@ from agentrl_core.engine import Request
 from agentrl_core.recipes.icpi import Imagine, _Transition
 
 LOOK = "look"
-PROGRAM = Imagine(actions=f"{RIGHT}|{WRONG}|{LOOK}", gamma=0.5, horizon=3, least=0)
+PROGRAM = Imagine(actions=(RIGHT, WRONG, LOOK), gamma=0.5, horizon=3, least=0)
 
 
 def asked(context: str) -> str:
@@ -85,7 +85,7 @@ def test_values_by_hand(tmp_path: Path) -> None:
     ],
 )
 def test_an_imagined_episode(answers: list[str], value: float) -> None:
-    values, _ = first_turn(Imagine(actions="no", gamma=0.5, horizon=3), answers)
+    values, _ = first_turn(Imagine(actions=("no",), gamma=0.5, horizon=3), answers)
     assert values == pytest.approx([value])
 
 

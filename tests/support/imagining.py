@@ -60,7 +60,7 @@ def first_turn(program: Imagine, answers: Sequence[str]) -> tuple[list[float], s
         program: its actions were each taken once, without reward.
         answers: of the agents, in the order in which they are asked; the last one ever after.
     """
-    _MEMORY[:] = [[["a", action, 0.0, False, "b"]] for action in program.choices]
+    _MEMORY[:] = [[["a", action, 0.0, False, "b"]] for action in program.actions]
     _VALUES.clear()
     run = solve(Watched(**asdict(program)), in_turn(*answers), group_size=1, turn_limit=1)
     [member] = [row for row in run.rows if row.role == "member"]

@@ -372,7 +372,8 @@ class Collector:
         if self._prefetcher is not None:
             self._prefetcher.end(head.iteration)
         self._journals.drop(head.iteration)
-        warn_missed_metrics(self._notices, self.recipe, components)
+        if self.recipe.controllers:
+            warn_missed_metrics(self._notices, self.recipe, components)
         for call in self._listeners:
             call(head.iteration, metrics)
 
@@ -560,7 +561,8 @@ class Collector:
             batch = attach_current_state(made.batch, self.recipe, head.components)
         titles = ", ".join(world.title for world in self.worlds.values())
         warn_without_draws(self._notices, self.recipe, titles, made, head.iteration)
-        warn_unused_records(self._notices, journal)
+        if journal.unasked:
+            warn_unused_records(self._notices, journal)
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))
         trim_heap(with_changes.level_len("node_token"))
         return Batch(with_changes)

@@ -23,7 +23,7 @@ from agentrl_core.env.runtime.remote_worker import WorkerPool
 from agentrl_core.env.runtime.thread_worker import ThreadWorkers
 from agentrl_core.env.runtime.validation import EnvironmentChecks, shown
 from agentrl_core.env.runtime.worker import InlineWorkers, OverdueError, RawStep, WorkerDiedError, Workers
-from agentrl_core.exceptions import InternalError, InvalidInputError
+from agentrl_core.exceptions import InvalidInputError
 
 _REPAIRS = 2
 """Number of rebuilds of a failed episode before its branch fails."""
@@ -102,7 +102,16 @@ class RecordedEpisode:
         answers: its answers to actions, in order.
         moves: the actions.
         handle: the episode in its environment; None: it has to be built first.
+        observation: first observation, once it was reset.
+        state_key: first state, once it was reset.
+        tools: schemas of the tools in the prompt, once it was reset.
+        contexts: contexts of the first observation, and of other conversations, once it was reset.
     """
+
+    observation: Any
+    state_key: bytes | str
+    tools: Sequence[Mapping[str, Any]] | None
+    contexts: Sequence[Context]
 
     def __init__(
         self,
@@ -134,39 +143,14 @@ class RecordedEpisode:
         """Title of its environment, for messages."""
         return self._world.title
 
-    @property
-    def observation(self) -> Any:
-        """First observation."""
-        return self._known[0]
-
-    @property
-    def state_key(self) -> bytes | str:
-        """First state."""
-        return self._known[1]
-
-    @property
-    def tools(self) -> Sequence[Mapping[str, Any]] | None:
-        """Schemas of the tools in the prompt."""
-        return self._known[2]  # type: ignore[no-any-return]
-
-    @property
-    def contexts(self) -> Sequence[Context]:
-        """Contexts of the first observation, and of other conversations."""
-        return self._known[3]
-
-    @property
-    def _known(self) -> Begin:
-        if self._begin is None:
-            raise InternalError("an episode was asked what it began with before it was reset")
-        return self._begin
-
     async def reset(self, name: str) -> None:
         """Reset the episode; see `RunningEpisode`."""
         key = digest(self._task.task_id, str(self._seed), self._world.name)
         self._begin = self._journal.find(name, key, read_begin)
         if self._begin is None:
-            await self._whole(self._build)
-            self._journal.keep(name, key, self._known, write_begin)
+            self._begin = await self._whole(self._build)
+            self._journal.keep(name, key, self._begin, write_begin)
+        self.observation, self.state_key, self.tools, self.contexts = self._begin
 
     async def ready(self, name: str) -> None:
         """Replay its actions if needed; see `RunningEpisode`."""
@@ -179,7 +163,7 @@ class RecordedEpisode:
         key = digest(text, str(len(self.moves)), str(self._seed), *_reasons(action))
         recorded = self._journal.find(name, key, read_answer)
         if recorded is not None:
-            self._drop()
+            self.close()
             self._played(action, recorded, None)
             return recorded
         number = len(self.moves) + 1
@@ -226,16 +210,14 @@ class RecordedEpisode:
             notices=self._notices,
             seconds=self._seconds,
         )
-        other._begin = self._begin
+        if self._begin is not None:
+            other._begin = self._begin
+            other.observation, other.state_key, other.tools, other.contexts = self._begin
         other.moves, other.answers = self.moves[:turns], self.answers[:turns]
         other._snapshots = self._snapshots[:turns]
         return other
 
     def close(self) -> None:
-        """Close the episode."""
-        self._drop()
-
-    def _drop(self) -> None:
         """Drop the running episode."""
         handle, self.handle = self.handle, None
         if handle is not None:
@@ -261,7 +243,7 @@ class RecordedEpisode:
                     self._progress.abandoned += error.abandoned
                     repairs, reason = repairs + 1, str(error)
                 except Exception as error:  # noqa: BLE001 -- whatever somebody's environment raises
-                    self._drop()
+                    self.close()
                     repairs, reason = repairs + 1, f"{type(error).__name__}: {error}"
                 until = until or time.monotonic() + self._world.patience
                 left = until - time.monotonic()
@@ -282,8 +264,8 @@ class RecordedEpisode:
         finally:
             self._progress.at_environment -= 1
 
-    async def _build(self) -> None:
-        """Build a new episode, and replay the actions."""
+    async def _build(self) -> Begin | None:
+        """Build a new episode, replay the actions, and return what it began with."""
         workers = self._world.workers
         if self.moves and self._world.restores:
             snapshot = self._snapshots[-1] or self._order()
@@ -292,7 +274,7 @@ class RecordedEpisode:
             )
             before = self.answers[-1].state_key
             self._compare(f"step {len(self.moves)}", {"state_key": before}, {"state_key": state})
-            return
+            return self._begin
         self.handle, first = await workers.begin(self._task, self._seed, self._seconds)
         checks = self._checks
         checks.step = 0
@@ -312,12 +294,13 @@ class RecordedEpisode:
             reply = await workers.act(self.handle, action, self._seconds)
             answer = self._checked(number, action, reply)
             self._compare(f"step {number}", _shown(before), _shown(answer))
+        return self._begin
 
     def _order(self) -> bytes | None:
         """Return the states of waiting conversations, in order; None: it has no conversations."""
-        if not self._known[3]:
+        if not self.contexts:
             return None
-        states = [self._known[1], *(context.state_key for context in self._known[3][1:])]
+        states = [self.state_key, *(context.state_key for context in self.contexts[1:])]
         for number, answer in enumerate(self.answers, start=1):
             if number == len(states):
                 states.append(answer.state_key)
@@ -327,7 +310,7 @@ class RecordedEpisode:
     def _checked(self, step: int, action: Any, reply: RawStep) -> Any:
         """Check the result of a step."""
         self._checks.step = step
-        agents: Any = self._known[0]
+        agents = self.observation
         if not isinstance(agents, JointStep):
             return _without_mistake(action, self._checks.answer(reply.outcome, reply.state_key))
         joint = self._checks.joint(reply.outcome, reply.state_key, action, agents.of)
@@ -337,7 +320,7 @@ class RecordedEpisode:
     def _compare(self, place: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
         for name, old in before.items():
             if old != now[name]:
-                self._drop()
+                self.close()
                 raise EpisodeError(
                     f"{name} of {place} was {shown(old)} but is {shown(now[name])} in the replay: environment "
                     f"{self._world.title} is not deterministic for task {self._task.task_id!r}"

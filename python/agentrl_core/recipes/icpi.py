@@ -32,7 +32,7 @@ Differs:
     - Depth: one for each environment in the code, none in the chapter, 8 here.
     - Temperature: 0.1 in the code; here that of the agents' engines.
 
-Needs: `Imagine(actions=...)`, the actions of the environment. With others, such as the `yes|no` that stand there in
+Needs: `Imagine(actions=...)`, the actions of the environment. With others, such as the yes and no that stand there in
 `agentrl train`, all members are paid alike.
 
 There is nothing to update: collect, and call `Collector.end_iteration(batch, {})`. Whoever trains as
@@ -81,7 +81,7 @@ class Imagine(TextMemory):
     """Turns that are the best of what a model imagines, from what was seen before.
 
     Args:
-        actions: all there are, joined by `|`.
+        actions: all there are.
         gamma: discount of imagined and of real rewards, 0 to 1.
         horizon: steps of an imagined episode, at most.
         successes: the newest episodes, of those that count, which the imagined policy is shown.
@@ -96,11 +96,11 @@ class Imagine(TextMemory):
 
     Example:
         >>> from agentrl_core.recipes.icpi import Imagine
-        >>> Imagine(actions="go north|go south|take coin").choices
+        >>> Imagine(actions=("go north", "go south", "take coin")).actions
         ('go north', 'go south', 'take coin')
     """
 
-    actions: str = option("yes|no", filled=True)
+    actions: tuple[str, ...] = option(("yes", "no"), filled=True)
     gamma: float = option(0.8, at_least=0, at_most=1)
     horizon: int = option(8, at_least=1)
     successes: int = option(8, at_least=1)
@@ -132,22 +132,17 @@ class Imagine(TextMemory):
         seen: list[_Transition] = []
         state = group.prompt
         while not branch.over:
-            best = list(self.choices)
+            best = list(self.actions)
             coin = group.uniform("coin", branch.name, len(branch.turns))
             if taken.issuperset(best) and coin < self.chance_of_model(len(shown)):
-                values = [await self.value(branch, known, state, action) for action in self.choices]
-                best = [action for action, value in zip(self.choices, values, strict=True) if value == max(values)]
+                values = [await self.value(branch, known, state, action) for action in self.actions]
+                best = [action for action, value in zip(self.actions, values, strict=True) if value == max(values)]
             chance = group.uniform("tie", branch.name, len(branch.turns))
             turn = await branch.turn(best[int(chance * len(best))])
             after = "" if turn.observation is None else str(turn.observation)
             seen.append(_Transition(state, turn.text, float(turn.reward or 0.0), branch.over, after))
             state = after
         self.note(group, "episode", [list(each) for each in seen], branch)
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The actions."""
-        return tuple(self.actions.split("|"))
 
     def chance_of_model(self, shown: int) -> float:
         """Return the probability of an imagined turn, with so many episodes to show."""
@@ -209,9 +204,9 @@ class Imagine(TextMemory):
         question = "\n\n".join([*shown, f"state: {state}; action:"])
         for _ in range(self.tries):
             action = (await self._ask(branch, "rollout", question)).strip()
-            if action in self.choices:
+            if action in self.actions:
                 return action
-        return self.choices[int(group.uniform("action", *key) * len(self.choices))]
+        return self.actions[int(group.uniform("action", *key) * len(self.actions))]
 
     async def _predicted(
         self, branch: Branch, predicted: str, examples: Sequence[_Transition], state: str, action: str

@@ -29,20 +29,10 @@ async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def unawaited(lock: asyncio.Lock, name: str) -> asyncio.Lock:
-    """Return the lock of a branch that no task awaits, since two tasks would make the order non-deterministic.
-
-    Args:
-        lock: held while a task awaits the branch.
-        name: name of the branch, for the message.
-
-    Raises:
-        InvalidInputError: another task awaits the branch.
-    """
-    if lock.locked():
-        task = asyncio.current_task()
-        raise InvalidInputError(
-            f"branch {name} is awaited by a task other than {task and task.get_name()}; let one task drive a branch, "
-            "and fork it for another"
-        )
-    return lock
+def awaited_twice(name: str) -> InvalidInputError:
+    """Return the error of a branch that two tasks await, which would make the order non-deterministic."""
+    task = asyncio.current_task()
+    return InvalidInputError(
+        f"branch {name} is awaited by a task other than {task and task.get_name()}; let one task drive a branch, "
+        "and fork it for another"
+    )

@@ -35,18 +35,18 @@ def imagined(rewards: Value, *, ends: bool = True) -> list[str]:
 def three(example: Example) -> Found:
     """The third action's episode goes on beyond the depth."""
     given = example.values
-    program = replace(ICPI, actions="a|b|c", horizon=len(given["c"]))
+    program = replace(ICPI, actions=("a", "b", "c"), horizon=len(given["c"]))
     values, taken = first_turn(
         program, [*imagined(given["a"]), *imagined(given["b"]), *imagined(given["c"], ends=False)[:-2]]
     )
-    return {"value": values, "chosen": [float(action == taken) for action in program.choices]}
+    return {"value": values, "chosen": [float(action == taken) for action in program.actions]}
 
 
 @EXAMPLES.by("a rollout whose third state is malformed")
 def malformed(example: Example) -> Found:
     """At the third try the episode ends: a fourth answer, which can be read, is not asked for."""
     answers = [*imagined(example.values["r"], ends=False)[:-2], *[""] * 3, "s", "a", "yes", "9"]
-    return {"value": first_turn(replace(ICPI, actions="a"), answers)[0]}
+    return {"value": first_turn(replace(ICPI, actions=("a",)), answers)[0]}
 
 
 def episode(*rewards: float) -> list[_Transition]:
@@ -98,7 +98,7 @@ def balanced_rewards(example: Example) -> Found:
         for name, count in counts.items()
         for _ in range(count)
     ]
-    questions = world_questions(replace(ICPI, actions="a"), steps, ["no", "0", ""])
+    questions = world_questions(replace(ICPI, actions=("a",)), steps, ["no", "0", ""])
     [lines] = [text.splitlines()[:-1] for text in questions if text.endswith("reward:")]
     zero = [line for line in lines if line.endswith("reward: 0")]
     assert len(zero) == len(lines) - len(zero)
