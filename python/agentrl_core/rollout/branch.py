@@ -24,7 +24,7 @@ from agentrl_core.rollout.conversations import BranchConversations
 from agentrl_core.rollout.multi_agent import AgentView, join_episode
 from agentrl_core.rollout.prefix import Action, Prefix, submit_prefix
 from agentrl_core.rollout.runtime import RunningEpisode, Runtime
-from agentrl_core.rollout.tasks import awaited_twice
+from agentrl_core.rollout.tasks import unawaited
 from agentrl_core.rollout.token_path import Position, TokenPath
 from agentrl_core.rollout.turn import Turn, dereference, uniform
 
@@ -244,7 +244,7 @@ class Branch:
         if self.path.here is None:
             await self._prompted()
         sampling = self._sampling if sampling is None else sampling
-        async with self._unawaited():
+        async with unawaited(self._awaited, self.name):
             if self._conversations is None:
                 return await self._say_more(self.path, sampling, max_tokens)
             return await self._conversations.generate(self._say_more, sampling, max_tokens)
@@ -277,12 +277,6 @@ class Branch:
             wanted -= len(segment.tokens)  # new weights arrived meanwhile: the same action continues with them
         return segment
 
-    def _unawaited(self) -> asyncio.Lock:
-        """Return the lock that a task holds while it awaits the branch, or refuse a second task."""
-        if self._awaited.locked():
-            raise awaited_twice(self.name)
-        return self._awaited
-
     async def _or_fail(self, call: Awaitable[Value]) -> Value | Literal[False]:
         """Await a call of its episode; False: it failed, and the branch with it."""
         try:
@@ -307,7 +301,7 @@ class Branch:
         if not self.over:
             name = self._answer_name()
             self._answers += 1
-            async with self._unawaited():
+            async with unawaited(self._awaited, self.name):
                 answer = await self._or_fail(self.episode.step(name, action)) or None
         return self._take_result(answer, str(action))
 
@@ -540,7 +534,7 @@ class Branch:
         """Start its episode, and render its prompt if it moves first, without generating."""
         if self.path.here is not None or self.over:
             return
-        async with self._unawaited():
+        async with unawaited(self._awaited, self.name):
             await self._or_fail(self.episode.reset(f"{self.name}/begin"))
         if self.over:
             return
