@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from common import Bench
 from screens import RecordedScreens, click_of, record
-from seeing_model import build, warm_start
+from seeing_model import WORDS, build, warm_start
 from torch import nn
 
 import agentrl_core as arl
@@ -57,7 +57,7 @@ def learned(path: Path, shows: Any, options: Any, seed: int) -> tuple[dict[str, 
     world, shuffled = RecordedScreens(path, shows), RecordedScreens(path, "other")
     screens = len(world.images) - world.train
     begin, iterations = time.perf_counter(), options.iterations
-    model, processor = build(seed)
+    model, processor = build(WORDS, seed)
     losses = warm_start(model, processor, world, seed=seed, steps=options.warm_start_steps)
     warm = time.perf_counter() - begin
     generate = engine.Transformers(model, processor)

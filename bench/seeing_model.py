@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from screens import CELLS, SIDE, RecordedScreens
+from screens import CELLS, QUESTION, SIDE, RecordedScreens
 from torch import nn
 
 from agentrl_core import engine
 from agentrl_core.model.images import ImageInputs, arguments, features
 
 _SPECIAL = ("<pad>", "<end>", "<user>", "<assistant>", "<image>", "<fake_token_around_image>", "<global-img>")
-_WORDS = ("<video>", "<end_of_utterance>", "ONE", *map(str, range(CELLS)))
+_UNUSED = ("<video>", "<end_of_utterance>")
+WORDS = (QUESTION, *map(str, range(CELLS)))
+"""Of questions and clicks."""
 _TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'user' %}<user>{% if m.content is string %}{{ m.content }}{% else %}"
     "{% for part in m.content %}{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}"
@@ -26,8 +29,13 @@ _MEAN, _SPREAD = [0.97] * 3, [0.15] * 3
 _RAMP_STEPS = 30
 
 
-def build(seed: int) -> tuple[Any, Any]:
-    """Return a SmolVLM of 0.18 M random parameters, and its processor: 64 image tokens, one for a cell of the grid."""
+def build(words: Sequence[str], seed: int) -> tuple[Any, Any]:
+    """Return a SmolVLM of 0.18 M random parameters, and its processor: 64 image tokens, one for a cell of the grid.
+
+    Args:
+        words: of prompts and actions; each is a token.
+        seed: of the parameters.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import (
         PreTrainedTokenizerFast,
@@ -38,15 +46,15 @@ def build(seed: int) -> tuple[Any, Any]:
         SmolVLMVideoProcessor,
     )
 
-    words = {word: number for number, word in enumerate((*_SPECIAL, *_WORDS))}
-    core = Tokenizer(models.WordLevel(words, unk_token="<pad>"))  # noqa: S106 -- a word, no secret
+    numbers = {word: number for number, word in enumerate((*_SPECIAL, *_UNUSED, *words))}
+    core = Tokenizer(models.WordLevel(numbers, unk_token="<pad>"))  # noqa: S106 -- a word, no secret
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>", pad_token="<pad>")  # noqa: S106
     tokenizer.add_special_tokens({"additional_special_tokens": list(_SPECIAL[2:])})
     tokenizer.chat_template = _TEMPLATE
     for name, token in (("fake_image_token", "<fake_token_around_image>"), ("image_token", "<image>")):
         setattr(tokenizer, name, token)
-        setattr(tokenizer, f"{name}_id", words[token])
+        setattr(tokenizer, f"{name}_id", numbers[token])
     tokenizer.global_image_token = "<global-img>"  # noqa: S105 -- a word, no secret
     size = {"longest_edge": SIDE}
     image_processor = SmolVLMImageProcessor(
@@ -81,11 +89,11 @@ def build(seed: int) -> tuple[Any, Any]:
             "initializer_range": 0.06,
             "tie_word_embeddings": False,
             "bos_token_id": 0,
-            "eos_token_id": words["<end>"],
+            "eos_token_id": numbers["<end>"],
             "pad_token_id": 0,
         },
         scale_factor=1,
-        image_token_id=words["<image>"],
+        image_token_id=numbers["<image>"],
         pad_token_id=0,
         tie_word_embeddings=False,
     )

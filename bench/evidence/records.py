@@ -13,8 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "bench" / "record" / "evidence"
-SOURCES = ("python", "crates", "bench/evidence")
-"""Folders whose code decides the result of a run."""
+SOURCES = ("python", "crates", "bench/evidence", "bench/seeing_model.py", "bench/screens.py")
+"""Folders and files whose code decides the result of a run."""
 
 
 @dataclass(frozen=True)

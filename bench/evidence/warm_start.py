@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import tiny_model
 import torch
 from numpy.typing import NDArray
 from teachable import TeachableEpisode
 from torch import nn
 from worlds import World
 
-from agentrl_core import engine
+from agentrl_core import engine, env
+from agentrl_core.env.image import images_in
+from agentrl_core.model.images import ImageInputs, arguments, features
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / "runs" / "evidence" / "warm_starts"
@@ -33,8 +35,9 @@ CLEAN_SLIPS = 0.02
 """Share of slips in clean demonstrations."""
 
 
-Trace = tuple[NDArray[np.int32], NDArray[np.bool_]]
-"""Tokens of a demonstration, and which of them belong to actions."""
+Pixels = Mapping[str, torch.Tensor]
+Trace = tuple[NDArray[np.int32], NDArray[np.bool_], Sequence[Pixels]]
+"""Tokens of a demonstration, which of them belong to actions, and the model's inputs of its images."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Start:
     Attributes:
         model: the policy.
         teacher: the policy before it imitated slips, for recipes that distil.
-        tokenizer: of both.
+        tokenizer: of both; or their processor.
         digest: of the policy's weights: runs are paired if theirs are equal.
     """
 
@@ -56,23 +59,20 @@ class Start:
 
 def load(world: World, seed: int) -> Start:
     """Return the warm start of a world and a seed, made if it is not there."""
-    from transformers import AutoModelForCausalLM
-
-    _, tokenizer = tiny_model.build(world.make().words, 0)
+    empty, tokenizer = world.build(world.make().words, 0)
     home = CACHE / f"{world.name}-{seed}-{_key(world)}"
     if not home.is_dir():
         half = home.with_suffix(f".{os.getpid()}")
         for name, model in zip(("teacher", "policy"), imitators(world, seed, tokenizer), strict=True):
             model.save_pretrained(half / name)
+            tokenizer.save_pretrained(half / name)
         try:
             half.rename(home)
         except OSError:  # another process made the same one
             if not home.is_dir():
                 raise
             shutil.rmtree(half)
-    models: list[Any] = [
-        AutoModelForCausalLM.from_pretrained(home / name, dtype=torch.float32) for name in ("policy", "teacher")
-    ]
+    models = [type(empty).from_pretrained(home / name, dtype=torch.float32) for name in ("policy", "teacher")]
     digest = hashlib.sha256((home / "policy" / "model.safetensors").read_bytes()).hexdigest()[:12]
     return Start(models[0].eval(), models[1].eval(), tokenizer, digest)
 
@@ -83,7 +83,7 @@ def imitators(world: World, seed: int, tokenizer: Any) -> tuple[Any, Any]:
     Copying and finding one's way emerge from clean demonstrations only. The second part then teaches mistakes, which
     reinforcement learning can find out and unlearn from few tokens.
     """
-    model, _ = tiny_model.build(world.make().words, seed)
+    model, _ = world.build(world.make().words, seed)
     clean = demonstrations(world, CLEAN_SLIPS, seed, tokenizer)
     imitate(model, clean, seed, world.steps, lambda step: min(1.0, (step + 1) / 20) * (1 - 0.95 * step / world.steps))
     teacher = copy.deepcopy(model)
@@ -100,10 +100,11 @@ def imitate(model: Any, traces: list[Trace], seed: int, steps: int, schedule: Ca
         for group in optimizer.param_groups:
             group["lr"] = RATE * schedule(step)
         some = rng.sample(traces, ROWS)
-        width = max(len(tokens) for tokens, _ in some)
-        ids = torch.from_numpy(np.array([np.pad(tokens, (0, width - len(tokens))) for tokens, _ in some])).long()
-        wanted = torch.from_numpy(np.array([np.pad(action, (0, width - len(action))) for _, action in some]))[:, 1:]
-        hidden = model.model(ids[:, :-1], use_cache=False).last_hidden_state
+        width = max(len(tokens) for tokens, _, _ in some)
+        ids = torch.from_numpy(np.array([np.pad(tokens, (0, width - len(tokens))) for tokens, _, _ in some])).long()
+        wanted = torch.from_numpy(np.array([np.pad(action, (0, width - len(action))) for _, action, _ in some]))[:, 1:]
+        shown = _seen(model, ids[:, :-1], [pixels for _, _, pixels in some])
+        hidden = model.model(ids[:, :-1], use_cache=False, **shown).last_hidden_state
         loss = nn.functional.cross_entropy(model.lm_head(hidden[wanted]), ids[:, 1:][wanted])
         optimizer.zero_grad()
         loss.backward()
@@ -114,32 +115,50 @@ def imitate(model: Any, traces: list[Trace], seed: int, steps: int, schedule: Ca
     return losses
 
 
+def _seen(model: Any, ids: torch.Tensor, pixels: Sequence[Sequence[Pixels]]) -> dict[str, Any]:
+    """Return the arguments of a model's forward by which rows see their images; none if they show none."""
+    images = [image for row in pixels for image in row]
+    if not images:
+        return {}
+    ends = np.cumsum([len(row) for row in pixels])
+    of_row = [range(end - len(row), end) for end, row in zip(ends, pixels, strict=True)]
+    return arguments(model, features(model, images), ids, torch.ones_like(ids).bool(), of_row)
+
+
 def demonstrations(world: World, slips: float, seed: int, tokenizer: Any) -> list[Trace]:
     """Play training tasks with the best action at each turn, or with probability `slips` a slip."""
     chat, environment = engine.Chat(tokenizer), world.make()
     rng = random.Random(seed)  # noqa: S311 -- demonstrations, no secret
     tasks, known = environment.tasks(world.tasks), dict[tuple[str, str], NDArray[np.int32]]()
+    sees = ImageInputs(tokenizer) if hasattr(tokenizer, "image_processor") else None
 
-    def encoded(kind: str, text: str) -> NDArray[np.int32]:
-        if (kind, text) not in known:
-            known[kind, text] = getattr(chat, kind)(text)
-        return known[kind, text]
+    def encoded(kind: str, content: env.Content) -> NDArray[np.int32]:
+        if not isinstance(content, str):
+            return cast("NDArray[np.int32]", getattr(chat, kind)(content))
+        if (kind, content) not in known:
+            known[kind, content] = getattr(chat, kind)(content)
+        return known[kind, content]
 
-    traces = []
+    def looked_at(content: env.Content) -> list[Pixels]:
+        return [sees.of(image) for image in images_in(content)] if sees else []
+
+    traces: list[Trace] = []
     for task in rng.choices(tasks, k=TRACES):
         episode = cast("TeachableEpisode", environment.reset(task, 0))
-        pieces = [(encoded("prompt", str(episode.observation)), False)]
+        pieces, pixels = [(encoded("prompt", episode.observation), False)], looked_at(episode.observation)
         while True:
             action = episode.slip(rng) if rng.random() < slips else episode.best()
             pieces.append((encoded("action", action), True))
             found = episode.step(action)
             if found.observation is None:
                 break
-            pieces.append((encoded("observation", str(found.observation)), False))
+            pieces.append((encoded("observation", found.observation), False))
+            pixels += looked_at(found.observation)
         traces.append(
             (
                 np.concatenate([tokens for tokens, _ in pieces]),
                 np.concatenate([np.full(len(tokens), is_action) for tokens, is_action in pieces]),
+                pixels,
             )
         )
     return traces
@@ -148,6 +167,7 @@ def demonstrations(world: World, slips: float, seed: int, tokenizer: Any) -> lis
 def _key(world: World) -> str:
     """Return a digest of all that a warm start depends on."""
     found = hashlib.sha256(f"{world.slips} {world.slip_steps} {world.steps} {world.tasks}".encode())
-    for name in ("warm_start", "tiny_model", "teachable", world.make.__module__):
-        found.update((HERE / f"{name}.py").read_bytes())
+    builder = Path(cast("str", inspect.getsourcefile(world.build)))
+    for path in (HERE / "warm_start.py", builder, HERE / "teachable.py", HERE / f"{world.make.__module__}.py"):
+        found.update(path.read_bytes())
     return found.hexdigest()[:10]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tiny_model
 from babyai import BabyAI
 from chain import Chain
+from clicks import Clicks
 from largest import Largest
 from quest import Quest
+from seeing_model import build as build_seeing  # found through clicks
 from textworld_coin import TextWorldCoin
 from two_hop import TwoHop
 
@@ -33,6 +36,7 @@ class World:
         held_out: held-out tasks of an evaluation.
         pretrained: folder of a model to start from, seen from the clone's root, instead of a warm start.
         rate: factor of the learning rates of all arms.
+        build: makes a model with random weights, and its tokenizer or processor, of the world's words and a seed.
     """
 
     name: str
@@ -47,6 +51,7 @@ class World:
     held_out: int = 160
     pretrained: str = ""
     rate: float = 1.0
+    build: Callable[[Sequence[str], int], tuple[Any, Any]] = tiny_model.build
 
     @property
     def sampling(self) -> engine.Sampling:
@@ -116,6 +121,20 @@ WORLDS = {
             held_out=64,
             pretrained="target/smollm2",
             rate=1 / 15,
+        ),
+        World(
+            "clicks",
+            Clicks,
+            steps=400,
+            slip_steps=40,
+            slips=0.4,
+            budget=50_000,
+            turn_tokens=3,
+            context_tokens=96,
+            tasks=8192,
+            held_out=256,
+            rate=1.5,
+            build=build_seeing,
         ),
     )
 }

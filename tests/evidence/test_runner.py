@@ -23,6 +23,8 @@ import warm_start
 from records import Records, Run
 from worlds import WORLDS, World
 
+from agentrl_core.train.models import Models
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 FOLDER = Path(__file__).parents[2] / "bench" / "evidence"
@@ -97,6 +99,7 @@ def test_arms_of_a_seed_share_their_warm_start(tiny: World) -> None:
     assert first.digest == again.digest
     assert first.digest != other.digest
     assert warm_start._key(tiny) != warm_start._key(WORLDS["chain"])
+    assert warm_start._key(tiny) != warm_start._key(replace(tiny, build=WORLDS["clicks"].build))
 
 
 def test_the_same_run_has_the_same_curve_and_another_sampling_seed_another(tiny: World) -> None:
@@ -124,6 +127,32 @@ def test_a_pretrained_model_is_the_start_of_every_seed(
     assert found[0]["start"] == found[1]["start"]
     assert found[0]["curve"] != found[1]["curve"]
     assert not warm_start.CACHE.exists()
+
+
+def test_a_model_that_sees_is_trained_from_a_warm_start(tiny: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    clicks = WORLDS["clicks"]
+    # 17 iterations; a model that clicks at random hits a button in some of them.
+    settings = {**SETTINGS, "budget": 17 * 192, "turn_tokens": clicks.turn_tokens, "context_tokens": 96, "steps": 40}
+    monkeypatch.setitem(WORLDS, "tiny", World("tiny", clicks.make, build=clicks.build, **settings))  # type: ignore[arg-type]
+    trained = []
+
+    class Kept(Models):
+        """Models that are looked at afterwards."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            trained.append(self.policy)
+
+    monkeypatch.setattr(training, "Models", Kept)
+    found = runner.measured(Run(tiny.name, "grpo", 0))
+    assert found["status"] == "done", found
+    assert found["curve"][-1][0] >= settings["budget"]
+    start = warm_start.load(WORLDS["tiny"], 0)
+    assert found["start"] == start.digest
+    [policy] = trained
+    for part in ("vision_model", "text_model"):
+        before, after = (getattr(each.model, part).state_dict() for each in (start.model, policy))
+        assert any((before[name] != after[name]).any() for name in before), part
 
 
 def test_the_rate_of_a_world_scales_that_of_the_arm(tiny: World) -> None:

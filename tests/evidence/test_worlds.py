@@ -5,21 +5,26 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import babyai
+import clicks
+import numpy as np
 import pytest
 import textworld_coin
 import tiny_model
+import torch
 import warm_start
 from chain import NUMBERS, Calls, worked_out
 from largest import Numbers
+from PIL import Image as Picture
 from quest import _EXITS, _FAR, MOVES, ROOMS
 from two_hop import TwoHop
 from worlds import WORLDS, World
 
-from agentrl_core import env
+from agentrl_core import engine, env
 
 LONGEST = 24
 BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
@@ -87,10 +92,11 @@ def test_every_word_has_a_token_and_episodes_fit(world: World, monkeypatch: pyte
     if world.pretrained:
         pytest.skip("its model has a tokenizer of its own")
     monkeypatch.setattr(warm_start, "TRACES", 200)
-    _, tokenizer = tiny_model.build(world.make().words, 0)
+    _, tokenizer = world.build(world.make().words, 0)
+    padding = engine.Chat(tokenizer).tokenizer.pad_token_id
     for slips in (world.slips, warm_start.CLEAN_SLIPS):
-        for tokens, is_action in warm_start.demonstrations(world, slips, 0, tokenizer):
-            assert tokenizer.pad_token_id not in tokens
+        for tokens, is_action, _ in warm_start.demonstrations(world, slips, 0, tokenizer):
+            assert padding not in tokens
             assert len(tokens) <= min(world.context_tokens, tiny_model.LONGEST)
             longest = max(map(len, "".join("x" if each else " " for each in is_action).split()))
             assert longest <= world.turn_tokens
@@ -200,3 +206,72 @@ def test_the_largest_number_alone_is_paid() -> None:
     for action, success in (("45", True), (" 45\n", True), ("32", False), ("It is 45", False)):
         found = Numbers([13, 45, 32]).step(action)
         assert (found.success, found.reward) == (success, float(success))
+
+
+def test_a_click_is_paid_on_its_button_alone() -> None:
+    environment, rng = WORLDS["clicks"].make(), random.Random(0)
+    for task in environment.tasks(64):
+        boxes = task.payload["buttons"]
+        won = set()
+        for column in range(8):
+            for row in range(8):
+                x, y = 10 * column + 5, 10 * row + 5
+                on = [left <= x < right and top <= y < bottom for left, top, right, bottom in boxes]
+                assert sum(on) <= 1, "the buttons are apart"
+                found = environment.reset(task, 0).step(f"{column} {row}")
+                assert found.success is on[0]
+                if on[0]:
+                    won.add(f"{column} {row}")
+                if on[1]:
+                    won.add("other")
+        assert {"other"} < won, "each button has the centre of a cell"
+        episode = environment.reset(task, 0)
+        assert episode.best() in won
+        assert not environment.reset(task, 0).step(episode.slip(rng)).success
+    assert environment.reset(task, 0).step("8 0").flags == env.StepFlag.FORMAT_ERROR
+
+
+def test_a_page_shows_both_buttons_and_which_is_which() -> None:
+    environment = WORLDS["clicks"].make()
+    for task in environment.tasks(64):
+        boxes = task.payload["buttons"]
+        [page, question] = environment.reset(task, 0).observation["content"]
+        assert question == "ONE"
+        pixels = np.asarray(Picture.open(BytesIO(page.content)).convert("L"))
+        assert pixels.shape == (80, 80)
+        inside = [pixels[top + 1 : bottom - 1, left + 1 : right - 1] for left, top, right, bottom in boxes]
+        # The name is black; the rest of a button has its shade.
+        assert [sorted(set(part.ravel().tolist())) for part in inside] == [[0, 150], [0, 210]]
+        outside = pixels.copy()
+        for left, top, right, bottom in boxes:
+            outside[top:bottom, left:right] = 250
+        assert (outside == 250).all()
+
+
+def test_nothing_is_won_at_clicks_without_looking() -> None:
+    world = WORLDS["clicks"]
+    environment = world.make()
+    tasks = environment.tasks(world.held_out, split="held_out")
+    hits = [clicks.cells(task.payload["buttons"][0]) for task in tasks]
+    assert np.mean(hits, axis=0).max() < 0.15, "the best click that is always the same"
+
+
+def test_a_demonstration_is_imitated_from_its_own_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_start, "TRACES", 3)
+    world = WORLDS["clicks"]
+    model, processor = world.build(world.make().words, 0)
+    tokens, _, pixels = zip(*warm_start.demonstrations(world, 0.0, 0, processor), strict=True)
+    ids = torch.from_numpy(np.stack(tokens)).long()
+    shown = warm_start._seen(model, ids, pixels)
+    tasks = random.Random(0).choices(world.make().tasks(world.tasks), k=3)
+    with torch.no_grad():
+        found = model.model(ids, use_cache=False, **shown).last_hidden_state
+        for row, task in enumerate(tasks):
+            page = world.make().reset(task, 0).observation["content"][0]
+            picture = Picture.open(BytesIO(page.content)).convert("RGB")
+            plain = processor.image_processor(images=[[picture]], return_tensors="pt")["pixel_values"]
+            alone = model.model(ids[row : row + 1], use_cache=False, pixel_values=plain).last_hidden_state
+            torch.testing.assert_close(found[row : row + 1], alone, atol=1e-5, rtol=1e-5)
+            others = found[(row + 1) % 3]
+            assert not torch.allclose(others, alone[0], atol=1e-3), "pages differ"
+    assert warm_start._seen(model, ids, [[], [], []]) == {}

@@ -94,7 +94,7 @@ def test_a_policy_is_trained(demo: ModuleType, path: Path, shows: str) -> None:
     assert 0 <= found["before"] <= 1
     assert found["gain"][0] == pytest.approx(found["after"] - found["before"])
     assert ("shuffled_after" in found) == (shows == "own")
-    start = demo.build(0)[0]
+    start = demo.build(demo.WORDS, 0)[0]
     moved = {
         name.split(".")[1]
         for (name, one), other in zip(model.named_parameters(), start.parameters(), strict=True)
