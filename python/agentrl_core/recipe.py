@@ -465,9 +465,9 @@ class Recipe:
         if among is None:
             iteration, states = begun()
         else:
-            from agentrl_core.model.collectives import check_on_first, from_first
+            from agentrl_core.model.collectives import check_first_has, from_first
 
-            check_on_first(among, batch=batch)
+            check_first_has(batch, among)
             iteration, states = from_first(begun, among)
         trained, recipe, between = own[0] if own else None, self.at(iteration, states), None
         if stage == "update" and (self.hooks is not None or any(c.every == "step" for c in self.controllers.values())):

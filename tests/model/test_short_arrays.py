@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 import agentrl_core as arl
 from agentrl_core import recipes
+from agentrl_core.model.buffers import PackBuffers
 from agentrl_core.model.pack import Pack
 from agentrl_core.model.short_arrays import ShortArray
+from agentrl_core.update.pack_maker import received
 
 KINDS = [np.int64, np.int32, np.int16, np.float32, np.float64, np.uint8]
 
@@ -83,3 +85,14 @@ def test_a_sent_pack_may_be_changed_alone(make_batch: Any) -> None:
     before = pack.input_ids.clone()
     other.input_ids.fill_(0)
     assert torch.equal(pack.input_ids, before)
+
+
+def test_a_received_pack_is_written_into_buffers(make_batch: Any) -> None:
+    """The pack after the next one is written into the same memory."""
+    buffers, found = PackBuffers(64), pairs(make_batch(), "sequence")
+    assert len(found) > 2
+    made = [received(other, buffers, None) for _, other in found[:3]]
+    for (pack, _), mine in zip(found[1:3], made[1:], strict=True):
+        assert torch.equal(mine.input_ids, pack.input_ids)
+        assert torch.equal(mine.streams.weight_kl, pack.streams.weight_kl)
+    assert made[0].input_ids.data_ptr() == made[2].input_ids.data_ptr() != made[1].input_ids.data_ptr()

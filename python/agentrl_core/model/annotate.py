@@ -191,9 +191,9 @@ def annotate(
     if among is None and batch is None:
         raise InvalidInputError("batch is None; give a Batch, or the group of the ranks that share the work")
     if among is not None:
-        from agentrl_core.model.collectives import check_on_first
+        from agentrl_core.model.collectives import check_first_has
 
-        check_on_first(among, batch=batch)
+        check_first_has(batch, among)
     made = ask(lambda: planned(cast("Batch", batch)), answer, among, ready)
     reshard(model)
     return cast("Given", made)

@@ -90,23 +90,17 @@ def parts_of_first(make: Callable[[], list[_Value]], group: Group) -> _Value:
     return _opened(parcel[0])  # type: ignore[no-any-return]
 
 
-def check_on_first(group: Group, **given: object) -> None:
-    """Refuse what another rank than the first one gives, since it would be used by none.
-
-    Args:
-        group: the ranks.
-        **given: what the first rank alone gives; None on the others.
+def check_first_has(batch: object | None, group: Group) -> None:
+    """Refuse a batch on another rank than the first, since none would work on it.
 
     Raises:
-        InvalidInputError: another rank gives something, or the first one does not; on every rank.
+        InvalidInputError: another rank has a batch, or the first has none; on every rank.
     """
-    for rank, names in enumerate(gathered_objects([name for name, value in given.items() if value is not None], group)):
-        wrong = set(names) if rank else given.keys() - set(names)
-        if wrong:
-            name = min(wrong)
-            has, remedy = ("has none", f"give the {name}") if rank == 0 else ("has one", "give None")
+    for rank, has in enumerate(gathered_objects(batch is not None, group)):
+        if has == (rank > 0):
+            wrong, remedy = ("has one", "give None there") if has else ("has none", "give the batch there")
             raise InvalidInputError(
-                f"{name}: {group.size()} ranks work on the {name} of rank 0, but rank {rank} {has}; {remedy} there"
+                f"batch: {group.size()} ranks work on the batch of rank 0, but rank {rank} {wrong}; {remedy}"
             )
 
 

@@ -24,7 +24,7 @@ from agentrl_core.model.collectives import counts_of_rows, gathered_rows
 from agentrl_core.model.pack import Pack, PackOutput
 from agentrl_core.model.ranks import Group
 from agentrl_core.model.recorded_routes import routed_rows
-from agentrl_core.update.prepared import IDS
+from agentrl_core.update.prepared import IDS, OF_BATCH
 
 if TYPE_CHECKING:
     from agentrl_core.loss import Loss
@@ -135,7 +135,7 @@ class GradientCache:
         order = token.argsort()
         streams = {name: values[order] for name, values in columns.items() if name != _ROUTED}
         for name in streams.keys() & set(IDS):
-            streams[name] = torch.unique(streams[name], return_inverse=True)[1]
+            streams[name] = torch.unique(streams.pop(name + OF_BATCH), return_inverse=True)[1]
         answers = SimpleNamespace(**{name: values[order] for name, values in outputs.items()})
         entropy = answers.entropy if self._loss.needs_entropy_gradient else answers.entropy.detach()
         value, metrics = self._loss.evaluate(Tokens(answers.logprob, entropy, streams, answers))

@@ -9,16 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.model.buffers import PackBuffers
 from agentrl_core.model.pack import Pack, Streams
 from agentrl_core.model.pack_images import PackImages, with_processor
-from agentrl_core.update.prepared import STORED
+from agentrl_core.update.prepared import OF_BATCH, STORED
 
 if TYPE_CHECKING:
     from transformers import ProcessorMixin
 
     from agentrl_core._core import Plan
+    from agentrl_core.model.buffers import PackBuffers
     from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.recorded_routes import RecordedRoutes
     from agentrl_core.update.prepared import PreparedBatch
@@ -37,7 +36,7 @@ class PackMaker:
         processor: as of `Update.pack`.
         shows_images: whether rollouts show images.
         routes: the recorded experts; None: the model's routers decide.
-        numbered_within: whether segments are numbered from 0 without gaps in each pack, or as in the batch.
+        numbered_twice: whether segments are also numbered as in the batch, for a loss over several packs.
     """
 
     plan: Plan
@@ -48,19 +47,16 @@ class PackMaker:
     processor: ProcessorMixin | None
     shows_images: bool
     routes: RecordedRoutes | None
-    numbered_within: bool
+    numbered_twice: bool
 
     def __len__(self) -> int:
         """Number of packs, of all ranks."""
         return len(self.plan)
 
     def make(self, index: int, buffers: PackBuffers | None = None) -> Pack:
-        """Make the pack of an index, in new memory or in buffers.
-
-        Raises:
-            InvalidInputError: `buffers` has another type.
-        """
-        _begin(buffers)
+        """Make the pack of an index, in new memory or in buffers."""
+        if buffers is not None:
+            buffers.next()
         prepared, take = self.prepared, _new if buffers is None else buffers.take
         planned = self.plan.pack(
             index, take, same=self.same, summed=prepared.summed, weights=self.weights, credit=prepared.credit
@@ -73,8 +69,11 @@ class PackMaker:
             streams[name][:] = np.take(rows, planned.node_token, axis=0)
         for name, numbers in prepared.ids.items():
             found = numbers[planned.token]
-            streams[name] = take(f"stream {name}", len(planned.token), np.int64)
-            streams[name][:] = np.unique(found, return_inverse=True)[1] if self.numbered_within else found
+            streams[name] = take(f"stream {name}", len(found), np.int64)
+            streams[name][:] = np.unique(found, return_inverse=True)[1]
+            if self.numbered_twice:
+                streams[name + OF_BATCH] = take(f"stream {name}{OF_BATCH}", len(found), np.int64)
+                streams[name + OF_BATCH][:] = found
         return Pack.from_plan(
             planned,
             streams,
@@ -87,15 +86,11 @@ class PackMaker:
 
 
 def received(pack: Pack, buffers: PackBuffers | None, processor: ProcessorMixin | None) -> Pack:
-    """Return a pack that another rank made, with this rank's processor, in its own memory or in buffers.
-
-    Raises:
-        InvalidInputError: `buffers` has another type.
-    """
-    _begin(buffers)
+    """Return a pack that another rank made, with this rank's processor, in its own memory or in buffers."""
     pack = with_processor(pack, processor)
     if buffers is None:
         return pack
+    buffers.next()
 
     def copied(name: str, values: torch.Tensor) -> torch.Tensor:
         memory = buffers.take(name, values.numel(), values.numpy().dtype).reshape(values.shape)
@@ -105,15 +100,6 @@ def received(pack: Pack, buffers: PackBuffers | None, processor: ProcessorMixin 
     tensors = {name: copied(name, each) for name, each in vars(pack).items() if isinstance(each, torch.Tensor)}
     streams = {name: copied(f"stream {name}", each) for name, each in pack.streams.items()}
     return replace(pack, **tensors, streams=Streams(streams))  # type: ignore[arg-type]
-
-
-def _begin(buffers: PackBuffers | None) -> None:
-    """Begin a pack in buffers."""
-    if buffers is None:
-        return
-    if not isinstance(buffers, PackBuffers):
-        raise InvalidInputError(f"buffers is of type {type(buffers).__name__}; give a PackBuffers, or None")
-    buffers.next()
 
 
 def _new(_name: str, length: int, dtype: Any) -> NDArray[Any]:

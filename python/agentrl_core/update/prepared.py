@@ -35,6 +35,8 @@ STORED = "stored_token"
 """A stream that keeps pairs of different stored tokens apart, where others are read from the stored token."""
 IDS = ("step", "sequence", "pair", "group", "stratum")
 """Streams that number the rows' segments."""
+OF_BATCH = " of the batch"
+"""Behind the name of such a stream: the same segments, numbered as in the batch and not as in the pack."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -170,6 +170,7 @@ class Update:
             [[4], [3]]
         """
         require_torch("a pack")
+        from agentrl_core.model.buffers import check_buffers
         from agentrl_core.model.ranks import check_sync
 
         check_sync(sync, model)
@@ -178,6 +179,7 @@ class Update:
                 f"shards={shards}, but {self._group.size()} ranks make this step; leave shards out: each rank gets its "
                 "own packs"
             )
+        check_buffers(buffers)
         self._packed_for = model
 
         ranks = shards if self._group is None else self._group.size()
@@ -216,8 +218,7 @@ class Update:
         (dropout).
 
         Rows are in the order of their tokens, for any layout and packs. `Updates.metrics` has the metrics of the whole
-        step. On several ranks the loss is of the rows of all, and the gradients of each are those of its packs. Streams
-        of packs that number segments (`sequence`, `group`) have the numbers of the whole batch.
+        step. On several ranks the loss is of the rows of all, and the gradients of each are those of its packs.
 
         Args:
             model: what `Pack.run` takes; or a function of a pack that returns a `PackOutput`, the same in both runs.
@@ -264,10 +265,12 @@ class Update:
             True
         """
         require_torch("a pack")
+        from agentrl_core.model.buffers import check_buffers
         from agentrl_core.model.ranks import check_sync
 
         module = None if not isinstance(model, torch.nn.Module) else model
         check_sync(sync, module)
+        check_buffers(buffers)
         self._packed_for = module
 
         ranks = None if self._group is None else self._group.size()
@@ -372,7 +375,7 @@ class Update:
             processor=processor,
             shows_images=shows,
             routes=RecordedRoutes(prepared.batch) if replay_routes else None,
-            numbered_within=in_one_pack,
+            numbered_twice=not in_one_pack,
         )
 
     def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
