@@ -152,7 +152,7 @@ bench-compare: $(STAMPS)/test $(STAMPS)/wheel-dev ## Whether a bench is faster t
 	$(BIN)/python bench/compare.py $(BASE) $(BENCH) --rounds $(ROUNDS) $(if $(ARGS),-- $(ARGS))
 
 .PHONY: evidence
-# A study: pilot, controls, screening, or the name of a claim. Without one the page alone is written again.
+# A study: pilot, controls, screening, screening_slow, or the name of a claim. Without one the page alone is written again.
 evidence: $(STAMPS)/test $(STAMPS)/wheel-dev ## Run what a study of docs/evidence.md lacks: make evidence ARGS="screening --minutes 60".
 	$(if $(ARGS),$(BIN)/python bench/evidence/runner.py $(ARGS))
 	$(BIN)/python bench/evidence/report.py

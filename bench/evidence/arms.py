@@ -17,6 +17,8 @@ from agentrl_core.select import DynamicSampling
 GRPO = recipes.GRPO
 SHORT = 0.25
 """Budget of the A/A comparisons and of the arm with few tokens."""
+SLOW = 0.25
+"""Learning rate of the arms `<name>@slow`."""
 FEW_TASKS = 64
 """Training tasks of arms whose mechanism needs to see a task again."""
 
@@ -63,7 +65,8 @@ class Negated(BatchComponent):
 def arm(name: str) -> Arm:
     """Return the arm of a name: one of `ARMS`, the recipe of that name as it is, or one of both with other luck.
 
-    `grpo@short+3` is `grpo` with a quarter of the tokens and the third other seed of sampling.
+    `grpo@short+3` is `grpo` with a quarter of the tokens and the third other seed of sampling; `grpo@slow` has a
+    quarter of the learning rate.
 
     Raises:
         KeyError: there is neither.
@@ -73,6 +76,9 @@ def arm(name: str) -> Arm:
         return replace(arm(base), reseed=10_000 * int(number))
     if name.endswith("@short"):
         return replace(arm(name.removesuffix("@short")), tokens=SHORT)
+    if name.endswith("@slow"):
+        usual = arm(name.removesuffix("@slow"))
+        return replace(usual, learning_rate=SLOW * usual.learning_rate)
     if name in ARMS:
         return ARMS[name]()
     if name not in recipes.names():

@@ -23,15 +23,13 @@ import records
 import studies
 from claims import Claim
 from records import Records
-from scores import METRICS, gain, score
+from scores import METRICS, gain, improves, score
 from worlds import WORLDS
 
 from agentrl_core import stats
 
 PAGE = records.ROOT / "docs" / "evidence.md"
 IMAGES = records.ROOT / "docs" / "images"
-LEAST_GAIN = 0.05
-"""A recipe improves on its warm start if the mean gain of its seeds is above this, and each gain above 0."""
 
 
 def page() -> str:
@@ -41,8 +39,8 @@ def page() -> str:
         worlds=worlds_table(records.study("pilot")),
         controls=controls_table(records.study("controls")),
         claims=claims_table(),
-        screening_summary=screening_summary(records.study("screening")),
-        screening=screening_table(records.study("screening")),
+        screening_summary=screening_summary(records.study("screening"), records.study("screening_slow")),
+        screening=screening_table(records.study("screening"), records.study("screening_slow")),
         metrics="\n".join(f"- `{name}`: {text}." for name, text in METRICS.items()),
         spent=spent_table(),
         planned=planned_rows(records.study("pilot")),
@@ -161,25 +159,29 @@ def screening_verdict(runs: Sequence[dict[str, Any]]) -> str:
     for status in ("refused", "failed"):
         if any(each["status"] == status for each in runs):
             return status
-    gains = [gain(each) for each in runs]
-    improves = statistics.mean(gains) > LEAST_GAIN and min(gains) > 0
     few = "" if len(runs) == len(pilot.SEEDS) else f" ({len(runs)} of {len(pilot.SEEDS)} seeds)"
-    return ("improves" if improves else "does not") + few
+    return ("improves" if improves(runs) else "does not") + few
 
 
-def screening_summary(found: Records) -> str:
-    """Return how many recipes have each verdict, by world."""
-    rows = []
+def screening_summary(found: Records, slow: Records) -> str:
+    """Return how many recipes have each verdict, by world, and how many that do not improve do so slowly."""
+    rows, slowly = [], screened(slow)
     for world in studies.SCREENED:
-        verdicts = [screening_verdict(of[world]).partition(" (")[0] for of in screened(found).values() if world in of]
+        of_world = {name: screening_verdict(of[world]) for name, of in screened(found).items() if world in of}
+        verdicts = [each.partition(" (")[0] for each in of_world.values()]
         counts = [verdicts.count(each) for each in ("improves", "does not", "failed", "refused")]
-        rows.append((world, *counts, len(verdicts)))
-    return table(("world", "improve", "do not", "fail", "refused", "in all"), rows)
+        again = [
+            screening_verdict(slowly[f"{name}@slow"][world]).startswith("improves")
+            for name, verdict in of_world.items()
+            if verdict.startswith("does not") and slowly[f"{name}@slow"][world]
+        ]
+        rows.append((world, *counts, len(verdicts), f"{sum(again)} of {len(again)}"))
+    return table(("world", "improve", "do not", "fail", "refused", "in all", "at a quarter of the rate"), rows)
 
 
-def screening_table(found: Records) -> str:
+def screening_table(found: Records, slow: Records) -> str:
     """Return a row for each recipe that was run."""
-    rows = []
+    rows, slowly = [], screened(slow)
     for name, of in screened(found).items():
         cells: list[str] = []
         for world in studies.SCREENED:
@@ -189,8 +191,10 @@ def screening_table(found: Records) -> str:
                 continue
             verdict = screening_verdict(runs)
             why = next((each["error"] for each in runs if "error" in each), "")
-            gains = ", ".join(f"{gain(each):+.2f}" for each in runs if each["status"] == "done")
-            cells += [gains or _cell(why), verdict]
+            again = slowly[f"{name}@slow"][world]
+            if again and verdict.startswith("does not"):
+                verdict += f"; at a quarter of the rate {_gains(again)}: {screening_verdict(again)}"
+            cells += [_gains(runs) or _cell(why), verdict]
         rows.append((f"[{name}](catalogue/{name}.md)", *cells))
     head = ["recipe"]
     for world in studies.SCREENED:
@@ -198,10 +202,15 @@ def screening_table(found: Records) -> str:
     return table(head, rows)
 
 
+def _gains(runs: Sequence[dict[str, Any]]) -> str:
+    """Return the gain of each run that is done."""
+    return ", ".join(f"{gain(each):+.2f}" for each in runs if each["status"] == "done")
+
+
 def spent_table() -> str:
     """Return what each study took so far."""
     rows = []
-    names = ["pilot", "controls", "screening", *(f"claims/{claim.name}" for claim in claims.all_claims())]
+    names = [*studies.ALONE, *(f"claims/{claim.name}" for claim in claims.all_claims())]
     for name in names:
         found = list(records.study(name))
         seconds = sum(each.get("cpu_s", 0.0) for each in found)

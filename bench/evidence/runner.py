@@ -2,8 +2,8 @@
 
     python bench/evidence/runner.py STUDY [--processes 2] [--minutes 60] [--world W] [--arm A] [--seeds 0 1 2]
 
-A study is `pilot`, `controls`, `screening`, or the name of a claim. Each run may take ten minutes of processor time.
-Options narrow the study; `--minutes` is the time after which no further run begins.
+A study is `pilot`, `controls`, `screening`, `screening_slow`, or the name of a claim. Each run may take ten minutes of
+processor time. Options narrow the study; `--minutes` is the time after which no further run begins.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ from records import Records, Run
 from agentrl_core import stats
 
 Metric = Literal["final", "area", "turns", "tokens"]
+LEAST_GAIN = 0.05
+"""A recipe improves on its warm start if the mean gain of its seeds is above this, and each gain above 0."""
 METRICS: dict[Metric, str] = {
     "final": "held-out success at the end: mean of the last two measures",
     "area": "mean held-out success over the budget: the area under the curve of generated tokens",
@@ -33,6 +35,12 @@ def score(record: dict[str, Any], metric: Metric) -> float:
 def gain(record: dict[str, Any]) -> float:
     """Return how much a run's final success is above that of its warm start."""
     return score(record, "final") - float(record["curve"][0][1])
+
+
+def improves(runs: Sequence[dict[str, Any]]) -> bool:
+    """Return whether runs of a recipe improve on their warm starts: their mean gain, and each of them."""
+    gains = [gain(each) for each in runs]
+    return float(np.mean(gains)) > LEAST_GAIN and min(gains) > 0
 
 
 def paired(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import claims
@@ -9,9 +11,13 @@ import controls
 import pilot
 import records
 from records import Run
+from scores import improves
 
 from agentrl_core import recipes
+from agentrl_core.recipe import Recipe
 
+ALONE = ("pilot", "controls", "screening", "screening_slow")
+"""Studies that are no claims."""
 SCREENED = ("chain", "quest")
 """Worlds of the screening, in order."""
 
@@ -30,8 +36,10 @@ def plan(name: str) -> tuple[list[Run], dict[str, Any]]:
     if name == "screening":
         names = recipes.names()
         return [Run(world, arm, seed) for world in SCREENED for seed in pilot.SEEDS for arm in names], {}
+    if name == "screening_slow":
+        return _slow(records.study("screening")), {}
     if not (claims.FOLDER / f"{name}.toml").is_file():
-        known = ", ".join(["pilot", "controls", "screening", *(claim.name for claim in claims.all_claims())])
+        known = ", ".join([*ALONE, *(claim.name for claim in claims.all_claims())])
         raise ValueError(f"study: {name!r} is none; there are {known}")
     claim = claims.load(name)
     if not claim.detectable_effect:
@@ -44,4 +52,25 @@ def plan(name: str) -> tuple[list[Run], dict[str, Any]]:
 
 def file_of(name: str) -> str:
     """Return the name of a study's records."""
-    return name if name in ("pilot", "controls", "screening") else f"claims/{name}"
+    return name if name in ALONE else f"claims/{name}"
+
+
+def _slow(screened: Iterable[dict[str, Any]]) -> list[Run]:
+    """Return runs at a quarter of the learning rate: of recipes with several steps a batch that do not improve."""
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for each in screened:
+        if each["status"] == "done":
+            runs[each["world"], each["arm"]].append(each)
+    found = [
+        (world, arm)
+        for world in SCREENED
+        for arm in recipes.names()
+        if (world, arm) in runs and not improves(runs[world, arm]) and steps_of_batch(recipes.get(arm)) > 1
+    ]
+    return [Run(world, f"{arm}@slow", seed) for seed in pilot.SEEDS for world, arm in found]
+
+
+def steps_of_batch(recipe: Recipe) -> int:
+    """Return the number of optimizer steps of a batch, of all models."""
+    trainings: list[Any] = [each.at(0) for each in recipe.losses()]
+    return sum(int(each.epochs) * int(each.minibatches) for each in trainings)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import arms
 import claims
 import controls
 import numpy as np
@@ -226,6 +227,16 @@ def test_screening_verdicts() -> None:
     assert report.screening_verdict(runs(0.3)) == "improves (1 of 3 seeds)"
     assert report.screening_verdict([*runs(0.3, 0.3), {"status": "failed"}]) == "failed"
     assert report.screening_verdict([{"status": "refused"}]) == "refused"
+
+
+def test_what_does_not_improve_in_several_steps_runs_again_slowly() -> None:
+    found = [
+        {**record(arm, seed, [0.2, final, final])[1], "world": "chain", "arm": arm, "seed": seed}
+        for arm, final in (("cispo", 0.1), ("dapo", 0.6), ("grpo", 0.1))  # grpo takes one step a batch
+        for seed in pilot.SEEDS
+    ]
+    assert studies._slow(found) == [Run("chain", "cispo@slow", seed) for seed in pilot.SEEDS]
+    assert arms.arm("cispo@slow").learning_rate == arms.arm("cispo").learning_rate / 4
 
 
 def test_the_page_is_what_the_records_give() -> None:
