@@ -360,7 +360,7 @@ def _of_tokens(
         place, counts = places.pop(index)
         table[place] = np.repeat(answers, counts, axis=0)
 
-    return Questions(len(plan), make, keep, annotated)
+    return Questions(map(make, range(len(plan))), keep, annotated)
 
 
 def _prompted(
@@ -441,17 +441,19 @@ def _of_trees(
     """Packs that are made in turn; `keep` gets the number of each asked token, and its answer."""
     from agentrl_core.model.questions import Questions
 
-    every = list(packs)
+    places: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
 
-    def make(index: int) -> Pack:
-        made = replace(every[index][0], layout=layout)
-        return made if runs_trees else made.as_sequences()
+    def made() -> Iterator[Pack]:
+        for number, (pack, tree, numbers) in enumerate(packs):
+            places[number] = numbers[tree.pair_tokens], np.diff(tree.pair_offsets)
+            laid_out = replace(pack, layout=layout)
+            yield laid_out if runs_trees else laid_out.as_sequences()
 
-    def kept(index: int, answers: NDArray[Any]) -> None:
-        _, tree, numbers = every[index]
-        keep(numbers[tree.pair_tokens], np.repeat(answers, np.diff(tree.pair_offsets), axis=0))
+    def kept(number: int, answers: NDArray[Any]) -> None:
+        place, counts = places.pop(number)
+        keep(place, np.repeat(answers, counts, axis=0))
 
-    return Questions(len(every), make, kept, annotated)
+    return Questions(made(), kept, annotated)
 
 
 def _of_draws(
@@ -470,13 +472,12 @@ def _of_draws(
 
     norms, chosen = np.full(batch.num_draws, np.nan, np.float32), _chosen(batch, draws)
 
-    def make(index: int) -> list[Pack]:
-        return list(packs_of_draw(batch, int(chosen[index]), max_tokens, layout, model, processor))
+    packs = (list(packs_of_draw(batch, draw, max_tokens, layout, model, processor)) for draw in chosen.tolist())
 
-    def keep(index: int, norm: float) -> None:
-        norms[chosen[index]] = norm
+    def keep(number: int, norm: float) -> None:
+        norms[chosen[number]] = norm
 
-    return Questions(len(chosen), make, keep, lambda: batch.with_columns("draw", **{column: norms}))
+    return Questions(packs, keep, lambda: batch.with_columns("draw", **{column: norms}))
 
 
 def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:

@@ -18,14 +18,12 @@ class Questions(Generic[Asked]):
     """The packs that a model is asked about, and what its answers are for.
 
     Attributes:
-        count: number of packs.
-        make: makes the pack of an index.
-        keep: keeps the answer to the pack of an index.
+        packs: makes the packs in turn.
+        keep: keeps the answer to the pack of a number.
         annotated: returns the batch with the columns of all answers.
     """
 
-    count: int
-    make: Callable[[int], Asked]
+    packs: Iterator[Asked]
     keep: Callable[[int, Any], None]
     annotated: Callable[[], Batch]
 
@@ -48,25 +46,26 @@ def ask(
     """
     if group is None:
         questions = planned()
-        for at in range(questions.count):
-            questions.keep(at, answer(questions.make(at)))
+        for number, pack in enumerate(questions.packs):
+            questions.keep(number, answer(pack))
         return questions.annotated()
-    own, ranks = list[Questions[Asked]](), group.size()
+    own, packs, ranks = list[Questions[Asked]](), list[Asked](), group.size()
 
-    def places(rank: int) -> range:
-        return range(rank, -(-own[0].count // ranks) * ranks, ranks)
+    def numbers(rank: int) -> range:
+        return range(rank, -(-len(packs) // ranks) * ranks, ranks)
 
-    def of_rank(rank: int) -> Iterator[Asked]:
-        return (own[0].make(min(at, own[0].count - 1)) for at in places(rank))
+    def part(rank: int) -> list[Asked]:
+        return [packs[min(number, len(packs) - 1)] for number in numbers(rank)]
 
     def parts() -> list[list[Asked]]:
         own.append(planned())
-        return [list(of_rank(rank)) if rank else [] for rank in range(ranks)]
+        packs.extend(own[0].packs)
+        return [[], *map(part, range(1, ranks))]
 
     sent = parts_of_first(parts, group)
-    answers = [answer(pack) for pack in (of_rank(0) if own else map(received, sent))]
+    answers = [answer(pack) for pack in (part(0) if own else map(received, sent))]
     for rank, found in enumerate(gathered_on_first(answers, group)):
-        for at, values in zip(places(rank), found, strict=True):
-            if at < own[0].count:
-                own[0].keep(at, values)
+        for number, values in zip(numbers(rank), found, strict=True):
+            if number < len(packs):
+                own[0].keep(number, values)
     return own[0].annotated() if own else None
