@@ -70,6 +70,19 @@ def test_a_folder_gets_its_name_when_its_files_are_on_the_disk(
     assert synced[2:] == [(UNFINISHED, ["config", "weights"]), (tmp_path.name, ["start"])]
 
 
+def test_an_interrupt_as_the_file_appears_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def interrupted(*given: object) -> int:
+        os.close(opened(*given))  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt), new_file(tmp_path / "a"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_new_file_has_the_rights_that_others_have_and_any_name(tmp_path: Path) -> None:
     name = "n" * 255  # as long as names may be
     with new_file(tmp_path / name) as file:

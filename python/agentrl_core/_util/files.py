@@ -35,7 +35,11 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         b'whole'
     """
     half = _unused(path)
-    descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except KeyboardInterrupt:  # it may come as soon as the file is there
+        half.unlink(missing_ok=True)
+        raise
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
