@@ -141,7 +141,7 @@ def test_an_engine_in_an_actor_answers_aborts_and_fails_as_itself() -> None:
 
 
 class ReportedError(Exception):
-    """What a logger was given."""
+    """The message of a log record."""
 
 
 class Raising(logging.Handler):

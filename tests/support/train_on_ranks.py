@@ -34,6 +34,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import agentrl_core as arl
 from agentrl_core import loss, recipes
 from agentrl_core.model.probe import Probe
+from agentrl_core.recipes.vcpo import ScaleLearningRate
 from agentrl_core.schedule import Above, Dual, SkipStep, StopTraining, SyncModel
 
 STEPS = 3
@@ -45,6 +46,7 @@ RECIPES = {
     "ppo": recipes.PPO.replace(epochs=1),
     "rows": CLIP_COV.replace(minibatches=1),
     "skip": recipes.GRPO.replace(hooks=SkipStep(when=Above("approximate_kl", BOUND)), minibatches=3),
+    "scaled": recipes.GRPO.replace(hooks=ScaleLearningRate(column="reward"), minibatches=3),
     "stop": recipes.GRPO.replace(hooks=StopTraining(when=Above("approximate_kl", BOUND), unit="steps"), minibatches=3),
     "dual": recipes.GRPO.replace(
         loss=loss.Policy(

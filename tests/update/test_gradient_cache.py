@@ -56,7 +56,7 @@ def in_one_pack(name: str) -> tuple[Found, dict[str, float]]:
     return found, updates.metrics
 
 
-def said(name: str) -> Callable[[Pack], PackOutput]:
+def answers_of(name: str) -> Callable[[Pack], PackOutput]:
     return lambda pack: rolled(name).outputs(pack.token)
 
 
@@ -79,7 +79,7 @@ def test_packs_of_any_size_are_one_pack(name: str, room: int) -> None:
     """No unit is whole in a pack, and none has to be: the same rows in the same order, bit for bit."""
     wanted, metrics = in_one_pack(name)
     updates, update = begun(name)
-    found, count = added(name, update.gradient_cached(said(name), max_tokens=least(name) + room))
+    found, count = added(name, update.gradient_cached(answers_of(name), max_tokens=least(name) + room))
     assert count > 1
     torch.testing.assert_close(found[0], wanted[0], rtol=1e-6, atol=1e-9)  # a share by float32 weights for each pack
     for gradient, right in zip(found[1], wanted[1], strict=True):
@@ -94,7 +94,7 @@ def test_the_tree_layout_is_the_same(name: str, room: int) -> None:
     policy = LOSSES[name]
     wanted, metrics = in_one_pack(name)
     updates, update = begun(name)
-    values = update.gradient_cached(said(name), max_tokens=least(name) + room, layout="tree", balance="work")
+    values = update.gradient_cached(answers_of(name), max_tokens=least(name) + room, layout="tree", balance="work")
     found, count = added(name, values)
     assert count > 1
     # Sums of float32 weights over branches.
@@ -111,7 +111,7 @@ def test_the_tree_layout_is_the_same(name: str, room: int) -> None:
 def test_it_is_the_loss_of_all_rows_in_loops(name: str) -> None:
     policy, rollouts = LOSSES[name], rolled(name)
     wanted = rollouts.at_once(policy)
-    found, _ = added(name, begun(name)[1].gradient_cached(said(name), max_tokens=least(name)))
+    found, _ = added(name, begun(name)[1].gradient_cached(answers_of(name), max_tokens=least(name)))
     assert close(found, wanted, 1e-5)  # float32 products of weight and advantage there
 
 
@@ -210,7 +210,7 @@ def test_a_pack_alone_is_run_once() -> None:
 
     def run(pack: Pack) -> PackOutput:
         calls.append(len(pack.token))
-        return said("m2po")(pack)
+        return answers_of("m2po")(pack)
 
     _, update = begun("m2po")
     assert len(list(update.gradient_cached(run, max_tokens=WHOLE))) == len(calls) == 1
@@ -241,7 +241,7 @@ def test_a_scaled_value_scales_its_gradient() -> None:
     """As gradient scalers of mixed precision and gradient accumulation do."""
     name = "pacs"
     wanted, _ = in_one_pack(name)
-    scaled = (8.0 * value for value in begun(name)[1].gradient_cached(said(name), max_tokens=least(name)))
+    scaled = (8.0 * value for value in begun(name)[1].gradient_cached(answers_of(name), max_tokens=least(name)))
     found, _ = added(name, scaled)
     assert close(found, (8.0 * wanted[0], [8.0 * gradient for gradient in wanted[1]]), 1e-6)
 
@@ -264,7 +264,7 @@ def test_what_a_function_must_return() -> None:
     with pytest.raises(InvalidInputError, match=r"returned logprob of shape \(1,\) for a pack of \d+ prediction pairs"):
         list(update.gradient_cached(lambda _: short, max_tokens=tokens))
     with pytest.raises(InvalidInputError, match=f"max_tokens is {tokens - 1}, but draw"):
-        update.gradient_cached(said("forking_tokens"), max_tokens=tokens - 1)
+        update.gradient_cached(answers_of("forking_tokens"), max_tokens=tokens - 1)
 
 
 @loss.function(needs=["old_logprob"], unit="update")
@@ -306,7 +306,7 @@ def as_rank(rank: int, store: distributed.Store, name: str, layout: str) -> tupl
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     group = distributed.ProcessGroupGloo(store, rank, 2, options)
     updates = recipes.GRPO.replace(loss=LOSSES[name]).updates(None if rank else rolled(name).batch, group=group)
-    update, answers = next(iter(updates)), said(name)
+    update, answers = next(iter(updates)), answers_of(name)
     values = update.gradient_cached(lambda pack: replace(answers(pack), ranks=1), max_tokens=200, layout=layout)
     found, count = added(name, values)
     return found, updates.metrics, count

@@ -26,6 +26,7 @@ FEW = [
     "ddp grpo accumulated recorded",
     "ddp rows",
     "ddp skip",
+    "ddp scaled",
     "ddp grpo wrong",
     "annotated ddp",
     "page",
@@ -167,7 +168,7 @@ def test_a_group_is_a_process_group() -> None:
 
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 def test_a_rank_receives_less_the_more_ranks_there_are(layout: Any) -> None:
-    """What rank 0 sends is the pickled packs; below the bytes of the batch even for two ranks."""
+    """Rank 0 sends pickled packs, which are smaller than the batch even for two ranks."""
     forest = arl.Forest()
     for group in range(16):
         forest.add_group(group, f"task {group}")

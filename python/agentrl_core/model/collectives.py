@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import pickle
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -74,20 +75,22 @@ def from_first(make: Callable[[], _Value], group: Group) -> _Value:
     return _opened(parcel[0])  # type: ignore[no-any-return]
 
 
-def parts_of_first(make: Callable[[], list[_Value]], group: Group) -> _Value:
+def parts_of_first(make: Callable[[], Iterable[_Value]], group: Group) -> _Value:
     """Return the part of this rank of what the first rank of a group makes; an error there is raised on each.
+
+    Each part is pickled as it is made, and not kept besides.
 
     Args:
         make: makes the parts of all ranks in their order; called on the first rank alone.
         group: the ranks.
     """
     parcel: list[Any] = [None]
-    given: list[Any] | None = None
+    given: list[bytes] | None = None
     if group.rank() == 0:
-        made, error = _made(make)
-        given = [(part, error) for part in made or [None] * group.size()]
+        given, error = _made(lambda: [pickle.dumps((part, None), protocol=5) for part in make()])
+        given = given or [pickle.dumps((None, error))] * group.size()
     distributed.scatter_object_list(parcel, given, group=group, group_src=0)
-    return _opened(parcel[0])  # type: ignore[no-any-return]
+    return _opened(pickle.loads(parcel[0]))  # type: ignore[no-any-return]  # noqa: S301 -- of the first rank
 
 
 def check_first_has(batch: object | None, group: Group) -> None:

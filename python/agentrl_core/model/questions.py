@@ -57,10 +57,11 @@ def ask(
     def part(rank: int) -> list[Asked]:
         return [packs[min(number, len(packs) - 1)] for number in numbers(rank)]
 
-    def parts() -> list[list[Asked]]:
+    def parts() -> Iterator[list[Asked]]:
         own.append(planned())
         packs.extend(own[0].packs)
-        return [[], *map(part, range(1, ranks))]
+        yield []
+        yield from map(part, range(1, ranks))
 
     sent = parts_of_first(parts, group)
     answers = [answer(pack) for pack in (part(0) if own else map(received, sent))]

@@ -311,12 +311,11 @@ class Update:
         ranks: int = group.size()
         own: list[PackMaker] = []
 
-        def parts() -> list[tuple[NDArray[np.int64], list[Pack]]]:
+        def parts() -> Iterator[tuple[NDArray[np.int64], list[Pack]]]:
             own.append(planned())
-            return [
-                (self.draws, [own[0].make(at) for at in range(rank, len(own[0]), ranks)] if rank else [])
-                for rank in range(ranks)
-            ]
+            yield self.draws, []  # this rank makes its packs on request
+            for rank in range(1, ranks):
+                yield self.draws, [own[0].make(at) for at in range(rank, len(own[0]), ranks)]
 
         self.draws, packs = parts_of_first(parts, group)
         if own:
