@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from agentrl_core.cli import report
-from agentrl_core.collect.progress import Progress
+from agentrl_core.rollout.progress import Progress
 
 
 def lines(console: Console) -> list[str]:

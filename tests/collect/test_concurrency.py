@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agentrl_core.collect.concurrency import SlotLimiter, slot_limiters
+from agentrl_core.collect.event_loop import SlotLimiter, slot_limiters
 
 
 def test_those_that_wait_are_cancelled_with_the_one_that_runs() -> None:

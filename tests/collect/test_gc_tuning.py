@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentrl_core.collect.gc_tuning import relaxed_gc
+from agentrl_core.collect.event_loop import relaxed_gc
 
 
 @pytest.fixture(autouse=True)
@@ -21,16 +21,16 @@ def _thresholds() -> Iterator[None]:
 
 
 def test_it_is_as_before_when_the_last_has_ended() -> None:
-    with relaxed_gc():
+    with relaxed_gc:
         assert gc.get_threshold() == (20_000, 10, 10)
-        with relaxed_gc():
+        with relaxed_gc:
             assert gc.get_threshold() == (20_000, 10, 10)
         assert gc.get_threshold() == (20_000, 10, 10)
     assert gc.get_threshold() == (700, 10, 10)
 
 
 def test_it_is_as_before_when_a_program_raises() -> None:
-    with pytest.raises(ValueError, match="a program"), relaxed_gc():
+    with pytest.raises(ValueError, match="a program"), relaxed_gc:
         raise ValueError("a program")
     assert gc.get_threshold() == (700, 10, 10)
 
@@ -38,13 +38,13 @@ def test_it_is_as_before_when_a_program_raises() -> None:
 @pytest.mark.parametrize("own", [(50_000, 5, 5), (0, 10, 10)], ids=["rarer", "never"])
 def test_what_looks_more_seldom_already_stays(own: tuple[int, int, int]) -> None:
     gc.set_threshold(*own)
-    with relaxed_gc():
+    with relaxed_gc:
         assert gc.get_threshold() == own
     assert gc.get_threshold() == own
 
 
 def test_what_somebody_says_meanwhile_stays() -> None:
-    with relaxed_gc():
+    with relaxed_gc:
         gc.set_threshold(100, 1, 1)
     assert gc.get_threshold() == (100, 1, 1)
 
@@ -52,7 +52,7 @@ def test_what_somebody_says_meanwhile_stays() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_nothing_runs_in_a_forked_child() -> None:
-    with relaxed_gc():
+    with relaxed_gc:
         child = os.fork()
         if not child:
             os._exit(0 if gc.get_threshold() == (700, 10, 10) else 1)

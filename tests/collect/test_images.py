@@ -21,7 +21,7 @@ from templates import TEMPLATES, bytes_tokenizer
 import agentrl_core as arl
 from agentrl_core import env, recipes, rollout
 from agentrl_core._util.picture_header import picture_header
-from agentrl_core.collect.journal_codec import read_answer, read_begin, write_answer, write_begin
+from agentrl_core.collect.journal import read_answer, read_begin, write_answer, write_begin
 from agentrl_core.engine import Chat, Request
 from agentrl_core.env import Image, StepResult
 from agentrl_core.env.episode import JointStep, StepRecord

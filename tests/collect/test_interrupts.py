@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from agentrl_core import Collector, Store, recipes, select
-from agentrl_core.collect.journal_codec import read_segment
+from agentrl_core.collect.journal import read_segment
 from agentrl_core.engine import Request, Segment
 from agentrl_core.env.base import StepResult, Task
 from agentrl_core.exceptions import StoreError

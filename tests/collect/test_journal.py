@@ -10,8 +10,10 @@ from gallery import picture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_core.collect.journal import Journal, digest, question
-from agentrl_core.collect.journal_codec import (
+from agentrl_core.collect.driver import question
+from agentrl_core.collect.journal import (
+    Journal,
+    digest,
     plain_value,
     read_answer,
     read_begin,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl_core.collect import gc_tuning as freed
+from agentrl_core.collect import event_loop as freed
 
 BLOCKS, BYTES = 60_000, 1000
 

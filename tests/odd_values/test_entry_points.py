@@ -94,7 +94,7 @@ ELSEWHERE: dict[str, str] = {
         f"Group.{name}": HANDLES
         for name in ("advance", "as_completed", "drop", "release_slots", "resume_search", "run")
     },
-    **{f"Group.{name}": MADE for name in ("log_decision", "on_fork", "on_turn", "run_program", "shares_prompt")},
+    **{f"Group.{name}": MADE for name in ("log_decision", "on_fork", "on_turn", "run_program")},
     **dict.fromkeys(("Group.sampling", "Group.uniform", "Group.score", "Group.turn", "Cohort.uniform"), READS),
     **dict.fromkeys(("Cohort.score", "Cohort.count", "Cohort.index", "Cohort.run_each"), READS),
     "Group.start_many": "Group.start",

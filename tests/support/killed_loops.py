@@ -32,7 +32,7 @@ from small_world import SmallWorld
 import agentrl_core as arl
 from agentrl_core import Store, engine, recipes, replay
 from agentrl_core.cli import main as agentrl
-from agentrl_core.collect.journal_codec import read_segment
+from agentrl_core.collect.journal import read_segment
 from agentrl_core.component import Where
 from agentrl_core.data.store import RolloutLog
 from agentrl_core.engine import Request, Segment

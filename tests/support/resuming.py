@@ -20,7 +20,7 @@ import polars as pl
 from small_world import SmallWorld
 
 from agentrl_core import Collector, Store, recipes, rollout
-from agentrl_core.collect.journal_codec import read_segment
+from agentrl_core.collect.journal import read_segment
 from agentrl_core.engine import Request, Segment
 from agentrl_core.env import StepFlag, StepResult, Task
 from agentrl_core.rollout import Branch, Group

@@ -10,7 +10,7 @@ from typing import Any
 from resuming import DIGEST, again
 
 from agentrl_core import Collector, Store, engine, env, recipes, rollout, warm_start
-from agentrl_core.collect.journal_codec import read_segment
+from agentrl_core.collect.journal import read_segment
 from agentrl_core.engine import Request, Sampling, Segment
 from agentrl_core.rollout import Group
 

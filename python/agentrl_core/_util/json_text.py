@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ def to_json(value: object, name: str) -> str:
     Raises:
         InvalidInputError: JSON cannot represent the value.
     """
+    with contextlib.suppress(TypeError, ValueError, RecursionError):  # most values are plain
+        return json.dumps(value, allow_nan=False)
     try:
         return json.dumps(_plain(value), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

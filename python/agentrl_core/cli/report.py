@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from agentrl_core.collect.progress import Progress
+from agentrl_core.rollout.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,6 +4,6 @@ from agentrl_core.collect.batch_policy import BatchPolicy
 from agentrl_core.collect.collector import Collector
 from agentrl_core.collect.evaluate import evaluate
 from agentrl_core.collect.evaluation import Evaluation
-from agentrl_core.collect.progress import Progress
+from agentrl_core.rollout.progress import Progress
 
 __all__ = ["BatchPolicy", "Collector", "Evaluation", "Progress", "evaluate"]

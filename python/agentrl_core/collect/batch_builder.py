@@ -11,18 +11,24 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.collect.driver import RolloutDriver
 from agentrl_core.collect.group_retry import GroupRetries, group_ids, matching
-from agentrl_core.collect.iteration import COLUMNS, FAILURES, TOKENS, BuiltBatch, IterationInputs, draw_columns
-from agentrl_core.collect.journal import Journal, digest
-from agentrl_core.collect.journal_codec import read_value, write_value
-from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.iteration import (
+    COLUMNS,
+    FAILURES,
+    TOKENS,
+    BuiltBatch,
+    IterationInputs,
+    TokenLedger,
+    draw_columns,
+)
+from agentrl_core.collect.journal import Journal, digest, read_value, write_value
 from agentrl_core.collect.rollout_workers import WorkerDriver
-from agentrl_core.collect.token_accounting import TokenLedger
 from agentrl_core.collect.validation import check_chosen
 from agentrl_core.component.state import SELECTION, pack_state
 from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.select import Selection, SelectionRequest
-from agentrl_core.select.selection import SURVEY, TRAIN
+from agentrl_core.rollout.progress import Progress
+from agentrl_core.select import Selection, SelectionRequest, Selector
+from agentrl_core.select.selector import SURVEY, TRAIN
 from agentrl_core.select.task_outcomes import entries_of
 from agentrl_core.update.old_logprobs import with_old_logprobs
 
@@ -49,9 +55,8 @@ class BatchBuilder:
 
     def add_selection(self, rows: NDArray[np.int64]) -> None:
         """Record the selected rows of the pool."""
-        pool = self._inputs.pool
-        self._places.update(zip(pool.ids(rows), rows.tolist(), strict=True))
-        self._domains.update((task.task_id, task.domain) for _, task in pool.tasks(rows))
+        for row, (_, task) in zip(rows.tolist(), self._inputs.pool.tasks(rows), strict=True):
+            self._places[task.task_id], self._domains[task.task_id] = row, task.domain
 
     def survey(self, fresh: Batch) -> None:
         """Keep groups without draws."""
@@ -119,7 +124,9 @@ class BatchBuilder:
         return BuiltBatch(batch.with_state(state), self._domains, self._drawn, self._known, self._rewarded)
 
     def _score(self, batch: Batch) -> Batch:
-        return self._inputs.score(_with_tasks(self._inputs, batch, self._places))
+        if type(self._inputs.now.select).columns is not Selector.columns:
+            batch = _with_tasks(self._inputs, batch, self._places)
+        return self._inputs.score(batch)
 
 
 def make_batch(
@@ -144,7 +151,7 @@ def make_batch(
             wanted = SelectionRequest(missing, group_size, number, taken, inputs.iteration)
             parts.append(select(inputs, journal, wanted))
             taken = np.concatenate([taken, parts[-1].rows])
-        selection = parts[0] if len(parts) == 1 else Selection.concat(parts)
+        selection = Selection.concat(parts)
         if not len(selection):
             break
         builder.selections.append(selection)

@@ -19,10 +19,9 @@ from agentrl_core import _core
 from agentrl_core.collect import event_loop as loop
 from agentrl_core.collect.batch_builder import make_batch
 from agentrl_core.collect.batch_policy import WHOLE, BatchPolicy
-from agentrl_core.collect.concurrency import slot_limiters
 from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.evaluation import Evaluation
-from agentrl_core.collect.gc_tuning import trim_heap
+from agentrl_core.collect.event_loop import slot_limiters, trim_heap
 from agentrl_core.collect.import_trajectories import imported
 from agentrl_core.collect.iteration import (
     BuiltBatch,
@@ -31,7 +30,7 @@ from agentrl_core.collect.iteration import (
     check_losses,
     check_stepped,
     iteration_record,
-    scores,
+    score_again,
     warn_without_draws,
     with_committed_columns,
     with_counts,
@@ -40,7 +39,6 @@ from agentrl_core.collect.journal import Journal, Journals
 from agentrl_core.collect.model_queries import Model
 from agentrl_core.collect.partial_rollouts import make_partial_batch
 from agentrl_core.collect.prefetch import IterationPrefetcher, IterationTask
-from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.recorded_episode import EnvironmentHandle
 from agentrl_core.collect.rollout_order import RolloutOrder, roll_out_order
 from agentrl_core.collect.rollout_workers import RolloutWorkers, WorkerDriver
@@ -70,6 +68,7 @@ from agentrl_core.env.base import Environment, Split, Task
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent, Rollout
+from agentrl_core.rollout.progress import Progress
 from agentrl_core.select import Pool
 from agentrl_core.select.pool import MixedTasks
 from agentrl_core.update.sampling_use import SamplingUse
@@ -254,7 +253,8 @@ class Collector:
             with self._asking:
                 run["tasks"] = task_digest(self._task_pool().worlds)
             started["tasks"] = tasks_begun_with(self.store.path, run["tasks"], replace=self._allow_changes)
-        self._check_run(run, started)
+        if run != self._run:
+            self._check_run(run, started)
         self._run = run
         head = self._now()
         is_committed = self.store is not None and self.store.has_batch(head.iteration)
@@ -271,10 +271,10 @@ class Collector:
             self.store.append(batch, iteration=head.iteration)
             self.store.flush()
             self._journals.drop(head.iteration)  # it is not needed any more, and it has all sampled tokens
-            self._head = RunState.of(self.store, tasks=self._tasks).carried(self.recipe, self._run, self._notices)
+            self._head = replace(head, tasks=self._tasks, sequence=self.store.sequence)
         # Random choices in phase reward depend on ids of the store: a restart scores stored rows, so do the same here.
         batch = with_committed_columns(batch)
-        return scores(self.recipe, batch, head.components)(batch)
+        return score_again(self.recipe, batch, batch, head.components)
 
     def roll_out(self, order: RolloutOrder) -> Batch:
         """Roll out the groups of an order with the engines and environments of this process.
@@ -351,7 +351,11 @@ class Collector:
         metrics = with_counts(batch, metrics)
         # On the whole batch and with the state at the start of the iteration, so that a restart gives the same result.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
-        ended = iteration_record(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))
+
+        def score(rows: Batch) -> Batch:
+            return score_again(self.recipe, batch, rows, head.components)
+
+        ended = iteration_record(batch, metrics, head.iteration, pool, score)
         solved = {name: value for name, value in ended.metrics.items() if name.split("@")[0] == "success"}
         metrics = {**solved, **metrics}
         components = self.recipe.next_states(head.components, ended)
@@ -559,8 +563,9 @@ class Collector:
         else:
             made = self._prefetcher.take(head.iteration, self.progress)
             batch = attach_current_state(made.batch, self.recipe, head.components)
-        titles = ", ".join(world.title for world in self.worlds.values())
-        warn_without_draws(self._notices, self.recipe, titles, made, head.iteration)
+        if not (made.scored and made.batch.num_draws):
+            titles = ", ".join(world.title for world in self.worlds.values())
+            warn_without_draws(self._notices, self.recipe, titles, made, head.iteration)
         if journal.unasked:
             warn_unused_records(self._notices, journal)
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))

@@ -7,26 +7,35 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from agentrl_core._util.json_text import is_unicode
 from agentrl_core.collect import event_loop as loop
-from agentrl_core.collect.concurrency import SlotLimiter, Slots, slot_limiters
+from agentrl_core.collect.event_loop import SlotLimiter, Slots, slot_limiters
 from agentrl_core.collect.failures import Failures, is_wrong_call
-from agentrl_core.collect.journal import Journal, digest, group_of, keep_unused_segments, question
-from agentrl_core.collect.journal_codec import plain_value, read_segment, read_value, write_segment, write_value
+from agentrl_core.collect.iteration import TokenCounts
+from agentrl_core.collect.journal import (
+    Journal,
+    digest,
+    group_of,
+    keep_unused_segments,
+    plain_value,
+    read_segment,
+    read_value,
+    write_segment,
+    write_value,
+)
 from agentrl_core.collect.library import StoreLibrary
 from agentrl_core.collect.model_queries import Model, QueryBatcher
 from agentrl_core.collect.prefetch import IterationTask
-from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.recorded_episode import EnvironmentHandle, RecordedEpisode
 from agentrl_core.collect.run_state import RunState
-from agentrl_core.collect.token_accounting import TokenCounts
 from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.codes import StepFlag
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Request, Sampling, Segment, check_request, checked_segment
@@ -34,9 +43,10 @@ from agentrl_core.engine.chat import Chat
 from agentrl_core.env.base import Task
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.library import EmptyLibrary, Library
+from agentrl_core.rollout.program import Cohort
+from agentrl_core.rollout.progress import Progress
 from agentrl_core.rollout.tasks import gather_or_cancel
 from agentrl_core.update.sampling_use import SamplingUse
 
@@ -75,9 +85,9 @@ class CollectionSettings:
     def facts(self, recipe: Recipe) -> dict[str, dict[str, Literal["number", "key"]]]:
         """Return the facts that environments and program declare: the kind of each, by level and name."""
         facts: dict[str, dict[str, Literal["number", "key"]]] = {"step": {}, "trajectory": {}}
-        declared = [*(world.facts for world in self.worlds.values()), recipe.rollout.facts]
-        for name, fact in ((name, fact) for table in declared for name, fact in table.items()):
-            facts[fact.level][name] = fact.kind
+        for declared in (*(world.facts for world in self.worlds.values()), recipe.rollout.facts):
+            for name, fact in declared.items():
+                facts[fact.level][name] = fact.kind
         return facts
 
 
@@ -112,7 +122,6 @@ class RolloutDriver:
         self.forest = Forest(iteration=iteration, seed=settings.seed, entropies=estimator, facts=facts)
         self.program = recipe.rollout
         self.progress = Progress()
-        self.began, self.ended, self.grew = self.progress.began, self.progress.over, self.progress.grew
 
         def now(limit: Any) -> Any:
             return limit.at(iteration) if isinstance(limit, Schedule) else limit
@@ -121,7 +130,9 @@ class RolloutDriver:
         self.context_tokens = round(now(settings.context_tokens))
         self.turn_limit = None if turns is None else round(turns)
         self._seconds: float | None = now(settings.call_seconds)
+        self._iteration = iteration
         self._settings = settings
+        self.sampling = settings.sampling
         self._engines = settings.engines
         self._worlds = settings.worlds
         self._head = head
@@ -138,8 +149,8 @@ class RolloutDriver:
         """Number of each agent in the tables: engines first, then others in order of use."""
         self._requests: dict[str, tuple[Engine, Request]] = {}
         self._numbers = 1 << 30
-        self._numbers_of: dict[int, str] = {}
-        """The group of a selection to which each group of the forest belongs."""
+        self._selected: dict[str, tuple[int, str]] = {}
+        """Of each group: its number in the forest, and the selected group to which it belongs."""
         self.failures = Failures(self.program.title(), settings.notices, self.progress)
         self.failures.groups = settings.other_groups
         self._worlds_of: dict[str, str] = {}
@@ -198,12 +209,12 @@ class RolloutDriver:
     async def _roll_out(
         self, chosen: Sequence[tuple[str, Task]], sizes: Sequence[int], first: int, variants: Sequence[int]
     ) -> None:
-        began = self.forest.iteration if self._mode == "train" else _EVALUATION
+        began = self._iteration if self._mode == "train" else _EVALUATION
         groups = [
             self._group(world, task, size, variant, (began, place), place)
             for place, ((world, task), size, variant) in enumerate(zip(chosen, sizes, variants, strict=True), first)
         ]
-        await self.program.cohort(Cohort(self, groups, (self.forest.iteration, first)))
+        await self.program.cohort(Cohort(self, groups, (self._iteration, first)))
         self._end(groups)
 
     def _group(self, world: str, task: Task, size: int, variant: int, key: tuple[int, int], place: int) -> Group:
@@ -212,7 +223,7 @@ class RolloutDriver:
         self.forest.add_group(place, task.task_id, key=key)
         group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._fact_levels)
         group.variant = variant
-        self._numbers_of[place] = group.name
+        self._selected[group.name] = place, group.name
         self.failures.groups += 1
         return group
 
@@ -220,9 +231,11 @@ class RolloutDriver:
         """Report groups that have ended."""
         left = self._journal.unused_segments()
         for group in groups:
-            keep_unused_segments(self.forest, group.number, left.get(group.name, ()), len(self._engines))
+            if group.name in left:
+                keep_unused_segments(self.forest, group.number, left[group.name], len(self._engines))
         self.failures.end()
-        self._warn_missed_forks()
+        if self.program.forks_at_tools:
+            self._warn_missed_forks()
 
     async def run_groups(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on each group; an error fails only its group."""
@@ -230,7 +243,7 @@ class RolloutDriver:
 
     async def _play(self, group: Group, program: Callable[[Group], Awaitable[Any]]) -> None:
         limiter = self._limiters[self._world_of(group.task)]
-        async with limiter.take(self.program.final_group_size(group.size), self.forest.iteration) as slots:
+        async with limiter.take(self.program.final_group_size(group.size), self._iteration) as slots:
             self._slots[group.name] = slots
             try:
                 await group.run_program(program)
@@ -246,7 +259,7 @@ class RolloutDriver:
     async def derive(self, group: Group) -> None:
         """Run the program of a derived group to its end."""
         self.forest.add_group(group.number, group.task.task_id, key=group.key)
-        self._numbers_of[group.number] = group_of(group.name)
+        self._selected[group.name] = group.number, group_of(group.name)
         # In a separate task, which alone may change the group.
         await gather_or_cancel([group.run_program(group.program.group)])
 
@@ -273,11 +286,6 @@ class RolloutDriver:
                 f"environment with text observations"
             )
 
-    def sampling(self, agent: str) -> Sampling:
-        """Default sampling of segments."""
-        del agent
-        return self._settings.sampling
-
     def agent(self, name: str) -> int:
         """Return the number of an agent in the tables: engines first, then others in order of use."""
         return self.agents.setdefault(name, len(self.agents))
@@ -293,7 +301,7 @@ class RolloutDriver:
 
     def seed_of(self, *parts: object, began: int | None = None) -> int:
         """Return 63 random bits from the run's seed, the parts, and the iteration in which a group started."""
-        iteration = self.forest.iteration if began is None or self._mode != "train" else began
+        iteration = self._iteration if began is None or self._mode != "train" else began
         text = repr((self._settings.seed, iteration, *parts)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
@@ -328,14 +336,6 @@ class RolloutDriver:
         """Return the run's statistics of a task."""
         return self._head.statistics(task_id)
 
-    def count_turn(self, flags: int, tokens: int) -> None:
-        """Count a turn by its flags, and the new tokens of its path."""
-        progress = self.progress
-        progress.turns += 1
-        progress.tool_results += bool(flags & StepFlag.TOOL_RESULT)
-        progress.path_tokens += tokens
-        progress.stored_tokens += tokens
-
     def count_failed(self, reason: str) -> None:
         """Count a failed episode."""
         self.progress.failed += 1
@@ -359,7 +359,10 @@ class RolloutDriver:
             segment = await self._sample(name, engine, request)
             self.progress.tokens += len(segment.tokens)
             self._journal.keep(name, key, segment, write_segment)
-        self.token_counts[group_of(name)].add(segment, len(request.tokens))
+        counts = self.token_counts[self._selected[request.group][1]]
+        counts.tokens[segment.policy_version] += len(segment.tokens)
+        counts.context += len(request.tokens)
+        counts.cached += segment.cached_tokens or 0
         return segment
 
     def _recorded(self, name: str, key: bytes) -> Segment | None:
@@ -367,26 +370,25 @@ class RolloutDriver:
         return self._journal.find(name, key, read_segment)
 
     async def _sample(self, name: str, engine: Engine, request: Request) -> Segment:
-        """Return the engine's response to a request, which `stop` can interrupt."""
+        """Return the engine's response to a request, which `stop` can interrupt.
+
+        A request is repeated a few times if it fails or its response is unusable.
+        """
         self.progress.at_engine += 1
         self._requests[name] = engine, request
         try:
-            return await self._generate(engine, request)
+            for attempt in range(_RETRIES):
+                try:
+                    return checked_segment(await engine.generate(request), request, engine.vocabulary_size)
+                except Exception as error:
+                    if attempt + 1 == _RETRIES or is_wrong_call(error):
+                        raise
+                    self.progress.repairs += 1
+                    await asyncio.sleep(_FIRST_PAUSE * 4**attempt)
+            raise AssertionError("the last attempt returns or raises")
         finally:
             self.progress.at_engine -= 1
             del self._requests[name]
-
-    async def _generate(self, engine: Engine, request: Request) -> Segment:
-        """Call an engine; retry a few times if the request fails or its response is unusable."""
-        for attempt in range(_RETRIES):
-            try:
-                return checked_segment(await engine.generate(request), request, engine.vocabulary_size)
-            except Exception as error:
-                if attempt + 1 == _RETRIES or is_wrong_call(error):
-                    raise
-                self.progress.repairs += 1
-                await asyncio.sleep(_FIRST_PAUSE * 4**attempt)
-        raise AssertionError("the last attempt returns or raises")
 
     def stop(self, name: str) -> None:
         """Stop the segment of that name if it is being generated, and keep its tokens."""
@@ -418,11 +420,23 @@ class RolloutDriver:
 
     def _warn_missed_forks(self) -> None:
         """Warn if a program that forks at tool results got no tool result."""
-        if self.program.forks_at_tools and self.progress.turns and not self.progress.tool_results:
+        if self.progress.turns and not self.progress.tool_results:
             title = ", ".join(world.title for world in self._worlds.values())
             self._notices.once(
                 "tools",
                 f"{self.program.title()} forks at tool results, and environment {title} reported none in iteration "
-                f"{self.forest.iteration}: nothing was forked; set flags=env.StepFlag.TOOL_RESULT in the StepResult of "
+                f"{self._iteration}: nothing was forked; set flags=env.StepFlag.TOOL_RESULT in the StepResult of "
                 "an action that a tool answered, or use rollout.Independent",
             )
+
+
+def question(request: Request, engine: str) -> bytes:
+    """Return the digest of a request to an engine."""
+    # Each request has the whole context so far, so hashing must run at memory speed.
+    tokens = np.ascontiguousarray(request.tokens, np.int32)
+    images = [image.sha256 for image in request.images] if request.images else ()
+    return digest(tokens, _sampling_text(request.sampling), engine, *images)
+
+
+_sampling_text: Callable[[Sampling], str] = lru_cache(maxsize=64)(repr)
+"""Return the sampling as part of a digest."""

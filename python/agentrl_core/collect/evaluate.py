@@ -7,10 +7,10 @@ from typing import Any
 
 from agentrl_core.collect.collector import Collector
 from agentrl_core.collect.evaluation import Evaluation
-from agentrl_core.collect.progress import Progress
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Environment, Split
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout.progress import Progress
 
 
 def evaluate(

@@ -1,9 +1,13 @@
-"""The event loop of programs, in a separate thread, and a watchdog: for scripts, Jupyter and asynchronous code."""
+"""The event loop of programs, in a separate thread: slots of branches, a watchdog, garbage collection."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import gc
+import heapq
+import itertools
 import os
 import selectors
 import sys
@@ -11,12 +15,13 @@ import sysconfig
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from agentrl_core.collect.gc_tuning import relaxed_gc
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError
 
 Value = TypeVar("Value")
@@ -29,6 +34,10 @@ _LATE_SECONDS = 0.04
 _MOST_SECONDS = 0.05
 _NOBODYS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
 """Folders of code that users did not write."""
+_NEW_OBJECTS = 20_000
+"""Number of new objects after which Python collects cycles."""
+_WORTH_TOKENS = 1 << 17
+"""Smallest batch in stored tokens worth trimming for."""
 
 _lock = threading.Lock()
 _loop: _LoopThread | None = None
@@ -104,7 +113,7 @@ def run(
         else:
             done.set()
 
-    with relaxed_gc():
+    with relaxed_gc:
         try:
             loop.call_soon_threadsafe(start)
             watchdog, watched = Watchdog(loop, running.selector), time.monotonic()
@@ -213,3 +222,142 @@ def _waited_for_a_core(thread: threading.Thread) -> float:
         return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_bytes().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+class Slots:
+    """Slots held by a group: as many as it needs, or all.
+
+    Args:
+        limiter: of the slots.
+        needed: number of slots.
+    """
+
+    def __init__(self, limiter: SlotLimiter, needed: int) -> None:
+        self._limiter = limiter
+        self._needed = needed
+        self.held = min(needed, limiter.size)
+
+    def release_slots(self, count: int) -> None:
+        """Reduce the number of needed slots, and release the excess."""
+        self._needed = max(self._needed - count, 0)
+        excess = max(self.held - self._needed, 0)
+        self.held -= excess
+        self._limiter.give(excess)
+
+
+class SlotLimiter:
+    """Slots for `size` branches.
+
+    Requests of the oldest iteration come first, then in order of arrival. A group that needs more slots than exist
+    starts when no other runs.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._free = size
+        self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+
+    @asynccontextmanager
+    async def take(self, count: int, iteration: int = 0) -> AsyncIterator[Slots]:
+        """Hold slots for branches of an iteration; some may be released before the rest."""
+        slots = Slots(self, count)
+        count = slots.held
+        if self._waiting or count > self._free:
+            future = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (iteration, next(self._order), count, future))
+            try:
+                await future
+            except asyncio.CancelledError:
+                if not future.cancelled():  # the slots were granted at the moment of cancellation
+                    self.give(count)
+                raise
+        else:
+            self._free -= count
+        try:
+            yield slots
+        finally:
+            self.give(slots.held)
+
+    def give(self, count: int) -> None:
+        """Release slots for waiting groups."""
+        self._free += count
+        while self._waiting and self._waiting[0][2] <= self._free:
+            *_, count, future = heapq.heappop(self._waiting)
+            if not future.cancelled():
+                self._free -= count
+                future.set_result(None)
+
+
+def slot_limiters(concurrency: int | Mapping[str, int], worlds: Iterable[str]) -> dict[str, SlotLimiter]:
+    """Return the limiter of each environment: one for all, or one each."""
+    if isinstance(concurrency, Mapping):
+        return {world: SlotLimiter(concurrency[world]) for world in worlds}
+    shared = SlotLimiter(concurrency)
+    return dict.fromkeys(worlds, shared)
+
+
+def trim_heap(tokens: int) -> None:
+    """Return the memory of finished rollouts to the system, for the training step.
+
+    Rollouts run in a thread, and glibc keeps freed memory of that thread for itself, about as much as the batch. Other
+    C libraries need no trimming.
+    """
+    trim = _trim()
+    if tokens >= _WORTH_TOKENS and trim is not None:
+        trim(0)
+
+
+@cache
+def _trim() -> Callable[[int], int] | None:
+    """`malloc_trim` of glibc."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another C library or system
+        return None
+    trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
+    return trim
+
+
+class _RelaxedGc:
+    """Settings of Python's garbage collector while programs run.
+
+    Turns create objects that live until their group ends. By default Python scans them after each 700, and all objects
+    of the process when they have grown by a fourth, which with PyTorch takes longer than a thousand turns. Objects
+    without cycles are freed without it, when their last reference goes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._before = self._set = gc.get_threshold()
+
+    def __enter__(self) -> None:
+        """Count one more running program."""
+        with self._lock:
+            self._running += 1
+            if self._running == 1:
+                self._before = gc.get_threshold()
+                first, *others = self._before
+                if first:  # otherwise it never collects
+                    gc.set_threshold(max(first, _NEW_OBJECTS), *others)
+                self._set = gc.get_threshold()
+
+    def __exit__(self, *error: object) -> None:
+        """Count an ended program; after the last one restore the settings, unless they were changed meanwhile."""
+        with self._lock:
+            self._running -= 1
+            if not self._running and gc.get_threshold() == self._set:
+                gc.set_threshold(*self._before)
+
+    def forget(self) -> None:
+        """Reset the count in a forked child, whose parent may have held the lock."""
+        self._lock = threading.Lock()
+        if self._running:
+            self._running = 1
+            self.__exit__()
+
+
+relaxed_gc = _RelaxedGc()
+"""Lets Python collect garbage rarely in a `with` block, in all threads."""
+os.register_at_fork(after_in_child=relaxed_gc.forget)

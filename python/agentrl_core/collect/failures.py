@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from agentrl_core.exceptions import AgentRLError, DataError, InvalidInputError, MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
-    from agentrl_core.collect.progress import Progress
     from agentrl_core.collect.warn_once import WarnOnce
     from agentrl_core.rollout.group import Group
+    from agentrl_core.rollout.progress import Progress
 
 MOST_FAILED = 0.2
 """Share of groups that may fail before the collection fails."""

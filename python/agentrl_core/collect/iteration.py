@@ -1,10 +1,11 @@
-"""The batch of one iteration: its contents, its state, and its record at the close."""
+"""The batch of one iteration: its inputs, its contents, its tokens, its state, and its record at the close."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from typing import Any, cast
@@ -99,18 +100,13 @@ def attach_current_state(batch: Batch, recipe: Recipe, states: Mapping[str, Stat
     return batch.with_state({**recipe.with_states(batch, states).state, **kept, _START_STATES: began})
 
 
-def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callable[[Batch], Batch]:
-    """Run phase reward on a batch, with the states at the start of its iteration: `states`, or those in the batch."""
-    began = batch.state.get(_START_STATES)
-    if began is None:
-        counted = {name: value for name, value in batch.state.items() if name in (FAILURES, TOKENS)}
-
-        def score(rows: Batch) -> Batch:
-            scored = recipe.score(rows, states)
-            return scored.with_state({**scored.state, **counted}) if counted else scored
-
-        return score
-    return lambda rows: recipe.score(rows.with_state(began)).with_state(batch.state)
+def score_again(recipe: Recipe, batch: Batch, rows: Batch, states: Mapping[str, State]) -> Batch:
+    """Run phase reward on rows of a batch with the states at the start of its iteration: `states`, or the batch's."""
+    kept = batch.state
+    if _START_STATES in kept:
+        return recipe.score(rows.with_state(kept[_START_STATES])).with_state(kept)
+    scored, counted = recipe.score(rows, states), {name: kept[name] for name in (FAILURES, TOKENS) if name in kept}
+    return scored.with_state({**scored.state, **counted}) if counted else scored
 
 
 def with_counts(batch: Batch, metrics: Mapping[str, object]) -> dict[str, object]:
@@ -121,8 +117,11 @@ def with_counts(batch: Batch, metrics: Mapping[str, object]) -> dict[str, object
     Raises:
         InvalidInputError: the metrics have a table of one of these names already.
     """
-    others, trained = {**metrics}, metrics.get("tokens")
-    tokens = token_metrics(batch)
+    others, trained, kept = {**metrics}, metrics.get("tokens"), batch.state
+    tokens = dict(kept.get(TOKENS, {}))
+    behind = tokens.pop("behind", None)
+    if behind is not None:
+        tokens["staleness"] = behind / max(tokens["consumed"], 1)
     if isinstance(trained, (Real, np.number)):
         tokens["trained"] = float(others.pop("tokens"))  # type: ignore[arg-type]
     for name in ("collect", "tokens"):
@@ -131,26 +130,14 @@ def with_counts(batch: Batch, metrics: Mapping[str, object]) -> dict[str, object
                 f"end_iteration: metrics[{name!r}] is {others[name]!r:.60}, but the collector writes the table of this "
                 f"name; give it another name"
             )
-    return {"collect": counts(batch), "tokens": tokens, **others}
-
-
-def counts(batch: Batch) -> dict[str, int]:
-    """Return the number of draws, and of draws that no update can use."""
-    unscored = int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0
-    return {"draws": batch.num_draws, "unscored": unscored, **failure_counts(batch)}
-
-
-def token_metrics(batch: Batch) -> dict[str, float]:
-    """Return the accounting of generated tokens, and their staleness; empty for a batch without a collector."""
-    table = dict(batch.state.get(TOKENS, {}))
-    behind = table.pop("behind", None)
-    return table if behind is None else {**table, "staleness": behind / max(table["consumed"], 1)}
-
-
-def failure_counts(batch: Batch) -> dict[str, int]:
-    """Return the number of failed trajectories, including those without a token, and of abandoned threads."""
-    rows = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
-    return {"failed": rows, "abandoned": 0, **batch.state.get(FAILURES, {})}
+    counts = {
+        "draws": batch.num_draws,
+        "unscored": int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0,
+        "failed": int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum()),
+        "abandoned": 0,
+        **kept.get(FAILURES, {}),  # with trajectories that failed without a token
+    }
+    return {"collect": counts, "tokens": tokens, **others}
 
 
 def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
@@ -159,13 +146,13 @@ def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
     Raises:
         RecipeError: `Update.step` was never called.
     """
-    deciding = [link.title() for link in recipe.chain("hooks") if isinstance(link, Hook) and link.acts_in_step]
-    if deciding and metrics.get("updates") and not metrics.get("stepped"):
-        raise RecipeError(
-            f"recipe {recipe.name!r}: {deciding[0]} decides about optimizer steps, but Update.step was never called; "
-            f"use update.step(optimizer) instead of optimizer.step() and optimizer.zero_grad(), and pass "
-            f"Updates.metrics to Collector.end_iteration"
-        )
+    for link in recipe.chain("hooks") if metrics.get("updates") and not metrics.get("stepped") else ():
+        if isinstance(link, Hook) and link.acts_in_step:
+            raise RecipeError(
+                f"recipe {recipe.name!r}: {link.title()} decides about optimizer steps, but Update.step was never "
+                "called; use update.step(optimizer) instead of optimizer.step() and optimizer.zero_grad(), and pass "
+                "Updates.metrics to Collector.end_iteration"
+            )
 
 
 def check_losses(recipe: Recipe, batch: Batch) -> None:
@@ -226,17 +213,76 @@ def _solved(finished: Batch, pool: Pool, selection: Selection | None) -> dict[st
 def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> Batch:
     """Return every finished trajectory of the iteration as a draw of its own group, even those without draws."""
     table = batch.trajectories
-    columns = {name: np.asarray(table.column(name)) for name in ("trajectory_id", "iteration", "status", "role")}
-    ended = np.isin(columns["status"], [CODES["status"].index(name) for name in ("finished", "truncated")])
+    status = np.asarray(table.column("status"))
     # A trajectory cut by a window continues: it is truncated, and its success is unknown.
-    cut = columns["status"] == CODES["status"].index("truncated")
-    ended &= ~(cut & np.isnan(np.asarray(table.column("success"), np.float64)))
-    own = (columns["iteration"] == iteration) & ended & (columns["role"] != CODES["role"].index("helper"))
-    ids = columns["trajectory_id"][own]
+    cut = np.isnan(np.asarray(table.column("success"), np.float64))
+    ended = (status == CODES["status"].index("finished")) | ((status == CODES["status"].index("truncated")) & ~cut)
+    own = (np.asarray(table.column("iteration")) == iteration) & ended
+    own &= np.asarray(table.column("role")) != CODES["role"].index("helper")
+    ids = np.asarray(table.column("trajectory_id"))[own]
     if set(ids.tolist()) == set(batch.column("trajectory_id", "draw").tolist()):
         return batch
     none = batch.select_draws(np.zeros(0, np.int64))
     return score(none.with_draws(ids, source="fresh", iteration=iteration))
+
+
+@dataclass
+class TokenCounts:
+    """Counts of generated tokens for a group.
+
+    Attributes:
+        tokens: by the version of the weights that generated them.
+        context: tokens of all requested contexts.
+        cached: context tokens in the engine's cache, as far as it reports them.
+    """
+
+    tokens: Counter[int] = field(default_factory=Counter)
+    context: int = 0
+    cached: int = 0
+
+    def undrawn(self, drawn: Mapping[str, int]) -> TokenCounts:
+        """Return tokens not yet in earlier batches, by policy version."""
+        rest = Counter({version: count - drawn.get(str(version), 0) for version, count in self.tokens.items()})
+        return TokenCounts(rest, self.context, self.cached)
+
+
+@dataclass
+class TokenLedger:
+    """Token balance of an iteration: generated + in flight before = consumed + dropped + in flight after.
+
+    Attributes:
+        generated: tokens generated in this iteration.
+        consumed: tokens of groups in the batch, whenever generated.
+        stale: consumed tokens of weights before the update with the iteration's number.
+        behind: sum of the version lags of consumed tokens.
+        dropped: tokens of stopped groups without draws.
+        in_flight: tokens of continuing groups that are not in a batch yet.
+        context: tokens of all requested contexts of the batch's groups.
+        cached: context tokens in the engine's cache, as far as it reports them.
+    """
+
+    generated: int = 0
+    consumed: int = 0
+    stale: int = 0
+    behind: int = 0
+    dropped: int = 0
+    in_flight: int = 0
+    context: int = 0
+    cached: int = 0
+
+    def consume(self, counts: Iterable[TokenCounts], iteration: int) -> None:
+        """Count the tokens of groups that join the batch."""
+        for each in counts:
+            self.context += each.context
+            self.cached += each.cached
+            for version, count in each.tokens.items():
+                self.consumed += count
+                self.behind += max(iteration - version, 0) * count
+                self.stale += count if version < iteration else 0
+
+    def balance(self, before: int) -> None:
+        """Compute `generated` from the other counts."""
+        self.generated = self.consumed + self.dropped + self.in_flight - before
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,8 @@ import numpy as np
 from agentrl_core.collect.batch_builder import BatchBuilder, select
 from agentrl_core.collect.batch_policy import BatchPolicy
 from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
-from agentrl_core.collect.iteration import BuiltBatch, IterationInputs
-from agentrl_core.collect.journal import CARRIED, Journal, digest, group_of
-from agentrl_core.collect.journal_codec import read_value, write_value
-from agentrl_core.collect.token_accounting import TokenCounts, TokenLedger
+from agentrl_core.collect.iteration import BuiltBatch, IterationInputs, TokenCounts, TokenLedger
+from agentrl_core.collect.journal import CARRIED, Journal, digest, group_of, read_value, write_value
 from agentrl_core.data.batch import Batch
 from agentrl_core.engine.base import Engine, Request, Segment
 from agentrl_core.env.base import Task
@@ -26,7 +24,7 @@ from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.tasks import cancel
 from agentrl_core.select import Selection, SelectionRequest
-from agentrl_core.select.selection import SURVEY
+from agentrl_core.select.selector import SURVEY
 
 _LOOK_SECONDS = 0.01
 _SETTLED = 2
@@ -192,10 +190,10 @@ class PartialRolloutDriver(RolloutDriver):
             groups.append(group)
         cut = await self._cut_batch(groups, name, wanted)
         stay = {groups[place].name for place in cut.stay}
-        for named, of in self._numbers_of.items():
-            if of not in stay:
+        for number, selected in self._selected.values():
+            if selected not in stay:
                 # Running trajectories are not frozen.
-                self.forest.start(named, _HELD, role="helper")
+                self.forest.start(number, _HELD, role="helper")
         self._end([groups[place] for place in cut.stay])
         return cut
 

@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 
 from agentrl_core.collect.iteration import BuiltBatch
 from agentrl_core.collect.journal import Journal, Journals, digest
-from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.run_state import RunState
 from agentrl_core.data.store import Store, open_snapshot
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout.progress import Progress
 from agentrl_core.schedule import LimitStaleness
 
 Value = TypeVar("Value")

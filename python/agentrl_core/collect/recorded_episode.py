@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentrl_core.collect.journal import Journal, digest
-from agentrl_core.collect.journal_codec import Begin, read_answer, read_begin, write_answer, write_begin
-from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.journal import Begin, Journal, digest, read_answer, read_begin, write_answer, write_begin
 from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.data.codes import StepFlag
 from agentrl_core.env.base import Context, Environment, ExtraColumn, Task, was_cut
@@ -24,6 +22,7 @@ from agentrl_core.env.runtime.thread_worker import ThreadWorkers
 from agentrl_core.env.runtime.validation import EnvironmentChecks, shown
 from agentrl_core.env.runtime.worker import InlineWorkers, OverdueError, RawStep, WorkerDiedError, Workers
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.progress import Progress
 
 _REPAIRS = 2
 """Number of rebuilds of a failed episode before its branch fails."""
@@ -175,15 +174,14 @@ class RecordedEpisode:
             return self._checked(number, action, reply), reply.snapshot
 
         answer, snapshot = await self._whole(act)
-        answers = answer.of.values() if isinstance(answer, JointStep) else [answer]
-        # NaN is not equal to itself.
-        if [each for each in answers if each.outcome.reward != each.outcome.reward]:
-            self._notices.once(
-                "reward",
-                f"environment {self._world.title}: the reward of step {number} of task {self._task.task_id!r} is NaN; "
-                "trajectories without a known reward are left out of the update and counted in the metric "
-                "collect.unscored; pay a number, or None where nothing is paid",
-            )
+        for each in answer.of.values() if isinstance(answer, JointStep) else [answer]:
+            if each.outcome.reward != each.outcome.reward:  # NaN is not equal to itself
+                self._notices.once(
+                    "reward",
+                    f"environment {self._world.title}: the reward of step {number} of task {self._task.task_id!r} is "
+                    "NaN; trajectories without a known reward are left out of the update and counted in the metric "
+                    "collect.unscored; pay a number, or None where nothing is paid",
+                )
         self._journal.keep(name, key, answer, write_answer)
         self._played(action, answer, snapshot)
         return answer
@@ -276,20 +274,11 @@ class RecordedEpisode:
             self._compare(f"step {len(self.moves)}", {"state_key": before}, {"state_key": state})
             return self._begin
         self.handle, first = await workers.begin(self._task, self._seed, self._seconds)
-        checks = self._checks
-        checks.step = 0
-        remedy = "give a text, or messages with role and content"
-        observation = first.observation
-        if isinstance(observation, JointStep):
-            checked = {agent: checks.content(each, "observations", remedy) for agent, each in observation.of.items()}
-            observation = JointStep(checked, observation.turn_of)
-        else:
-            observation = checks.content(observation, "Episode.observation", remedy)
-        contexts = checks.contexts(first.contexts, "RecordedEpisode.contexts") if first.contexts else ()
-        begin = (observation, checks.state(first.state_key), checks.tools(first.tools), contexts)
+        begin = self._checks.start(first)
         if self._begin is None:
             self._begin = begin
-        self._compare("reset", _named(*self._begin[:2]), _named(*begin[:2]))
+        else:
+            self._compare("reset", _named(*self._begin[:2]), _named(*begin[:2]))
         for number, (action, before) in enumerate(zip(self.moves, self.answers, strict=True), start=1):
             reply = await workers.act(self.handle, action, self._seconds)
             answer = self._checked(number, action, reply)
@@ -312,7 +301,8 @@ class RecordedEpisode:
         self._checks.step = step
         agents = self.observation
         if not isinstance(agents, JointStep):
-            return _without_mistake(action, self._checks.answer(reply.outcome, reply.state_key))
+            answer = self._checks.answer(reply.outcome, reply.state_key)
+            return _without_mistake(action, answer) if answer.outcome.flags & StepFlag.FORMAT_ERROR else answer
         joint = self._checks.joint(reply.outcome, reply.state_key, action, agents.of)
         of = {agent: _without_mistake(action.get(agent, ""), answer) for agent, answer in joint.of.items()}
         return replace(joint, of=of)
@@ -330,14 +320,17 @@ class RecordedEpisode:
 def _reasons(action: str | Mapping[str, str]) -> list[str]:
     """Return the finish reasons of actions that the policy did not end itself, for the digest of the request."""
     actions = {"": action} if isinstance(action, str) else action
-    reasons = {agent: getattr(each, "finish_reason", "stop") for agent, each in sorted(actions.items())}
-    return [f"{agent} {reason}" for agent, reason in reasons.items() if reason != "stop"]
+    return [
+        f"{agent} {reason}"
+        for agent, each in sorted(actions.items())
+        if (reason := getattr(each, "finish_reason", "stop")) != "stop"
+    ]
 
 
 def _without_mistake(action: str, answer: StepRecord) -> StepRecord:
     """Return the record of an action that a limit cut, without `StepFlag.FORMAT_ERROR`: the policy made no mistake."""
     outcome = answer.outcome
-    if not (was_cut(action) and outcome.flags & StepFlag.FORMAT_ERROR):
+    if not was_cut(action):
         return answer
     return replace(answer, outcome=replace(outcome, flags=outcome.flags & ~int(StepFlag.FORMAT_ERROR)))
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
+from agentrl_core.collect.iteration import TokenCounts
 from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.run_state import RunState, changes
-from agentrl_core.collect.token_accounting import TokenCounts
 from agentrl_core.component.state import State
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import open_snapshot

@@ -14,17 +14,17 @@ import numpy as np
 from agentrl_core import _core
 from agentrl_core.collect.driver import CollectionSettings
 from agentrl_core.collect.failures import MOST_FAILED
+from agentrl_core.collect.iteration import TokenCounts
 from agentrl_core.collect.journal import Journal
-from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.rollout_order import RolloutOrder, RolloutPart
 from agentrl_core.collect.run_state import RunState
-from agentrl_core.collect.token_accounting import TokenCounts
 from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.data.batch import Batch
 from agentrl_core.env.base import Task
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Rollout
+from agentrl_core.rollout.progress import Progress
 
 Worker = Callable[[Any], Any]
 """Interface of a rollout worker: sends an order to a process, and returns the batch of its `Collector.roll_out`."""

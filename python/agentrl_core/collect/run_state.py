@@ -43,9 +43,15 @@ class RunState:
         """Read the state from a store, except known task statistics."""
         tasks = store._core.tasks() if tasks is None else tasks
         state = store.state
-        components, run, versions = (state.get(name, {}) for name in ("components", "run", "policy_versions"))
-        components = join_arrays(components, store.arrays)
-        return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
+        return cls(
+            iteration=store.iteration,
+            components=join_arrays(state.get("components", {}), store.arrays),
+            run=state.get("run", {}),
+            versions=state.get("policy_versions", {}),
+            checkpoint=state.get("checkpoint"),
+            tasks=tasks,
+            sequence=store.sequence,
+        )
 
     def statistics(self, task_id: str) -> Mapping[str, Any]:
         """Return the statistics of a task; empty for a new one."""

@@ -121,7 +121,8 @@ def mixed_tasks(
     """Return the training tasks of several worlds, each with its world; `asking` is the lock for reading tasks."""
     with asking:
         tasks = {name: checked_tasks(world.environment, count, "train") for name, world in worlds.items()}
-    check_apart(tasks)
+    if len(tasks) > 1:
+        check_apart(tasks)
     return MixedTasks(tasks, asking)
 
 
@@ -132,13 +133,14 @@ def check_chosen(chosen: Sequence[tuple[str, Task]]) -> None:
     worlds: dict[str, list[Task]] = {}
     for name, task in chosen:
         worlds.setdefault(name, []).append(task)
-    check_apart(worlds)
+    if len(worlds) > 1:
+        check_apart(worlds)
 
 
 def check_apart(tasks: Mapping[str, Sequence[Task]]) -> None:
     """Refuse environments with equal task ids."""
     seen: dict[str, str] = {}
-    for name, each in tasks.items() if len(tasks) > 1 else ():
+    for name, each in tasks.items():
         # Generated tasks are not created for the comparison.
         for task in each if isinstance(each, list) else ():
             if seen.setdefault(task.task_id, name) != name:

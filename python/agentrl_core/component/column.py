@@ -55,7 +55,7 @@ class Column:
     def __repr__(self) -> str:
         return f"{self.level}({self.name!r})"
 
-    @property
+    @functools.cached_property
     def is_fact(self) -> bool:
         """Whether every batch has the column because rollouts record it."""
         return _is_fact(self.level, self.name)
@@ -76,6 +76,7 @@ def token(name: str, *, model: str | None = None) -> Column:
     return Column("token", name, model)
 
 
+@functools.cache
 def key_columns(names: str) -> tuple[str, ...]:
     """Split a comma-joined list of key columns; `batch` or an empty text gives none."""
     return () if names in ("", BATCH) else tuple(name.strip() for name in names.split(","))

@@ -148,18 +148,18 @@ def check_recomputed(recipe: str, losses: Iterable[Component], batch: Batch) -> 
 
 def require_made_columns(recipe: str, phase: str, link: Component, batch: Any) -> Batch:
     """Return the output of a component, or raise if a declared column is missing."""
-    name = f"recipe {recipe!r}: {link.title()} (phase {phase})"
     if not isinstance(batch, Batch):
         raise RecipeError(
-            f"{name} returned {batch!r}; return the batch with its columns: Rows(batch, level).write(...)"
+            f"recipe {recipe!r}: {link.title()} (phase {phase}) returned {batch!r}; return the batch with its columns: "
+            "Rows(batch, level).write(...)"
         )
     for column in link.makes:
         # A column that an earlier component made at a finer level stays at that level.
         finer = LEVELS[LEVELS.index(column.level) :]
         if not any(batch.has(column.name, level) for level in finer):
             raise RecipeError(
-                f"{name} declares column {column.name!r} at level {column.level} in makes but did not write it; write "
-                f"it, or remove it from makes"
+                f"recipe {recipe!r}: {link.title()} (phase {phase}) declares column {column.name!r} at level "
+                f"{column.level} in makes but did not write it; write it, or remove it from makes"
             )
     return batch
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.component import Component
 from agentrl_core.component.masking import with_voting_draws
-from agentrl_core.data.metrics import flatten_metrics
+from agentrl_core.data.store import flatten_metrics
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 if TYPE_CHECKING:
@@ -139,13 +139,8 @@ def _without_arrays(table: Mapping[str, Any], path: tuple[str, ...], arrays: dic
         if isinstance(value, Mapping):
             plain[key] = _without_arrays(value, here, arrays)
         elif isinstance(value, np.ndarray):
-            name = "/".join(here)
-            if value.dtype.kind not in "biuf" or value.ndim not in (1, 2):
-                raise RecipeError(
-                    f"state {name} is an array of {value.dtype} with {value.ndim} dimensions; use bool, integers or "
-                    f"floats with one or two dimensions"
-                )
-            arrays[name] = value
+            _check_array("/".join(here), value)
+            arrays["/".join(here)] = value
         else:
             plain[key] = value
     return plain
@@ -208,8 +203,7 @@ def pack_state(state: Mapping[str, Any]) -> State:
         >>> unpack_state(pack_state({"seen": {"array": 2}}))
         {'seen': {'array': 2}}
     """
-    table, arrays = split_arrays(_escaped(state))
-    return join_arrays(table, {path: _text(array) for path, array in arrays.items()})  # type: ignore[misc]
+    return _packed(state, "")
 
 
 def unpack_state(table: Mapping[str, Any]) -> State:
@@ -224,19 +218,32 @@ def unpack_state(table: Mapping[str, Any]) -> State:
     return state
 
 
-def _escaped(table: Mapping[str, Any]) -> State:
-    return {
-        f"~{key}" if str(key).lstrip("~") == _ARRAY else key: _escaped(value) if isinstance(value, Mapping) else value
-        for key, value in table.items()
-    }
-
-
 def _is_array(table: Mapping[str, Any]) -> bool:
     """Return whether a table is an array; earlier versions did not escape keys, so `array` alone is not enough."""
     return table.keys() == {_ARRAY, "shape", "bytes"} and isinstance(table[_ARRAY], str)
 
 
-def _text(array: NDArray[Any]) -> State:
+def _packed(state: Mapping[str, Any], path: str) -> State:
+    table: State = {}
+    for key, value in state.items():
+        name = f"~{key}" if str(key).lstrip("~") == _ARRAY else key
+        if isinstance(value, Mapping):
+            table[name] = _packed(value, f"{path}{key}/")
+        else:
+            table[name] = _text(f"{path}{key}", value) if isinstance(value, np.ndarray) else value
+    return table
+
+
+def _check_array(name: str, array: NDArray[Any]) -> None:
+    if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
+        raise RecipeError(
+            f"state {name} is an array of {array.dtype} with {array.ndim} dimensions; use bool, integers or floats "
+            "with one or two dimensions"
+        )
+
+
+def _text(name: str, array: NDArray[Any]) -> State:
+    _check_array(name, array)
     kept = np.ascontiguousarray(array)
     return {_ARRAY: kept.dtype.str, "shape": list(kept.shape), "bytes": base64.b64encode(kept.tobytes()).decode()}
 

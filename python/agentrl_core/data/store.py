@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -15,9 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core, renames
 from agentrl_core._core import Table
-from agentrl_core._util.json_text import to_json
+from agentrl_core._util.json_text import is_unicode, to_json
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.metrics import flatten_metrics
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
@@ -461,6 +461,38 @@ class RolloutLog:
             StoreError: the disk failed. Further appends fail: reopen the store.
         """
         self._core.sync()
+
+
+def flatten_metrics(metrics: object) -> dict[str, float]:
+    """Return the numbers of a table of metrics by name, with dots for nested tables; other values are left out.
+
+    Raises:
+        InvalidInputError: a name is not Unicode, or a number is beyond the largest float.
+
+    Example:
+        >>> from agentrl_core.data.store import flatten_metrics
+        >>> flatten_metrics({"loss": 0.5, "critic": {"loss": 1}, "note": "text"})
+        {'loss': 0.5, 'critic.loss': 1.0}
+    """
+    found: dict[str, float] = {}
+    _flatten(metrics, "", found)
+    if not is_unicode("".join(found)):
+        wrong = next(name for name in found if not is_unicode(name))
+        raise InvalidInputError(f"metrics: name {wrong!r} is not Unicode; give another")
+    return found
+
+
+def _flatten(metrics: object, before: str, found: dict[str, float]) -> None:
+    for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
+        if isinstance(value, Mapping):
+            _flatten(value, f"{before}{name}.", found)
+        elif isinstance(value, (Real, np.number)) and not isinstance(value, bool):
+            try:
+                found[f"{before}{name}"] = float(value)
+            except OverflowError:
+                raise InvalidInputError(
+                    f"metrics: {name!r} is {str(value)[:40]}…, beyond the largest float; give a smaller number"
+                ) from None
 
 
 def _given(path: str, array: Any) -> tuple[str, str, int, int | None, NDArray[np.uint8]]:

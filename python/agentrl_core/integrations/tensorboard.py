@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any
 
-from agentrl_core.data.metrics import flatten_metrics
+from agentrl_core.data.store import flatten_metrics
 from agentrl_core.exceptions import MissingDependencyError
 
 

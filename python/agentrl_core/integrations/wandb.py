@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_core.data.metrics import flatten_metrics
+from agentrl_core.data.store import flatten_metrics
 from agentrl_core.exceptions import MissingDependencyError
 
 

@@ -5,10 +5,9 @@ trajectories of one task, `Rollout.cohort` the groups that were selected togethe
 """
 
 from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.prefix import Prefix
-from agentrl_core.rollout.program import BudgetedRollout, Rollout
+from agentrl_core.rollout.program import BudgetedRollout, Cohort, Independent, Rollout
 from agentrl_core.rollout.programs.deferred_tasks import deferred_tasks
 from agentrl_core.rollout.programs.early_stop import EarlyStop
 from agentrl_core.rollout.programs.entropy_branching import EntropyBranching
@@ -21,9 +20,9 @@ from agentrl_core.rollout.programs.guidance import (
     fill_template,
     insert_text,
 )
-from agentrl_core.rollout.programs.independent import Independent, RecordPrecision
 from agentrl_core.rollout.programs.monte_carlo import MonteCarlo
 from agentrl_core.rollout.programs.observation_window import ObservationWindow
+from agentrl_core.rollout.programs.record_precision import RecordPrecision
 from agentrl_core.rollout.programs.repair import ErrorLocation, ErrorLocator, FlagLocator, JudgeLocator, Repair
 from agentrl_core.rollout.programs.rounds import RolloutSpec, RoundResult, Rounds
 from agentrl_core.rollout.programs.self_play import SelfPlay

@@ -12,6 +12,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.data.codes import StepFlag
 from agentrl_core.data.forest import Origin, Role
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Message, StepResult, as_messages
@@ -24,9 +25,9 @@ from agentrl_core.rollout.conversations import BranchConversations
 from agentrl_core.rollout.multi_agent import AgentView, join_episode
 from agentrl_core.rollout.prefix import Action, Prefix, submit_prefix
 from agentrl_core.rollout.runtime import RunningEpisode, Runtime
-from agentrl_core.rollout.tasks import unawaited
+from agentrl_core.rollout.tasks import awaited_twice
 from agentrl_core.rollout.token_path import Position, TokenPath
-from agentrl_core.rollout.turn import Turn, dereference, uniform
+from agentrl_core.rollout.turn import Turn, collected, uniform
 
 Value = TypeVar("Value")
 Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
@@ -50,6 +51,7 @@ class Branch:
         parent: the branch from which it was forked or derived, or None.
         turns: the turns of its path, including inherited ones.
         status: `running`, or the final status.
+        over: whether it has ended.
         record: its rewards and facts.
         path: its tokens, piece by piece.
         episode: its episode.
@@ -86,6 +88,7 @@ class Branch:
         self.parent = parent
         self.turns: list[Turn] = []
         self.status: Status = "running"
+        self.over = False
         self.record = BranchRecord(group.fact_levels, dict(facts or {}))
         self.seed = seed
         self._runtime = runtime
@@ -94,7 +97,7 @@ class Branch:
         self._prompt = prompt
         self._prefix = prefix
         self._content = asked
-        self._sampling = runtime.sampling(agent) if sampling is None else sampling
+        self._sampling = runtime.sampling if sampling is None else sampling
         self._policy = runtime.policy(agent)
         self._forks: dict[int, int] = {}
         """Forks made at each place."""
@@ -110,7 +113,8 @@ class Branch:
         """Its conversations, if its episode has several."""
         self._awaited = asyncio.Lock()
         self._reference: ReferenceType[Any] = ref(self)
-        runtime.began()
+        self._prompts: set[bytes] = group.prompts
+        runtime.progress.running += 1
 
     @property
     def group(self) -> Any:
@@ -119,7 +123,10 @@ class Branch:
         Raises:
             InvalidInputError: the group was garbage-collected.
         """
-        return dereference(self._group, f"the group of branch {self.name}")
+        group = self._group()
+        if group is None:
+            raise collected(f"the group of branch {self.name}")
+        return group
 
     @property
     def handle(self) -> int:
@@ -137,11 +144,6 @@ class Branch:
     def has_open_action(self) -> bool:
         """Whether an action is open: begun, and not answered yet."""
         return bool(self.path.open)
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended."""
-        return self.status != "running"
 
     @property
     def reward(self) -> float:
@@ -244,7 +246,7 @@ class Branch:
         if self.path.here is None:
             await self._prompted()
         sampling = self._sampling if sampling is None else sampling
-        async with unawaited(self._awaited, self.name):
+        async with self._alone():
             if self._conversations is None:
                 return await self._say_more(self.path, sampling, max_tokens)
             return await self._conversations.generate(self._say_more, sampling, max_tokens)
@@ -256,11 +258,10 @@ class Branch:
         wanted = wanted if max_tokens is None else min(wanted, max_tokens)
         segment = None
         while wanted > 0 and not self.over:
-            most = min(wanted, runtime.context_tokens - path.flush())
+            request = path.request(sampling, wanted, runtime.context_tokens, self._group_name)
             waits = path is self.path and self.episode.handle is None
-            if most < 1 or (waits and await self._or_fail(self.episode.ready(self._answer_name())) is False):
+            if request is None or (waits and await self._or_fail(self.episode.ready(self._answer_name())) is False):
                 return None
-            request = path.request(sampling, most, self._group_name)
             if request.images:
                 runtime.check_images(self.agent, self.episode.title)
             name = f"{path.name}/segment{self._requests[path.name]}"
@@ -301,24 +302,9 @@ class Branch:
         if not self.over:
             name = self._answer_name()
             self._answers += 1
-            async with unawaited(self._awaited, self.name):
+            async with self._alone():
                 answer = await self._or_fail(self.episode.step(name, action)) or None
         return self._take_result(answer, str(action))
-
-    def _take_observation(self, answer: StepRecord) -> None:
-        """Take observation and reward of other agents' moves (for the runtime)."""
-        outcome = answer.outcome
-        self.record.tell(outcome)
-        if outcome.terminated or outcome.truncated:
-            self._end_with_episode("finished" if outcome.terminated else "truncated")
-        elif self.path.here is not None:
-            self.path.tell(answer)
-
-    def _end_with_episode(self, status: Status = "finished") -> None:
-        """End with its episode, or its part in it (for the runtime)."""
-        if not self.over:
-            acted = bool(self.turns)
-            self._end(status if acted else "aborted", None if acted else "it never moved")
 
     def _fail(self, reason: str) -> None:
         """Fail with its episode (for the runtime)."""
@@ -534,7 +520,7 @@ class Branch:
         """Start its episode, and render its prompt if it moves first, without generating."""
         if self.path.here is not None or self.over:
             return
-        async with unawaited(self._awaited, self.name):
+        async with self._alone():
             await self._or_fail(self.episode.reset(f"{self.name}/begin"))
         if self.over:
             return
@@ -559,9 +545,10 @@ class Branch:
         if contexts:
             self.path.use_options(contexts[0].chat_template_kwargs)
         tokens = self.path.prompt(content, self.episode.tools, self.episode.state_key, self._runtime.context_tokens)
-        self._runtime.grew(self.path.grown(), shared=self.group.shares_prompt(tokens))
+        self._count_tokens(shared=tokens.tobytes() in self._prompts)
+        self._prompts.add(tokens.tobytes())
         if contexts:
-            self._conversations = self._open_conversations()
+            self._conversations = BranchConversations(self.path, self._runtime, self.agent, self.episode.title)
             self._conversations.begin(contexts)
         if self._prefix is not None:
             await submit_prefix(self._prefix, self)
@@ -580,15 +567,16 @@ class Branch:
         """Store the environment's answer to the open action (for the runtime); None: it failed."""
         if self.over or answer is None:  # the branch was stopped meanwhile, or it broke down
             return self._turn(text, None, over=True)
-        if (engine_facts := self._engine_facts()) is not None:
+        if PRECISION in self.record.levels and (engine_facts := self._engine_facts()) is not None:
             facts = {**(answer.outcome.facts or {}), **engine_facts}
             answer = replace(answer, outcome=replace(answer.outcome, facts=facts))
         runtime, outcome = self._runtime, answer.outcome
-        runtime.count_turn(outcome.flags, self.path.grown())
-        facts = self.record.add(outcome)
-        truncated = outcome.truncated
+        runtime.progress.turns += 1
+        runtime.progress.tool_results += bool(outcome.flags & StepFlag.TOOL_RESULT)
+        self._count_tokens()
+        facts, truncated = self.record.add(outcome) or None, outcome.truncated
         if outcome.context is not None and self._conversations is None:
-            self._conversations = self._open_conversations()
+            self._conversations = BranchConversations(self.path, self._runtime, self.agent, self.episode.title)
         if outcome.observation is not None:
             limit, several = runtime.turn_limit, self._conversations
             length = several.length_with(outcome) if several else self.path.length_with(outcome.observation)
@@ -599,7 +587,7 @@ class Branch:
             "terminated": outcome.terminated,
             "truncated": truncated,
             "flags": outcome.flags,
-            "facts": facts or None,
+            "facts": facts,
         }
         turn = self._turn(text, answer, over=outcome.terminated or truncated)
         if not turn.over and self._conversations is not None:
@@ -613,11 +601,6 @@ class Branch:
             self.path.go_on(answer, len(self.episode.answers))
             self.group.on_turn(self)
         return turn
-
-    def _open_conversations(self) -> BranchConversations:
-        """Return its conversations, of which its path is the first."""
-        chat, runtime = self._runtime.chat(self.agent), self._runtime
-        return BranchConversations(self.path, runtime.forest, chat, self.episode.title, runtime.context_tokens)
 
     def _turn(self, text: str, answer: StepRecord | None, *, over: bool) -> Turn:
         """Create the next turn of the path from the open action."""
@@ -643,8 +626,7 @@ class Branch:
 
     def _end(self, status: Status, reason: str | None = None) -> None:
         """End the trajectory in the forest, and the episode with it."""
-        self.status = status
-        self._runtime.ended()
+        self._leave(status)
         forest, ended = self._runtime.forest, self.record.ended(status, reason)
         if status == "pruned":
             for path in [self.path] if self._conversations is None else self._conversations.paths:
@@ -655,6 +637,29 @@ class Branch:
             last = self.record.outcomes[-1].reward if status in ("finished", "truncated") else None
             self._conversations.end(status, last, ended)
         self.episode.close()
+
+    def _leave(self, status: Status) -> None:
+        """Set the final status of a running branch."""
+        self.status, self.over = status, True
+        self._runtime.progress.running -= 1
+        self._runtime.progress.ended += 1
+
+    def _count_tokens(self, *, shared: bool = False) -> None:
+        """Count the new tokens of the path; `shared` ones were already stored."""
+        path = self.path
+        new, path.counted = path.length - path.counted, path.length
+        self._runtime.progress.path_tokens += new
+        self._runtime.progress.stored_tokens += 0 if shared else new
+
+    def _alone(self) -> asyncio.Lock:
+        """Return the lock of one awaiting task.
+
+        Raises:
+            InvalidInputError: another task awaits the branch, which would make the order non-deterministic.
+        """
+        if self._awaited.locked():
+            raise awaited_twice(self.name)
+        return self._awaited
 
     def _check_prompted(self) -> Position:
         """Return the start of its next action, or refuse a branch without a prompt."""

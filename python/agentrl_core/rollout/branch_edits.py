@@ -152,7 +152,7 @@ def with_prompt(branch: Any, prompt: Content | None) -> Any:
     _take_turns(child, branch, 0, len(tokens) - begin.tokens)
     runtime.forest.replace(branch.handle, by=handle)
     if not branch.over:
-        runtime.ended()
+        branch._leave("pruned")
     branch.status = "pruned"
     if isinstance(branch.episode, AgentView):
         match = branch.episode.match
@@ -176,9 +176,9 @@ def rollback(branch: Any, to: Position, *, episode: Literal["copy", "keep"]) -> 
     if kept is not before:
         branch.episode = kept
         before.close()
-    runtime.grew(branch.path.grown(), shared=False)
+    branch._count_tokens()
     branch.path = branch.path.copy(handle, to, branch.name, _begin_at(branch, to))
-    runtime.grew(to.tokens, shared=True)
+    runtime.progress.grew(to.tokens, shared=True)
     branch.path.acted[-1] = len(kept.answers)
     branch.turns, branch.record = branch.turns[: to.turns], branch.record.first_turns(to.turns)
 
@@ -191,8 +191,8 @@ def rewrite(branch: Any, context: Sequence[Content | Turn]) -> None:
     # The images of a message are shared together, so it is enough to know where they begin.
     images = [(begin, blob) for begin, _, images in shown for blob in path.blobs(images)]
     shared = runtime.forest.rewrite(branch.handle, tokens, images=images, state=branch.state_key)
-    runtime.grew(shared, shared=True)
-    runtime.grew(len(tokens) - shared, shared=False)
+    runtime.progress.grew(shared, shared=True)
+    runtime.progress.grew(len(tokens) - shared, shared=False)
     tip = path.tip(branch.group.number) if shared < len(tokens) else None
     path.rewritten(len(tokens), begins, shown, tip)
     branch.group.log_decision("replace", branch, path.here)
@@ -207,8 +207,7 @@ def truncate(branch: Any, reason: str) -> None:
         facts = branch._engine_facts("step")
         branch.path.flush()
         forest.step(branch.handle, truncated=True, facts=facts)
-    branch.status = "truncated"
-    branch._runtime.ended()
+    branch._leave("truncated")
     ended = {**branch.record.ended("truncated", reason), "success": None}
     forest.finish(branch.handle, status="truncated", **ended)
     branch.episode.close()

@@ -5,23 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.data.forest import Forest
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Context, StepResult
 from agentrl_core.env.episode import StepRecord
 from agentrl_core.env.image import images_in
 from agentrl_core.exceptions import DataError
+from agentrl_core.rollout.runtime import Runtime
 from agentrl_core.rollout.tasks import gather_or_cancel
 from agentrl_core.rollout.token_path import TokenPath
-
-if TYPE_CHECKING:
-    from agentrl_core.engine.chat import Chat
-
 
 SayMore = Callable[[TokenPath, Sampling, int | None], Coroutine[Any, Any, Segment | None]]
 
@@ -37,18 +33,17 @@ class BranchConversations:
 
     Args:
         path: path of conversation 0.
-        forest: forest of the paths.
-        chat: chat of the model.
+        runtime: has the forest of the paths, and their limit.
+        agent: name of the branch's agent.
         title: title of the environment, for messages.
-        most: largest number of tokens of a path.
     """
 
-    def __init__(self, path: TokenPath, forest: Forest, chat: Chat, title: str, most: int) -> None:
+    def __init__(self, path: TokenPath, runtime: Runtime, agent: str, title: str) -> None:
         self.paths = [path]
-        self._forest = forest
-        self._chat = chat
+        self._forest = runtime.forest
+        self._chat = runtime.chat(agent)
         self._title = title
-        self._most_tokens = most
+        self._most_tokens = runtime.context_tokens
         self._now = 0
         self._unclosed: dict[int, tuple[dict[str, Any], int]] = {}
         """Open steps of waiting conversations: their facts, and the number of answered actions at that time."""

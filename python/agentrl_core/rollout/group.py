@@ -93,7 +93,8 @@ class Group:
         self._names: dict[str, int] = {}
         self._decider: asyncio.Task[Any] | None = None
         self._tree: GroupTree | None = None
-        self._asked: set[bytes] = set()
+        self.prompts: set[bytes] = set()
+        """Prompts of its branches, to count shared tokens."""
         self._late: list[Branch] = []
         """Forks by branches' programs that are not added yet."""
         self._released: set[str] = set()
@@ -108,7 +109,7 @@ class Group:
 
     def sampling(self, **changes: Any) -> Sampling:
         """Return the default sampling with changes: `group.sampling(temperature=0.0)`."""
-        return replace(self._runtime.sampling("policy"), **changes)
+        return replace(self._runtime.sampling, **changes)
 
     def uniform(self, *key: object) -> float:
         """Return a number in [0, 1), determined by seed, group and key."""
@@ -193,8 +194,8 @@ class Group:
         self._decides()
         runtime, forest = self._runtime, self._runtime.forest
         role = self._role if role is None else role
-        if role != "helper":
-            self._check_places()
+        if self._places is not None and role != "helper":
+            self._check_places(self._places)
         parent = self._parent if parent is None else parent
         match = None if episode is None else join_episode(episode)
         if match is not None and any(agent == other.agent for other in match.branches):
@@ -451,12 +452,6 @@ class Group:
         self._places = max(held - len(given), 0)
         self._runtime.release_slots(self.name, len(given))
 
-    def shares_prompt(self, prompt: NDArray[np.int32]) -> bool:
-        """Return whether another branch of it started with these tokens (to count shared tokens)."""
-        known = prompt.tobytes() in self._asked
-        self._asked.add(prompt.tobytes())
-        return known
-
     async def run_program(self, program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on it in the calling task; branches left running are aborted."""
         self._decider = asyncio.current_task()
@@ -466,7 +461,8 @@ class Group:
         finally:
             self._deliver()
             for branch in self.branches:
-                branch.stop("left by the program", status="aborted")
+                if not branch.over:
+                    branch.stop("left by the program", status="aborted")
 
     def on_turn(self, branch: Branch) -> None:
         """Record an answered turn for its tree."""
@@ -483,11 +479,11 @@ class Group:
         operation: Operation = "fork",
     ) -> None:
         """Record a fork."""
-        if operation != "replace" and child.role != "helper":
-            self._check_places()
+        if self._places is not None and operation != "replace" and child.role != "helper":
+            self._check_places(self._places)
         (self.branches if self._is_decider() else self._late).append(child)
         self.on_turn(child)
-        self._runtime.grew(0 if place is None else place.tokens, shared=True)
+        self._runtime.progress.grew(0 if place is None else place.tokens, shared=True)
         self.log_decision(operation, parent, place, result=child, score=score)
 
     def log_decision(
@@ -529,12 +525,10 @@ class Group:
                 f"turn, fork and end that branch: wait for it with turn(), run() or as_completed()"
             )
 
-    def _check_places(self) -> None:
-        """Refuse a new member after slots were released."""
-        if self._places is None:
-            return
+    def _check_places(self, places: int) -> None:
+        """Refuse a new member after slots were released, if as many run as there are places."""
         running = sum(not branch.over and branch.role != "helper" for branch in (*self.branches, *self._late))
-        if running >= self._places:
+        if running >= places:
             raise InvalidInputError(
                 f"group {self.name} has {running} running members and released its other slots; release a branch only "
                 f"if none replaces it"
@@ -555,6 +549,8 @@ class Group:
 
     def _deliver(self, of: Branch | None = None) -> None:
         """Add forks of branches' programs, in the order of keys."""
+        if not self._late:
+            return
         come = sorted(branch for branch in self._late if of is None or branch.key[: len(of.key)] == of.key)
         self._late = [branch for branch in self._late if branch not in come]
         self.branches += come

@@ -12,7 +12,7 @@ from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord, agent_
 from agentrl_core.exceptions import InternalError, InvalidInputError
 from agentrl_core.rollout.branch_record import JOINT_MOVE
 from agentrl_core.rollout.runtime import RunningEpisode
-from agentrl_core.rollout.tasks import unawaited
+from agentrl_core.rollout.tasks import awaited_twice
 
 if TYPE_CHECKING:
     from agentrl_core.rollout.turn import Turn
@@ -119,10 +119,10 @@ class SharedEpisode:
             return turns
         for other in self.branches:
             if other not in moving and not other.over and other.agent in joint.of:
-                other._take_observation(joint.of[other.agent])
+                _take_observation(other, joint.of[other.agent])
         if not joint.turn_of:
             for other in self.branches:
-                other._end_with_episode()
+                end_with_episode(other, "finished")
         return turns
 
     def _answer_of(self, branch: Any, joint: JointStep | None) -> StepRecord | None:
@@ -141,7 +141,9 @@ class SharedEpisode:
         """Return the result of a joint move; None: the episode failed, and with it all branches."""
         name = self._answer_name()
         self._moves += 1
-        async with unawaited(self._moving, self._name):
+        if self._moving.locked():
+            raise awaited_twice(self._name)
+        async with self._moving:
             try:
                 return await self.episode.step(name, texts)  # type: ignore[return-value]
             except EpisodeError as error:
@@ -149,6 +151,24 @@ class SharedEpisode:
                     if not branch.over:
                         branch._fail(str(error))
                 return None
+
+
+def _take_observation(branch: Any, answer: StepRecord) -> None:
+    """Give a branch the observation and reward of other agents' moves."""
+    outcome = answer.outcome
+    branch.record.tell(outcome)
+    if outcome.terminated or outcome.truncated:
+        end_with_episode(branch, "finished" if outcome.terminated else "truncated")
+    elif branch.path.here is not None:
+        branch.path.tell(answer)
+
+
+def end_with_episode(branch: Any, status: str) -> None:
+    """End a branch with its episode, or with its part in it."""
+    if branch.turns and not branch.over:
+        branch._end(status)
+    elif not branch.over:
+        branch._end("aborted", "it never moved")
 
 
 class AgentView:

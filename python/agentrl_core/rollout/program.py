@@ -1,17 +1,69 @@
-"""Rollout programs: override the smallest of three methods."""
+"""Rollout programs: override the smallest of three methods. A program that plans over groups gets their cohort."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from agentrl_core.component import option
 from agentrl_core.component.component import Component
 from agentrl_core.env.base import ExtraColumn
 from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.runtime import Runtime
+from agentrl_core.rollout.turn import uniform
+
+
+class Cohort(Sequence[Group]):
+    """The groups of one selection, in the order of their keys."""
+
+    def __init__(self, runtime: Runtime, groups: Sequence[Group], key: tuple[int, ...]) -> None:
+        self._runtime = runtime
+        self._groups = list(groups)
+        self.key = key
+
+    @overload
+    def __getitem__(self, index: int) -> Group: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Group]: ...
+
+    def __getitem__(self, index: int | slice) -> Group | list[Group]:
+        return self._groups[index]
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups)
+
+    async def run(self) -> None:
+        """Run `Rollout.group` on each, concurrently within the limit; an error fails only its group."""
+        await self._runtime.run_groups(self._groups, lambda group: group.program.group(group))
+
+    async def run_each(self, program: Callable[[Group], Awaitable[Any]], groups: Sequence[Group] | None = None) -> None:
+        """Run a program on each of some groups, concurrently within the limit."""
+        await self._runtime.run_groups(self._groups if groups is None else list(groups), program)
+
+    async def score(self, column: str = "score") -> list[NDArray[np.float64]]:
+        """Score the ended branches of each group; see `Group.score`."""
+        scores = []
+        for group in self._groups:
+            found = self._runtime.scores(group, column)
+            scores.append(np.array([found.get(branch.handle, np.nan) for branch in group.branches]))
+        return scores
+
+    async def side_effect(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the result of `function()`, journalled first, once per name. See `Group.side_effect`."""
+        return await self._runtime.record(f"cohort {'.'.join(map(str, self.key))}/{name}", function)
+
+    def uniform(self, *key: object) -> float:
+        """Return a number in [0, 1), determined by seed, cohort and key."""
+        return uniform(self._runtime.seed_of("cohort", *self.key, *key))
 
 
 @dataclass(frozen=True)
@@ -69,6 +121,30 @@ class Rollout(Component):
     def final_group_size(self, group_size: int) -> int:
         """Return the final number of members of a group, if known before."""
         return group_size
+
+
+@dataclass(frozen=True)
+class Independent(Rollout):
+    """Sample the trajectories of a group independently from the prompt, without forks.
+
+    Args:
+        replacements: largest number of branches started in place of failed ones.
+
+    Example:
+        >>> from agentrl_core.rollout import Independent
+        >>> Independent().final_group_size(group_size=8)
+        8
+    """
+
+    replacements: int = option(0, at_least=0)
+
+    async def group(self, group: Group) -> None:
+        """Run all members concurrently, then replacements of failed ones."""
+        left = self.replacements
+        branches = await group.run(group.start_many(group.size))
+        while left and (count := min(left, sum(branch.status == "failed" for branch in branches))):
+            left -= count
+            branches = await group.run(group.start_many(count))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Content, Context, Task
 from agentrl_core.env.episode import StepRecord
 from agentrl_core.rollout.library import Library
+from agentrl_core.rollout.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,7 +140,8 @@ class Runtime(Protocol):
         """
         ...
 
-    def sampling(self, agent: str) -> Sampling:
+    @property
+    def sampling(self) -> Sampling:
         """Default sampling of segments."""
         ...
 
@@ -151,24 +153,13 @@ class Runtime(Protocol):
         """Stop the segment of that name if it is being generated, and keep its tokens."""
         ...
 
-    def count_turn(self, flags: int, tokens: int) -> None:
-        """Count a turn by its flags, and the new tokens of its path."""
+    @property
+    def progress(self) -> Progress:
+        """Counters of the running rollouts."""
         ...
 
     def count_failed(self, reason: str) -> None:
         """Count a failed episode."""
-        ...
-
-    def began(self) -> None:
-        """Count a started branch."""
-        ...
-
-    def ended(self) -> None:
-        """Count an ended branch."""
-        ...
-
-    def grew(self, tokens: int, *, shared: bool) -> None:
-        """Count new tokens of a path; `shared` ones were already stored."""
         ...
 
     def seed_of(self, *parts: object, began: int | None = None) -> int:

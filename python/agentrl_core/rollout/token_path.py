@@ -84,6 +84,8 @@ class TokenPath:
         spans: positions of the actions in the current context.
         acted: number of answered actions of the episode after n turns; None: of another episode.
         first: its first node; None: none yet.
+        length: number of its tokens in the forest.
+        counted: number of these tokens that the progress has counted.
         stop_tokens: the tokens that end an action.
     """
 
@@ -94,6 +96,7 @@ class TokenPath:
         self.open: list[Segment | NDArray[np.int32]] = []
         self.acted: list[int | None] = [0]
         self.first: int | None = None
+        self.length = self.counted = 0
         self._forest = forest
         self._chat = self._plain_chat = chat
         self.stop_tokens = tuple(chat.stop_token_ids)
@@ -111,8 +114,6 @@ class TokenPath:
         """The last rendered observation, and its tokens."""
         self._read = _UNREAD
         """The last decoded part of the open action, and the text up to its end."""
-        self._counted = 0
-        """Number of counted tokens."""
         self._images: list[Shown] = []
         """Parts of the context with images, and their token ranges."""
         self.spans: dict[int, tuple[int, int]] = {}
@@ -123,11 +124,6 @@ class TokenPath:
         return len(self.acted) - 1
 
     @property
-    def length(self) -> int:
-        """Its tokens in the forest."""
-        return self._nodes[-1][1] if self._nodes else 0
-
-    @property
     def open_length(self) -> int:
         """Number of tokens of the open action."""
         return sum(len(part.tokens) if isinstance(part, Segment) else len(part) for part in self.open)
@@ -135,7 +131,7 @@ class TokenPath:
     @property
     def images(self) -> tuple[Image, ...]:
         """All images, in order."""
-        return tuple(image for _, _, images in self._images for image in images) if self._images else ()
+        return tuple(image for _, _, images in self._images for image in images)
 
     @property
     def text(self) -> str:
@@ -179,19 +175,19 @@ class TokenPath:
                 f"context_tokens={most} is too small for the {len(tokens)} tokens of the prompt of branch {self.name}; "
                 f"raise it, shorten the prompt, or remove the task"
             )
-        self.append(tokens, "prompt", state=state, images=_images_in(content))
+        self.append(tokens, "prompt", state=state, images=() if isinstance(content, str) else images_in(content))
         self.here = self._end()
         return tokens
 
-    def request(self, sampling: Sampling, max_tokens: int, group: str) -> Request:
-        """Return the request for at most `max_tokens` more tokens; its stop tokens end them earlier."""
+    def request(self, sampling: Sampling, max_tokens: int, most: int, group: str) -> Request | None:
+        """Return the request for at most `max_tokens` more tokens; None: the path has `most` already."""
+        self.flush()
+        max_tokens = min(max_tokens, most - self.length)
+        if max_tokens < 1:
+            return None
         tokens, seed = self._forest.tokens(self.handle), self._forest.segment_seed(self.handle)
-        return Request(tokens, seed, _limited(sampling, max_tokens, self.stop_tokens), group, self.images)
-
-    def act(self, part: Segment | NDArray[np.int32], **options: Any) -> None:
-        """Append a part of the open action."""
-        self.append(part.tokens if isinstance(part, Segment) else part, "action", **options)
-        self.open.append(part)
+        images = self.images if self._images else ()
+        return Request(tokens, seed, _limited(sampling, max_tokens, self.stop_tokens), group, images)
 
     def sampled(self, segment: Segment, sampling: Sampling, policy: int) -> None:
         """Append a generated part of the open action.
@@ -205,8 +201,9 @@ class TokenPath:
         if segment.routed_experts is not None:  # up to the token before the last one
             begin = self.length + len(segment.tokens) - 1 - len(segment.routed_experts)
             options["columns"] = {ROUTED_EXPERTS: (begin, segment.routed_experts)}
-        self.act(
-            segment,
+        self.append(
+            segment.tokens,
+            "action",
             logprobs=segment.logprobs,
             entropies=segment.entropies,
             policy=policy,
@@ -218,6 +215,7 @@ class TokenPath:
             finish_reason=segment.finish_reason,
             **options,
         )
+        self.open.append(segment)
 
     def write(
         self, content: str | ArrayLike, vocabulary_size: int, *, trained: bool, ends: bool = True, share: float = 1.0
@@ -239,7 +237,8 @@ class TokenPath:
         tokens = self._written(content, vocabulary_size, ends=ends)
         tokens = tokens if ends else tokens[: int(share * len(tokens))]
         if len(tokens):
-            self.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
+            self.append(tokens, "action", trainable=None if trained else np.zeros(len(tokens), np.uint8))
+            self.open.append(tokens)
 
     def _written(self, content: str | ArrayLike, vocabulary_size: int, *, ends: bool) -> NDArray[np.int32]:
         """Return the tokens of an action that was not sampled."""
@@ -271,11 +270,8 @@ class TokenPath:
             self._images.append((self.length, self.length + len(tokens), images))
         node = self._forest.append(self.handle, tokens, kind=kind, **options)
         self.first = node if self.first is None else self.first
-        self._nodes.append((node, self.length + len(tokens)))
-
-    def _is_closed_here(self) -> bool:
-        """Return whether the open action lacks a stop token, and the next message does not start with one."""
-        return self.cut and not self._ends_with_next
+        self.length += len(tokens)
+        self._nodes.append((node, self.length))
 
     def _observed(self, content: Content, before: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
         """Return the tokens of messages after an action, the last one of the path or of the tokens before it."""
@@ -284,19 +280,14 @@ class TokenPath:
         own = self._forest.tokens(self.handle) if before is None else before
         return self._chat.observation(content, int(own[-1]) if len(own) else None)
 
-    def grown(self) -> int:
-        """Return the number of new tokens since the last call."""
-        before, self._counted = self._counted, self.length
-        return self._counted - before
-
     def length_with(self, observation: Content) -> int:
         """Return its length if the open action had this answer."""
         self._rendered = observation, self._observed(observation)
-        return self.length + self._is_closed_here() + len(self._rendered[1])
+        return self.length + (self.cut and not self._ends_with_next) + len(self._rendered[1])
 
     def go_on(self, answer: StepRecord | None, acted: int) -> None:
         """Close the open action; the next context starts with the answer, if there is one."""
-        if self._is_closed_here():
+        if self.cut and not self._ends_with_next:
             self.append([self._chat.end_of_turn], "injected")
         self.open = []
         if answer is not None:
@@ -342,20 +333,19 @@ class TokenPath:
         """Whether there are messages that are not in the forest yet."""
         return bool(self._said)
 
-    def flush(self) -> int:
-        """Write pending messages to the forest, and return its length."""
+    def flush(self) -> None:
+        """Write pending messages to the forest."""
         if not self._said:
-            return self.length
+            return
         content = _together(self._said)
         answer, self._said, self._answer = self._answer, [], None
         state = None if answer is None else answer.state_key
         known, tokens = self._rendered
         tokens = tokens if known is content and len(tokens) else self._observed(content)
-        self.append(tokens, "observation", state=state, images=_images_in(content))
+        self.append(tokens, "observation", state=state, images=() if isinstance(content, str) else images_in(content))
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & StepFlag.TOOL_RESULT))
         if answer is not None:
             self._ends.append(self.here)
-        return self.length
 
     def end_of(self, turn: int) -> Position:
         """Return the end of a turn: after its answer, or after the last action."""
@@ -434,7 +424,7 @@ class TokenPath:
         self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
         self._said, self._answer, self.open = [], None, []
         self._nodes, self._images = [(None, length)], list(images)
-        self._counted = length
+        self.length = self.counted = length
         self.here = replace(self._end(), node=tip)
 
     def tip(self, group: int) -> int:
@@ -452,7 +442,7 @@ class TokenPath:
     def show(self, tokens: NDArray[np.int32], images: tuple[Image, ...], state: bytes | str | None) -> None:
         """Continue a new context with its images."""
         self.append(tokens, "injected", state=state, images=images)
-        self._counted = self.length
+        self.counted = self.length
         self.here = self._end()
 
     def copy(self, handle: int, place: Position, name: str, begin: Position | None = None) -> TokenPath:
@@ -465,7 +455,7 @@ class TokenPath:
         # Places inside a rewritten context have no node here.
         node = None if (None, place.tokens) in self._nodes else place.node
         path._nodes.append((node, place.tokens))
-        path._counted = place.tokens
+        path.length = path.counted = place.tokens
         path._ends = self._ends[: place.turns]
         path._closings = self._closings[: place.turns]
         path.spans = {turn: span for turn, span in self.spans.items() if turn < place.turns}
@@ -498,7 +488,7 @@ class TokenPath:
 
     def told(self, prompt: int, images: tuple[Image, ...], other: TokenPath, begin: Position, group: int) -> None:
         """Record another prompt with its images, and the end of another path after it."""
-        self._nodes = [(None, prompt)]
+        self._nodes, self.length = [(None, prompt)], prompt
         self._images = [(0, prompt, images)] if images else []
         self.carry_on(other, begin, group)
         first = self._forest.tree(group).path(cast("int", self._nodes[-1][0]))[0]
@@ -513,6 +503,7 @@ class TokenPath:
         copies = self._forest.tree(group).path(tip)[-len(ends) :].tolist()
         shift = self.length - start.tokens
         self._nodes += [(node, end + shift) for node, end in zip(copies, ends, strict=True)]
+        self.length = self._nodes[-1][1]
         self._images += [
             (first + shift, end + shift, images) for first, end, images in suffix._images if first >= start.tokens
         ]
@@ -527,17 +518,13 @@ class TokenPath:
 
     def _end(self, *, follows_tool: bool = False) -> Position:
         node, tokens = self._nodes[-1]
-        return Position(node, None, tokens, self.turns, follows_tool)
+        return Position(node, None, tokens, len(self.acted) - 1, follows_tool)
 
 
 @lru_cache(maxsize=256)
 def _limited(sampling: Sampling, max_tokens: int, stops: tuple[int, ...]) -> Sampling:
     stops = tuple(dict.fromkeys((*sampling.stop_token_ids, *stops)))
     return replace(sampling, max_tokens=max_tokens, stop_token_ids=stops)
-
-
-def _images_in(content: Content) -> tuple[Image, ...]:
-    return () if isinstance(content, str) else images_in(content)
 
 
 def _together(said: Sequence[Content]) -> Content:

@@ -10,14 +10,12 @@ from agentrl_core.select.pool_filter import PoolFilter
 from agentrl_core.select.prompt_bandit import PromptBandit
 from agentrl_core.select.retry_queue import RetryQueue
 from agentrl_core.select.sampler import ProportionalSampler, Sampler, TopSampler
-from agentrl_core.select.selection import Selection, SelectionRequest
-from agentrl_core.select.selector import Selector
+from agentrl_core.select.selector import Selection, SelectionRequest, Selector, Uniform
 from agentrl_core.select.success_trackers import Beta
 from agentrl_core.select.survey import Survey
 from agentrl_core.select.task_outcomes import TaskOutcomes
 from agentrl_core.select.task_score import NearTarget, OutcomeVariance, TaskScore
 from agentrl_core.select.tracker import Candidates, Tracker
-from agentrl_core.select.uniform import Uniform
 from agentrl_core.select.value_trackers import PredictedSuccess
 
 __all__ = [

@@ -17,8 +17,7 @@ from agentrl_core.select.pool_filter import PoolFilter
 from agentrl_core.select.prompt_bandit import PromptBandit
 from agentrl_core.select.retry_queue import RetryQueue
 from agentrl_core.select.sampler import Sampler, TopSampler
-from agentrl_core.select.selection import SURVEY, TRAIN, Selection, SelectionRequest
-from agentrl_core.select.selector import Selector
+from agentrl_core.select.selector import SURVEY, TRAIN, Selection, SelectionRequest, Selector
 from agentrl_core.select.success_trackers import Beta
 from agentrl_core.select.survey import Survey
 from agentrl_core.select.task_outcomes import TaskOutcomes

@@ -12,7 +12,7 @@ from agentrl_core.component import Component, option
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
-    from agentrl_core.select.selection import Selection
+    from agentrl_core.select.selector import Selection
     from agentrl_core.select.task_outcomes import TaskOutcomes
 
 

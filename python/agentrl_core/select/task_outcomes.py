@@ -14,7 +14,7 @@ from agentrl_core.data.codes import CODES
 if TYPE_CHECKING:
     from agentrl_core.component.state import IterationRecord
     from agentrl_core.select.pool import Pool
-    from agentrl_core.select.selection import Selection
+    from agentrl_core.select.selector import Selection
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from agentrl_core._util.json_text import is_unicode, to_json
 from agentrl_core.env.base import Content, Context, ExtraColumn, StepResult
 from agentrl_core.env.episode import JointStep, StepRecord, agent_state_key
 from agentrl_core.env.image import is_content
+from agentrl_core.env.runtime.worker import RawStart
 from agentrl_core.exceptions import DataError, InvalidInputError
 
 _LARGEST_FLAGS = 2**32 - 1
@@ -43,6 +44,20 @@ class EnvironmentChecks:
     def place(self) -> str:
         """The checked place, for messages."""
         return f"step {self.step}" if self.step else "reset"
+
+    def start(self, first: RawStart) -> tuple[Any, bytes | str, list[dict[str, Any]] | None, tuple[Context, ...]]:
+        """Return the observation, state, tools and contexts of a new episode, checked."""
+        self.step = 0
+        remedy = "give a text, or messages with role and content"
+        observation = first.observation
+        if isinstance(observation, JointStep):
+            checked = {agent: self.content(each, "observations", remedy) for agent, each in observation.of.items()}
+            observation = JointStep(checked, observation.turn_of)
+        else:
+            observation = self.content(observation, "Episode.observation", remedy)
+        tools = None if first.tools is None else self.tools(first.tools)
+        contexts = self.contexts(first.contexts, "RecordedEpisode.contexts") if first.contexts else ()
+        return observation, self.state(first.state_key), tools, contexts
 
     def content(self, value: Any, name: str, remedy: str) -> Content:
         """Return a content after checking that it is a text or messages."""
@@ -132,8 +147,12 @@ class EnvironmentChecks:
             self._json(outcome.info, "StepResult.info")
         reward, flags = self._reward(outcome.reward), int(flags)
         success = None if outcome.success is None else self._verdict(outcome.success, "success")
-        facts, context = self._told(outcome.facts), self._context(outcome.context, alone=not waits)
-        besides = self.contexts(outcome.parallel_requests, "StepResult.parallel_requests", alone=not waits)
+        facts = None if outcome.facts is None else self._told(outcome.facts)
+        context, besides = outcome.context, outcome.parallel_requests
+        if context is not None:
+            context = self._context(context, alone=not waits)
+        if besides != ():
+            besides = self.contexts(besides, "StepResult.parallel_requests", alone=not waits)
         # Most are as they should be, and need no copy.
         if not (
             observation is outcome.observation
@@ -153,15 +172,13 @@ class EnvironmentChecks:
 
     def contexts(self, contexts: Any, name: str, *, alone: bool = True) -> tuple[Context, ...]:
         """Return the contexts of waiting lanes; the first of an episode is that of its own observation."""
-        if contexts == ():
-            return ()
         if not isinstance(contexts, Sequence):
             self.fail(f"{name} is {shown(contexts)}", "give env.Context, one for each lane that waits")
         checked = []
         for each in contexts:
-            context = self._context(each, alone=alone)
-            if context is None:
+            if each is None:
                 self.fail(f"{name} has None", "give env.Context, one for each lane that waits")
+            context = self._context(each, alone=alone)
             if each.observation is None:
                 checked.append(context)
                 continue
@@ -170,9 +187,7 @@ class EnvironmentChecks:
             checked.append(replace(context, observation=said, state_key=self.state(each.state_key)))
         return tuple(checked)
 
-    def _context(self, context: Any, *, alone: bool) -> Context | None:
-        if context is None:
-            return None
+    def _context(self, context: Any, *, alone: bool) -> Context:
         if not alone:
             self.fail("StepResult.context is given", "leave it out: the agents of an episode have a context each")
         lane = getattr(context, "conversation", None)
@@ -211,7 +226,7 @@ class EnvironmentChecks:
         return number
 
     def _text(self, text: str, name: str) -> str:
-        if not is_unicode(text):
+        if not text.isascii() and not is_unicode(text):
             self.fail(
                 f"{name} is {shown(text)}, which is not Unicode (a lone surrogate)",
                 'give text.encode("utf-8", "replace").decode()',
@@ -242,9 +257,7 @@ class EnvironmentChecks:
             self.fail(f"StepResult.{name} is {shown(value)}", "give True or False")
         return bool(value)
 
-    def _told(self, facts: Any) -> dict[str, float | str | bytes] | None:
-        if facts is None:
-            return None
+    def _told(self, facts: Any) -> dict[str, float | str | bytes]:
         if not isinstance(facts, Mapping):
             self.fail(f"StepResult.facts is {shown(facts)}", "give a table of values by name, or None")
         told: dict[str, float | str | bytes] = {}

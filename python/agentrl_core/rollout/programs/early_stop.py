@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from agentrl_core.component.options import option
 from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout.program import Cohort, Rollout
 from agentrl_core.rollout.tasks import cancel
 
 

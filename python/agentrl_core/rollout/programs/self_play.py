@@ -11,6 +11,7 @@ from agentrl_core.env.base import ExtraColumn
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.branch_record import JOINT_MOVE
 from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.multi_agent import end_with_episode
 from agentrl_core.rollout.program import Rollout
 
 
@@ -57,7 +58,7 @@ class SelfPlay(Rollout):
             await group.turn(movers)
         for branches in matches:
             for branch in branches:
-                branch._end_with_episode()
+                end_with_episode(branch, "finished")
 
     def play_episode(self, group: Group) -> list[Branch]:
         """Run one episode with a branch per agent."""

@@ -1,4 +1,4 @@
-"""Progress of a collection."""
+"""Progress of running rollouts."""
 
 from __future__ import annotations
 
@@ -49,15 +49,6 @@ class Progress:
     def sharing(self) -> float:
         """Tokens of all paths over stored tokens; 1 without sharing."""
         return self.path_tokens / self.stored_tokens if self.stored_tokens else 1.0
-
-    def began(self) -> None:
-        """Count a started branch."""
-        self.running += 1
-
-    def over(self) -> None:
-        """Count an ended branch."""
-        self.running -= 1
-        self.ended += 1
 
     def grew(self, tokens: int, *, shared: bool) -> None:
         """Count new tokens of a path; `shared` ones were already stored."""

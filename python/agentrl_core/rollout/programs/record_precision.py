@@ -1,4 +1,4 @@
-"""Independent rollouts: every trajectory of a group starts at the prompt."""
+"""Independent rollouts that record the precision of their engine."""
 
 from __future__ import annotations
 
@@ -6,35 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentrl_core.component.options import option
 from agentrl_core.env.base import ExtraColumn
 from agentrl_core.rollout.branch_record import PRECISION
-from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.program import Rollout
-
-
-@dataclass(frozen=True)
-class Independent(Rollout):
-    """Sample the trajectories of a group independently from the prompt, without forks.
-
-    Args:
-        replacements: largest number of branches started in place of failed ones.
-
-    Example:
-        >>> from agentrl_core.rollout import Independent
-        >>> Independent().final_group_size(group_size=8)
-        8
-    """
-
-    replacements: int = option(0, at_least=0)
-
-    async def group(self, group: Group) -> None:
-        """Run all members concurrently, then replacements of failed ones."""
-        left = self.replacements
-        branches = await group.run(group.start_many(group.size))
-        while count := min(left, sum(branch.status == "failed" for branch in branches)):
-            left -= count
-            branches = await group.run(group.start_many(count))
+from agentrl_core.rollout.program import Independent
 
 
 @dataclass(frozen=True)
