@@ -319,10 +319,8 @@ class IterationInputs:
         state = self.head.components.get(place_of(phase, place, component))
         return component.initial_state() if state is None else state
 
-    def replay(self) -> ReplayPhase | None:
-        """Return the replay components with their states; None: the recipe replays nothing."""
+    def replay(self) -> ReplayPhase:
+        """Return the replay components with their states."""
         chain = cast("tuple[Replay, ...]", self.now.chain("replay"))
-        if not chain:
-            return None
         states = [(replay, self.state("replay", place, replay)) for place, replay in enumerate(chain)]
         return ReplayPhase(states, self.store, self.seed, self.iteration)

@@ -568,8 +568,8 @@ class Branch:
         if self.over or answer is None:  # the branch was stopped meanwhile, or it broke down
             return self._turn(text, None, over=True)
         if PRECISION in self.record.levels and (engine_facts := self._engine_facts()) is not None:
-            facts = {**(answer.outcome.facts or {}), **engine_facts}
-            answer = replace(answer, outcome=replace(answer.outcome, facts=facts))
+            known = {**(answer.outcome.facts or {}), **engine_facts}
+            answer = replace(answer, outcome=replace(answer.outcome, facts=known))
         runtime, outcome = self._runtime, answer.outcome
         runtime.progress.turns += 1
         runtime.progress.tool_results += bool(outcome.flags & StepFlag.TOOL_RESULT)
