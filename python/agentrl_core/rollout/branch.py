@@ -60,6 +60,7 @@ class Branch:
 
     path: TokenPath
     episode: RunningEpisode
+    over = False
 
     def __init__(
         self,
@@ -88,7 +89,6 @@ class Branch:
         self.parent = parent
         self.turns: list[Turn] = []
         self.status: Status = "running"
-        self.over = False
         self.record = BranchRecord(group.fact_levels, dict(facts or {}))
         self.seed = seed
         self._runtime = runtime
