@@ -350,7 +350,7 @@ class Collector:
         check_losses(self.recipe, batch)
         metrics = with_counts(batch, metrics)
         # On the whole batch and with the state at the start of the iteration, so that a restart gives the same result.
-        pool = Pool(self._task_pool(), (self._tasks if self.store is None else head.tasks).tasks)
+        pool = self._known_pool(self._tasks if self.store is None else head.tasks)
 
         def score(rows: Batch) -> Batch:
             return score_again(self.recipe, batch, rows, head.components)
@@ -582,8 +582,7 @@ class Collector:
         settings: CollectionSettings,
     ) -> BuiltBatch:
         """Select, roll out and admit for an iteration, by its inputs."""
-        pool = Pool(self._task_pool(), head.tasks.tasks)
-        inputs = IterationInputs(iteration, self.recipe, head, pool, self.seed, self.store)
+        inputs = IterationInputs(iteration, self.recipe, head, self._known_pool(head.tasks), self.seed, self.store)
         if self._is_partial:
             later = partial(self._journals.of, iteration + 1)
             return make_partial_batch(inputs, settings, self.batch_policy, journal, later, tasks, group_size)
@@ -627,6 +626,10 @@ class Collector:
             notices=self._notices,
             progress=self.progress,
         )
+
+    def _known_pool(self, tasks: _core.Batch) -> Pool:
+        """Return the pool of tasks, with their statistics."""
+        return Pool(self._task_pool(), tasks.tasks)
 
     def _task_pool(self) -> MixedTasks:
         """Return the tasks of the pool, each with its world, interleaved over worlds."""
