@@ -15,6 +15,7 @@ from string import Template
 from typing import Any
 
 import arms
+import causes
 import claims
 import controls
 import numpy as np
@@ -40,6 +41,12 @@ def page() -> str:
         controls=controls_table(records.study("controls")),
         claims=claims_table(),
         screening_summary=screening_summary(records.study("screening"), records.study("screening_slow")),
+        causes=causes_table(records.study("screening")),
+        kinds=table(("cause", "meaning", "recipes"), causes.kind_rows(unimproved(records.study("screening")))),
+        refusals=table(
+            ("the loop or the worlds lack", "recipes", "names"),
+            causes.refusal_rows(causes.refused(records.study("screening"))),
+        ),
         screening=screening_table(records.study("screening"), records.study("screening_slow")),
         metrics="\n".join(f"- `{name}`: {text}." for name, text in METRICS.items()),
         spent=spent_table(),
@@ -177,6 +184,21 @@ def screening_summary(found: Records, slow: Records) -> str:
         ]
         rows.append((world, *counts, len(verdicts), f"{sum(again)} of {len(again)}"))
     return table(("world", "improve", "do not", "fail", "refused", "in all", "at a quarter of the rate"), rows)
+
+
+def unimproved(found: Records) -> list[str]:
+    """Return the recipes that fail or do not improve in a world."""
+    return [
+        name
+        for name, of in screened(found).items()
+        if any(screening_verdict(runs).startswith(("does not", "failed")) for runs in of.values())
+    ]
+
+
+def causes_table(found: Records) -> str:
+    """Return why each recipe that does not improve does not."""
+    rows = causes.cause_rows(unimproved(found))
+    return table(("recipe", "cause", "evidence"), [(f"[{name}](catalogue/{name}.md)", *rest) for name, *rest in rows])
 
 
 def screening_table(found: Records, slow: Records) -> str:

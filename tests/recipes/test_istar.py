@@ -1,14 +1,15 @@
-"""Preferences between trajectories, against a loop over pairs."""
+"""Preferences between trajectories, against a loop over pairs; the reference of step rewards follows the policy."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from cases import Case, agree, total
+from rollouts import small
 from torch import Tensor
 from torch.nn import functional
 
-from agentrl_core.recipes.istar import TrajectoryPairs
+from agentrl_core.recipes.istar import ISTAR, TrajectoryPairs
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -36,3 +37,21 @@ def test_all_pairs_of_a_group(reduce: str, seed: int) -> None:
         return torch.stack(costs).sum()
 
     agree(TrajectoryPairs(beta=0.3, reduce=reduce), case, expected)
+
+
+def test_step_rewards_are_against_the_policy_of_the_iteration() -> None:
+    """Equation 1, r = 0.05 (log phi - log old) of one token: 0.05 (-0.4 + 0.6); then the policy has moved to -0.35."""
+    models = {name: torch.nn.Linear(1, 1, bias=False) for name in ("policy", "reward_model", "reward_reference")}
+    models["policy"].weight.data.fill_(-0.35)
+    models["reward_reference"].weight.data.fill_(-0.6)
+    found = []
+    for _ in range(2):
+        reference = models["reward_reference"].weight.item()
+        columns = {"reward_model_logprob": [-0.4, -0.4], "reward_reference_logprob": [reference, reference]}
+        batch = ISTAR.credit(small([(0, [1]), (0, [1])], draw_reward=[1.0, 0.0]).with_columns("token", **columns))
+        found.append(batch.column("process_reward", "step")[0])
+        updates = ISTAR.updates(batch, models=models)
+        for update in updates:
+            update.step(torch.optim.SGD(models[update.model].parameters(), lr=1.0))
+        assert ISTAR.run_hooks(updates, **models).changed == ("reward_reference",)
+    assert found == pytest.approx([0.01, -0.0025])

@@ -240,6 +240,15 @@ def test_updates_stop_early_and_the_training_too() -> None:
     assert outcomes == [False, True, False]
 
 
+def test_updates_do_not_stop_by_a_divergence_of_an_earlier_iteration() -> None:
+    """The critic makes its two steps first. The policy's first step has loss 0 on average, above -10: it ends both."""
+    links = (loss.Train(loss.Policy(), model="other"), loss.Policy())
+    stops = recipe(StopTraining(when=Above("loss", -10.0), unit="steps"), loss=links)
+    models = {"policy": Model(0.0), "other": Model(0.0)}
+    metrics = [updates.metrics for updates, _ in iterations(stops, 3, models)]
+    assert [(each["other.updates"], each["updates"]) for each in metrics] == [(2, 1)] * 3
+
+
 def test_passes_are_repeated_until_they_are_fine() -> None:
     links = (loss.Policy(), loss.Train(loss.Policy(), stage="fixup", minibatches=1))
     for threshold, passes in ((-10.0, 3), (10.0, 1)):

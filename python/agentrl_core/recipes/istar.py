@@ -7,14 +7,17 @@ trajectories of a task; the log-ratio to its reference, a snapshot of the policy
     A_k = (R - mean(R)) / std(R) + (r_k - mean(r)) / std(r),   r over all steps of the group
     L = - mean over steps of min(rho_k A_k, clip(rho_k, 0.8, 1.2) A_k),   rho_k = p / p_old of the whole step
 
+After the steps of an iteration the snapshot, the model `reward_reference`, becomes the policy.
+
 Source: arXiv:2509.19199. Needs: `arl.annotate(batch, "reward_model_logprob", reward_model)` and
-`"reward_reference_logprob"` of the policy at the start of the iteration.
+`"reward_reference_logprob"` of the model reward_reference, which begins as the policy.
 
 Equations:
     Read: the authors' code, and notes that copy equations 1, 2 and 4 to 6; the paper's text was not read.
 
     - 1, step reward: `ImplicitProcess(level="step")`.
-    - 2, loss of the reward model: `TrajectoryPairs`, the mean over all pairs of a step.
+    - 2, loss of the reward model: `TrajectoryPairs`, the mean over all pairs of a step; its reference is the old policy
+      of each iteration: `SyncModel("policy", "reward_reference")`.
     - 4, episode advantage: `GroupRelative`.
     - 5, step advantage and sum: `GroupRelative(column="process_reward", level="step")`, then the other with `add=True`.
     - 6, policy objective: `Policy`, `Ratio("step", "sum", "segment")`, `aggregate="step_mean"`.
@@ -42,6 +45,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, token
 from agentrl_core.loss import GroupLoss, Policy, Ratio, Tokens, Train, metric_sums, torch
 from agentrl_core.reward import ImplicitProcess, OutcomeScore
+from agentrl_core.schedule import SyncModel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -170,4 +174,5 @@ ISTAR = Recipe(
         Train(TrajectoryPairs(), model="reward_model"),
         Policy(ratio=Ratio("step", "sum", "segment"), aggregate="step_mean"),
     ),
+    hooks=SyncModel("policy", "reward_reference"),
 )

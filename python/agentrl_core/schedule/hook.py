@@ -169,6 +169,9 @@ class SwapModels(Hook):
 class StopTraining(Hook):
     """End the training (`HookResult.stop`), or with unit `steps` the updates of the iteration.
 
+    With unit `steps`, `when` is read after steps that have its metrics: a divergence of the policy is not read after a
+    step of the critic.
+
     Args:
         when: the stopping condition: StopTraining(when=Above("approximate_kl", 0.02), unit="steps") is PPO's
             early stop.

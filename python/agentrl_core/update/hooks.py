@@ -182,7 +182,7 @@ class HookRunner:
         self._own[update.model] = self._own.get(update.model, 0) + 1
         for place, action in self._after_steps():
             own = self._own_number(action, update.model)
-            if action.unit == "iterations" or own == 0:
+            if action.unit == "iterations" or own == 0 or not _is_measured(action, metrics):
                 continue
             if self._holds(place, action, metrics, own):
                 self._do(action, own or self._before + self.steps, self._models)
@@ -297,3 +297,12 @@ class HookRunner:
                 f"recipe.updates(batch, models={{{name!r}: ...}})"
             )
         return self._begin[name]
+
+
+def _is_measured(action: Hook, metrics: Mapping[str, float]) -> bool:
+    """Return whether a step has the metrics by which a hook may end the updates.
+
+    A critic's step has no divergence of the policy. Without this, that of the last iteration would end the next one
+    before the policy's first step, and then every iteration after it.
+    """
+    return not isinstance(action, StopTraining) or action.when is None or metrics.keys() >= set(action.when.reads)
