@@ -16,7 +16,7 @@ from transformers import AttentionInterface, Cache, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from agentrl_core.engine.attention_windows import ALL_LAYERS, Windows
-from agentrl_core.model.linear_layers import fast_from, fast_linear_layers
+from agentrl_core.model.matmul import fast_from, fast_linear_layers
 from agentrl_core.model.routers import RouteTrace
 
 # The attention of `_grouped_attention`, in the registry of transformers.

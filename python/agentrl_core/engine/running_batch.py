@@ -21,7 +21,7 @@ from agentrl_core.engine.kv_cache import KVCache, cache_argument
 from agentrl_core.engine.prefix_cache import Layers, PrefixCache
 from agentrl_core.engine.shared_prefixes import shared_prefixes
 from agentrl_core.engine.token_sampling import SampledTokens, sample_tokens
-from agentrl_core.model.linear_layers import fast_linear_layers
+from agentrl_core.model.matmul import fast_linear_layers
 from agentrl_core.model.routers import RouteTrace
 
 # Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts

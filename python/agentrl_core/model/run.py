@@ -23,7 +23,7 @@ from agentrl_core.model.attention import SequenceAttention
 from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
 from agentrl_core.model.comparisons import TeacherRows
 from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead, refuse_images_in
-from agentrl_core.model.linear_layers import fast_linear_layers
+from agentrl_core.model.matmul import fast_linear_layers
 from agentrl_core.model.pack_images import ShownImages, check_images
 from agentrl_core.model.ranks import refuse_unwrapped
 from agentrl_core.model.readings import (
@@ -223,7 +223,7 @@ def _read_feed(reading: Reading, own: Forward, feed: Feed, *, is_last: bool) -> 
     """Run one feed; return the output of the head."""
     inner, shape = reading.inner, feed.arguments["input_ids"].shape
 
-    def at_head(head: Forward, hidden: Tensor) -> Tensor:
+    def at_head(head: Forward, hidden: Tensor, *_: object, **__: object) -> Tensor:
         if hidden.shape[:-1] != shape:
             raise UnsupportedError(
                 f"model: the output layer of {type(inner).__name__} gets states of shape {tuple(hidden.shape)} for "
