@@ -170,7 +170,7 @@ class Transformers(ContinuousBatching):
             for requests in apart
             if requests
         ]
-        ended = refused | self._of_each(batches, lambda rows: rows.step(self.policy_version))
+        ended = refused | self._of_each(batches, lambda: False)
         self._batches += batches
         if not self.batch_invariant:
             while len(self._batches) > 1:
@@ -179,13 +179,15 @@ class Transformers(ContinuousBatching):
 
     @torch.inference_mode()
     def _step(self) -> dict[int, Segment]:
-        if self.batch_invariant:
-            return self._of_each(self._batches, lambda rows: rows.step(self.policy_version))
-        return self._of_each(self._batches, lambda rows: rows.run(self.policy_version, self._mail.empty))
+        return self._of_each(self._batches, (lambda: False) if self.batch_invariant else self._mail.empty)
 
     @torch.inference_mode()
     def _end(self, numbers: Sequence[int]) -> dict[int, Segment]:
-        return self._of_each(self._batches, lambda rows: rows.end(numbers, self.policy_version))
+        ended: dict[int, Segment] = {}
+        for rows in self._batches:
+            ended |= rows.end(numbers, self.policy_version)
+        self._batches = [rows for rows in self._batches if len(rows)]
+        return ended
 
     def _forget(self) -> None:
         self._batches = []
@@ -227,13 +229,13 @@ class Transformers(ContinuousBatching):
         self._batches = []
         self._kept = self._images = None
 
-    @staticmethod
-    def _of_each(batches: list[RunningBatch], do: Callable[[RunningBatch], dict[int, Segment]]) -> dict[int, Segment]:
-        """Return the ended segments of each batch, and drop empty batches."""
+    def _of_each(self, batches: list[RunningBatch], goes_on: Callable[[], bool]) -> dict[int, Segment]:
+        """Run some batches, while `goes_on()`; return their ended segments, and drop empty batches."""
         ended: dict[int, Segment] = {}
         for rows in batches:
-            ended |= do(rows)
-        batches[:] = [rows for rows in batches if len(rows)]
+            ended |= rows.run(self.policy_version, goes_on)
+        if ended:
+            batches[:] = [rows for rows in batches if len(rows)]
         return ended
 
 

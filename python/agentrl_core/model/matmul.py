@@ -1,4 +1,4 @@
-"""Products of matrices in fp32 by oneDNN, which takes half of the time of MKL on CPUs of AMD: linear layers, the head."""
+"""Products of matrices in fp32 by oneDNN, in half of the time of MKL on CPUs of AMD: linear layers, the head."""
 
 from __future__ import annotations
 
