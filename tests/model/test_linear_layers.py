@@ -2,17 +2,24 @@
 
 import copy
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from agentrl_core.model.matmul import fast_linear_layers, onednn_is_fast
+from agentrl_core import loss
+from agentrl_core.model.matmul import fast_from, fast_linear_layers, onednn_is_fast
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import causal_types
 
 WIDTHS = 96, 176
 FAST = onednn_is_fast()
@@ -175,6 +182,21 @@ def test_a_copy_or_pickle_made_in_the_block_has_its_own_forward() -> None:
         with fast_linear_layers(each, 90):
             assert each(given).shape == wanted.shape
         assert not is_used(each(given))
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["plain", "autocast"])
+def test_a_large_head_is_read_and_fused_as_ever(enabled: bool) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=16_384, **sizes))
+    pack = causal_types.pack_of(causal_types.sequences(), "sequence")
+    assert not FAST or fast_from(model) < len(pack.target)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        output, fused = pack.run(model), loss.run_fused(model, pack, loss.Imitation("token_mean"))
+    value, _ = loss.Imitation("token_mean")(output, pack)
+    assert output.logprob.dtype == torch.float32
+    torch.testing.assert_close(fused.loss, value, rtol=1e-5, atol=1e-6)
+    assert is_used(value) == (FAST and not enabled)
 
 
 def test_a_changed_weight_is_noticed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -18,10 +19,9 @@ from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat, ends_of
 from agentrl_core.engine.continuous_batching import ContinuousBatching
 from agentrl_core.engine.engine_images import EngineImages
-from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
+from agentrl_core.engine.policy_weights import PolicyWeights, plain_name, weight_stamp
 from agentrl_core.engine.prefix_cache import PrefixCache
 from agentrl_core.engine.running_batch import RunningBatch
-from agentrl_core.engine.weight_stamp import weight_stamp
 from agentrl_core.engine.weights import check_weights, layout_of, weights_to_load
 from agentrl_core.exceptions import AgentRLError, InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of
@@ -241,7 +241,8 @@ class Transformers(ContinuousBatching):
 
 def _stamp(model: nn.Module) -> object:
     """Return a key that differs after the optimizer stepped the model, or its adapters were switched."""
-    return weight_stamp(chain(model.parameters(), model.buffers())), adapter_states(model)
+    stamp = weight_stamp(chain(model.parameters(), model.buffers()))
+    return (stamp, adapter_states(model)) if "peft" in sys.modules else stamp
 
 
 @contextmanager

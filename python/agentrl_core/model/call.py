@@ -185,7 +185,7 @@ def is_compiled(model: nn.Module) -> bool:
 def _skip_in_dynamo() -> None:
     from torch._dynamo import trace_rules
 
-    for name in ("attention", "call", "run", "scores", "transformers_attention"):
+    for name in ("attention", "call", "readings", "run", "transformers_attention"):
         trace_rules.add(f"agentrl_core.model.{name}")
 
 

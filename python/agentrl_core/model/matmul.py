@@ -73,7 +73,7 @@ def _multiply_by_blocks(left: Tensor, right: Tensor, out: Tensor) -> None:
         del product  # before the next one is made
 
 
-def fast_linear_layers(model: nn.Module, rows: int) -> AbstractContextManager[None]:
+def fast_linear_layers(model: nn.Module, rows: int, but: nn.Module | None = None) -> AbstractContextManager[None]:
     """Compute the linear layers of `model` by oneDNN in this thread inside the block, where that is faster.
 
     Forward and backward, in fp32, on CPUs with registers of 512 bits, in products of at least a million
@@ -85,9 +85,17 @@ def fast_linear_layers(model: nn.Module, rows: int) -> AbstractContextManager[No
     Args:
         model: a module with parameters on one device.
         rows: rows of the largest input.
+        but: a layer that keeps its own forward.
     """
-    large = [each for each in _linear_layers(model) if rows * each.weight.numel() >= _LEAST]
+    large = [each for each in _linear_layers(model) if rows * each.weight.numel() >= _LEAST and each is not but]
     return forwards_replaced(dict.fromkeys(large, _layer_by_onednn)) if large else nullcontext()
+
+
+def fast_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return `nn.functional.linear`, by oneDNN if `fast_linear_layers` would use it."""
+    if rows.device.type == "cpu" and onednn_is_fast() and not torch.compiler.is_compiling():
+        return _linear(rows, weight, bias)
+    return nn.functional.linear(rows, weight, bias)
 
 
 def fast_from(model: nn.Module) -> float:
@@ -108,7 +116,11 @@ def _layer_by_onednn(own: Any, *args: Any, **given: Any) -> Any:
     """Compute a linear layer, whose own forward is `own`."""
     if getattr(own, "__func__", None) is not nn.Linear.forward or len(args) != 1 or given:  # of a library, or nested
         return own(*args, **given)
-    [rows], weight, bias = args, own.__self__.weight, own.__self__.bias
+    return _linear(args[0], own.__self__.weight, own.__self__.bias)
+
+
+def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return `nn.functional.linear`, by oneDNN if the product is large and its tensors are plain ones in fp32."""
     if not (
         type(rows) in _PLAIN
         and type(weight) in _PLAIN
@@ -118,9 +130,9 @@ def _layer_by_onednn(own: Any, *args: Any, **given: Any) -> Any:
         and not torch.is_autocast_enabled("cpu")
         and torch._C._autograd._top_saved_tensors_default_hooks(False) is None  # noqa: FBT003, SLF001
     ):
-        return own(rows)
+        return nn.functional.linear(rows, weight, bias)
     if torch.is_grad_enabled():
-        return _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+        return _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call, no-any-return]
     return multiply_by_onednn(rows, weight, bias)
 
 
