@@ -100,10 +100,10 @@ class KVCache(Cache):
         """Return the keys of a layer of a row, [heads, its tokens, width]."""
         return self._keys[layer][index, :, : int(self.lengths[index])]
 
-    def pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return keys and values of each layer, of all rows, with the room after them."""
         count = len(self.lengths)
-        return ((keys[:count], values[:count]) for keys, values in zip(self._keys, self._values, strict=True))
+        return [(keys[:count], values[:count]) for keys, values in zip(self._keys, self._values, strict=True)]
 
     def join(self, other: KVCache, rows: NDArray[np.int64]) -> None:
         """Append rows of another cache; a row may be given several times."""
@@ -356,7 +356,7 @@ class Decoder:
         self.steps = np.empty((len(rows), min(int(rows["limit"].max()), _FIRST_ROOM)), _STEP)
         self.top: list[list[tuple[NDArray[np.int32], NDArray[np.float32]]]] = [[] for _ in rows]
 
-    def run(self, goes_on: Callable[[], bool]) -> NDArray[np.bool_]:
+    def run(self, goes_on: Callable[[], bool] | None) -> NDArray[np.bool_]:
         """Draw a token for every row, and more while none ends a row and `goes_on()`; return which rows ended."""
         rows = self.rows
         kinds = np.unique(rows["kind"]).tolist()
@@ -389,7 +389,7 @@ class Decoder:
                 if sampling.stop_token_ids:
                     ended[some] |= (tokens[:, None] == sampling.stop_token_ids).any(axis=1)
             rows["drawn"] += 1
-            if ended.any() or not goes_on():
+            if goes_on is None or ended.any() or not goes_on():
                 return ended
 
     def join(self, other: Decoder) -> None:

@@ -77,16 +77,18 @@ class RunningBatch:
         rows["cached"][np.unique(prompt_of_row, return_index=True)[1]] = known
         token = torch.tensor([int(prompt[-1]) for prompt in prompts], device=model.device)
         logits = computed.forward(model, token[:, None], shift=shift).logits[:, -1]
-        cache = self._cache_of(np.empty(0, np.int64))
-        cache.join(computed, prompt_of_row)
-        first = logits[torch.from_numpy(prompt_of_row).to(model.device)]
+        cache = computed
+        if len(prompts) < len(requests):
+            cache = self._cache_of(np.empty(0, np.int64))
+            cache.join(computed, prompt_of_row)
+            logits = logits[torch.from_numpy(prompt_of_row).to(model.device)]
         kinds = {id(sampling): sampling for sampling in samplings}
-        self._decoder = Decoder(model, cache, first, rows, kinds, list(never))
+        self._decoder = Decoder(model, cache, logits, rows, kinds, list(never))
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def run(self, version: int, goes_on: Callable[[], bool]) -> dict[int, Segment]:
+    def run(self, version: int, goes_on: Callable[[], bool] | None = None) -> dict[int, Segment]:
         """Take a step, and more while none ends a row and `goes_on()`; return the segments of ended rows, by number."""
         ended = self._decoder.run(goes_on)
         return self._leave(ended, version, aborted=False) if ended.any() else {}
@@ -229,8 +231,8 @@ class RunningBatch:
         missing: NDArray[np.int64],
         shown: dict[str, Any],
         shift: NDArray[np.int64],
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the keys and values of rows whose beginnings are known."""
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the keys and values of rows whose beginnings are known."""
         lengths = np.array([layers[0][0].shape[1] for layers in known], np.int64)
         cache = self._cache_of(lengths)
         for row, layers in enumerate(known):

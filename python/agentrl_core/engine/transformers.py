@@ -170,7 +170,7 @@ class Transformers(ContinuousBatching):
             for requests in apart
             if requests
         ]
-        ended = refused | self._of_each(batches, lambda: False)
+        ended = refused | self._of_each(batches)
         self._batches += batches
         if not self.batch_invariant:
             while len(self._batches) > 1:
@@ -179,7 +179,7 @@ class Transformers(ContinuousBatching):
 
     @torch.inference_mode()
     def _step(self) -> dict[int, Segment]:
-        return self._of_each(self._batches, (lambda: False) if self.batch_invariant else self._mail.empty)
+        return self._of_each(self._batches, None if self.batch_invariant else self._mail.empty)
 
     @torch.inference_mode()
     def _end(self, numbers: Sequence[int]) -> dict[int, Segment]:
@@ -229,8 +229,8 @@ class Transformers(ContinuousBatching):
         self._batches = []
         self._kept = self._images = None
 
-    def _of_each(self, batches: list[RunningBatch], goes_on: Callable[[], bool]) -> dict[int, Segment]:
-        """Run some batches, while `goes_on()`; return their ended segments, and drop empty batches."""
+    def _of_each(self, batches: list[RunningBatch], goes_on: Callable[[], bool] | None = None) -> dict[int, Segment]:
+        """Take a step in some batches, and more while `goes_on()`; return ended segments, and drop empty batches."""
         ended: dict[int, Segment] = {}
         for rows in batches:
             ended |= rows.run(self.policy_version, goes_on)
