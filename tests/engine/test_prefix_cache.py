@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling
 from agentrl_core.engine.base import generate_all
-from agentrl_core.engine.prefix_cache import PrefixCache
-from agentrl_core.engine.shared_prefixes import LEAST_SAVED, shared_prefixes
+from agentrl_core.engine.prefix_cache import LEAST_SAVED, PrefixCache, shared_prefixes
 from agentrl_core.exceptions import InvalidInputError
 
 TOKENS = st.lists(st.integers(0, 2), max_size=9).map(lambda tokens: np.array(tokens, np.int32))

@@ -53,11 +53,8 @@ def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_a_token_takes_two_moves_between_files(family: str, make_model: Any, tokenizer: Any) -> None:
+def test_a_token_takes_no_move_between_files(family: str, make_model: Any, tokenizer: Any) -> None:
     model = make_model(family, attn_implementation="eager") if family == "gemma2" else make_model(family)
     short, long = (moves(model, tokenizer, tokens) for tokens in (8, 32))
-    assert short[("running_batch.py", "kv_cache.py")] >= 8
-    assert long - short == {
-        ("running_batch.py", "kv_cache.py"): 24,
-        ("running_batch.py", "token_sampling.py"): 24,
-    }
+    assert short[("running_batch.py", "decoding.py")] >= 4
+    assert not long - short

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_core.engine import EntropyTemperature, Sampling
-from agentrl_core.engine.token_sampling import sample_tokens
+from agentrl_core.engine.decoding import sample_tokens
 from agentrl_core.exceptions import InvalidInputError
 
 

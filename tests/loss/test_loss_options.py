@@ -9,7 +9,7 @@ import pytest
 from agentrl_core import loss
 from agentrl_core.component import token
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.loss.clip import TokenClip
+from agentrl_core.loss.surrogate import TokenClip
 from agentrl_core.recipes.aspo import EntropyClip, Flipped
 from agentrl_core.recipes.bapo import BalancedClip
 from agentrl_core.recipes.dcpo import ProbabilityClip

@@ -8,7 +8,7 @@ from cases import Case, Objective, agree, ppo, transcribed
 from torch import Tensor
 
 from agentrl_core import loss
-from agentrl_core.loss.clip import TokenClip
+from agentrl_core.loss.surrogate import TokenClip
 
 
 def soft_upper(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:

@@ -1,17 +1,27 @@
 """Linear layers by oneDNN give what torch gives, and only where they may."""
 
+import copy
+import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from agentrl_core.model.linear_layers import fast_linear_layers
-from agentrl_core.model.matmul import onednn_is_fast
+from agentrl_core import loss
+from agentrl_core.model.matmul import fast_from, fast_linear_layers, onednn_is_fast
+from agentrl_core.model.pack import Streams
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import causal_types
 
 WIDTHS = 96, 176
 FAST = onednn_is_fast()
@@ -120,6 +130,76 @@ def test_another_thread_is_left_alone() -> None:
         thread.join()
         assert is_used(model(given)) == FAST
     assert found == [False]
+
+
+def test_a_thread_that_ends_its_block_leaves_that_of_another() -> None:
+    model, given, found = layers(), inputs(90, WIDTHS[0]), []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with fast_linear_layers(model, 90):
+            begun.set()
+            may_end.wait()
+            found.append(is_used(model(given)))
+
+    thread = threading.Thread(target=other)
+    with fast_linear_layers(model, 90):
+        thread.start()
+        begun.wait()
+    assert not is_used(model(given))
+    may_end.set()
+    thread.join()
+    assert found == [FAST]
+    assert not any("forward" in vars(part) for part in model)
+
+
+def test_a_nested_block_leaves_the_outer_one() -> None:
+    model, given = layers(), inputs(90, WIDTHS[0])
+    with fast_linear_layers(model, 90):
+        with fast_linear_layers(model, 90):
+            assert is_used(model(given)) == FAST
+        assert is_used(model(given)) == FAST
+    assert not is_used(model(given))
+
+
+def test_a_forward_of_the_instance_is_called_and_comes_back() -> None:
+    model, given, calls = layers(), inputs(90, WIDTHS[0]), []
+    first: Any = model[0]
+    own = first.forward
+    first.forward = hooked = lambda rows: (calls.append(len(rows)), own(rows))[1]
+    with fast_linear_layers(model, 90):
+        model(given)
+    assert (calls, first.forward) == ([90], hooked)
+
+
+def test_a_copy_or_pickle_made_in_the_block_has_its_own_forward() -> None:
+    model, given = layers(), inputs(90, WIDTHS[0])
+    wanted = model(given)
+    with fast_linear_layers(model, 90):
+        made = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    with torch.no_grad():
+        next(model.parameters()).zero_()
+    for each in made:
+        assert torch.equal(each(given), wanted)
+        with fast_linear_layers(each, 90):
+            assert each(given).shape == wanted.shape
+        assert not is_used(each(given))
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["plain", "autocast"])
+def test_a_large_head_is_read_and_fused_as_ever(enabled: bool) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=16_384, **sizes))
+    pack = causal_types.pack_of(causal_types.sequences(), "sequence")
+    pack = replace(pack, streams=Streams({**pack.streams, "weight_kl": torch.ones(len(pack.target))}))
+    assert not FAST or fast_from(model) < len(pack.target)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        output, fused = pack.run(model), loss.run_fused(model, pack, loss.Imitation("token_mean"))
+    value, _ = loss.Imitation("token_mean")(output, pack)
+    assert output.logprob.dtype == torch.float32
+    torch.testing.assert_close(fused.loss, value, rtol=1e-5, atol=1e-6)
+    assert is_used(value) == FAST
 
 
 def test_a_changed_weight_is_noticed() -> None:

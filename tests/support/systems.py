@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agentrl_core import loss, recipes
-from agentrl_core.loss.clip import TokenClip
+from agentrl_core.loss.surrogate import TokenClip
 from agentrl_core.recipes.dppo import DivergenceMask
 from agentrl_core.recipes.gmpo import GeometricMean
 from agentrl_core.recipes.grpo_guard import StratifiedRatio

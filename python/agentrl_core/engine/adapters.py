@@ -72,8 +72,7 @@ def differs_from_base(layer: Any) -> bool:
 
 def adapter_states(model: nn.Module) -> list[tuple[bool, tuple[str, ...]]]:
     """Return for each layer with adapters whether they are disabled, and which are active."""
-    layers = _layers_in(model) if "peft" in sys.modules else []
-    return [(each.disable_adapters, tuple(each.active_adapters)) for each in layers]
+    return [(each.disable_adapters, tuple(each.active_adapters)) for each in _layers_in(model)]
 
 
 def _layers_in(layer: nn.Module) -> list[Any]:

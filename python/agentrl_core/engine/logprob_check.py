@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from agentrl_core.engine.base import Engine, Request, Sampling, Segment, generate_all
-from agentrl_core.engine.token_sampling import processed_logprobs
+from agentrl_core.engine.decoding import processed_logprobs
 from agentrl_core.model.images import placeholder_ids
 
 if TYPE_CHECKING:

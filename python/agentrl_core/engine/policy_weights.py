@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from agentrl_core.engine import adapters
-from agentrl_core.engine.weight_stamp import weight_stamp
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.ranks import is_distributed, is_sharded, num_ranks
-from agentrl_core.model.scores import VALUE_HEAD
+from agentrl_core.model.readings import VALUE_HEAD
 
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Parts of names that torch.compile, FSDP and activation checkpointing add, wherever they wrap."""
@@ -225,19 +224,22 @@ class PolicyWeights:
                     self._sources[part] = list(_sources_in(self.model, "", unit, part))
                 else:
                     self._sources[part] = [] if part == "adapter" else list(_sources_in(self.model, "", unit, "stored"))
-            self._sources[part] = [each for each in self._sources[part] if self._is_read(each)]
+            read = [each for each in self._sources[part] if not self.tied.keys() >= set(each.names)]
+            self._sources[part] = read
         return self._sources[part]
-
-    def _is_read(self, source: _Source) -> bool:
-        return not all(name in self.tied for name in source.names)
 
     def _find_tied(self, sources: list[_Source]) -> None:
         """Find weights that are one and the same, and read them once."""
         first: dict[object, str] = {}
+        alone = num_ranks() == 1
         for source in sources:
             if source.stored is not None:
-                [name] = source.names
-                found = first.setdefault(_identity(source.stored), name)
+                [name], weight = source.names, source.stored
+                # The tensors of a state dict are detached, so that objects differ; they share memory.
+                key: object = (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype)
+                if weight.is_meta or not weight.numel() or not (alone or not is_distributed(weight)):
+                    key = id(weight)
+                found = first.setdefault(key, name)
                 if found != name:
                     self.tied[name] = found
         self._sources.clear()
@@ -353,16 +355,40 @@ def _unsharded(unit: nn.Module | None) -> AbstractContextManager[Any]:
     return cast("AbstractContextManager[Any]", kind.summon_full_params(unit, recurse=False, writeback=False))
 
 
-def _identity(weight: Tensor) -> object:
-    """Return a key of a tensor's memory: the tensors of a state dict are detached, so objects differ."""
-    if is_distributed(weight) or not weight.numel() or weight.is_meta:
-        return id(weight)
-    return weight.data_ptr(), weight.shape, weight.stride(), weight.dtype
-
-
 def _exhaust(reading: Iterator[object]) -> None:
     try:
         for _ in reading:
             pass
     except AgentRLError:
         return  # it is the same on all ranks, and is raised where the weights are wanted
+
+
+def weight_stamp(weights: Iterable[Tensor]) -> tuple[int, ...]:
+    """Return the sum of the bits of each weight, or of this rank's shard of it: equal until a weight is written.
+
+        stamp_i = sum over 8-byte words of weight i, mod 2^64
+
+    It reads all weights, at the speed of the memory. Torch's version counters cost less, but miss writes through
+    `.data`, by which PEFT merges adapters. Swapped words give the same sum.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.engine.policy_weights import weight_stamp
+        >>> weight = torch.nn.Parameter(torch.ones(3, 3))
+        >>> before = weight_stamp([weight])
+        >>> weight.data[2, 2] += 1e-6
+        >>> weight_stamp([weight]) == before
+        False
+    """
+    return tuple(map(_sum_of_words, weights))
+
+
+def _sum_of_words(stored: Tensor) -> int:
+    weight = getattr(stored, "_local_tensor", stored).detach()  # to_local() gathers pending sums
+    if weight.is_meta:
+        return 0
+    octets = weight.contiguous().reshape(-1).view(torch.uint8)
+    if octets.storage_offset() % 8:  # a view of words has to start at one
+        octets = octets.clone()
+    end = len(octets) // 8 * 8
+    return int(octets[:end].view(torch.int64).sum()) + int(octets[end:].sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -18,10 +19,9 @@ from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat, ends_of
 from agentrl_core.engine.continuous_batching import ContinuousBatching
 from agentrl_core.engine.engine_images import EngineImages
-from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
+from agentrl_core.engine.policy_weights import PolicyWeights, plain_name, weight_stamp
 from agentrl_core.engine.prefix_cache import PrefixCache
 from agentrl_core.engine.running_batch import RunningBatch
-from agentrl_core.engine.weight_stamp import weight_stamp
 from agentrl_core.engine.weights import check_weights, layout_of, weights_to_load
 from agentrl_core.exceptions import AgentRLError, InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of
@@ -170,7 +170,7 @@ class Transformers(ContinuousBatching):
             for requests in apart
             if requests
         ]
-        ended = refused | self._of_each(batches, lambda rows: rows.step(self.policy_version))
+        ended = refused | self._of_each(batches)
         self._batches += batches
         if not self.batch_invariant:
             while len(self._batches) > 1:
@@ -179,13 +179,15 @@ class Transformers(ContinuousBatching):
 
     @torch.inference_mode()
     def _step(self) -> dict[int, Segment]:
-        if self.batch_invariant:
-            return self._of_each(self._batches, lambda rows: rows.step(self.policy_version))
-        return self._of_each(self._batches, lambda rows: rows.run(self.policy_version, self._mail.empty))
+        return self._of_each(self._batches, None if self.batch_invariant else self._mail.empty)
 
     @torch.inference_mode()
     def _end(self, numbers: Sequence[int]) -> dict[int, Segment]:
-        return self._of_each(self._batches, lambda rows: rows.end(numbers, self.policy_version))
+        ended: dict[int, Segment] = {}
+        for rows in self._batches:
+            ended |= rows.end(numbers, self.policy_version)
+        self._batches = [rows for rows in self._batches if len(rows)]
+        return ended
 
     def _forget(self) -> None:
         self._batches = []
@@ -227,19 +229,20 @@ class Transformers(ContinuousBatching):
         self._batches = []
         self._kept = self._images = None
 
-    @staticmethod
-    def _of_each(batches: list[RunningBatch], do: Callable[[RunningBatch], dict[int, Segment]]) -> dict[int, Segment]:
-        """Return the ended segments of each batch, and drop empty batches."""
+    def _of_each(self, batches: list[RunningBatch], goes_on: Callable[[], bool] | None = None) -> dict[int, Segment]:
+        """Take a step in some batches, and more while `goes_on()`; return ended segments, and drop empty batches."""
         ended: dict[int, Segment] = {}
         for rows in batches:
-            ended |= do(rows)
-        batches[:] = [rows for rows in batches if len(rows)]
+            ended |= rows.run(self.policy_version, goes_on)
+        if ended:
+            batches[:] = [rows for rows in batches if len(rows)]
         return ended
 
 
 def _stamp(model: nn.Module) -> object:
     """Return a key that differs after the optimizer stepped the model, or its adapters were switched."""
-    return weight_stamp(chain(model.parameters(), model.buffers())), adapter_states(model)
+    stamp = weight_stamp(chain(model.parameters(), model.buffers()))
+    return (stamp, adapter_states(model)) if "peft" in sys.modules else stamp
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def _processor() -> type[Any]:
     from vllm.v1.sample.logits_processor.builtin import process_dict_updates
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as ProcessorOfV2
 
-    from agentrl_core.engine.token_sampling import temperature_factor
+    from agentrl_core.engine.decoding import temperature_factor
 
     class TemperatureByEntropy(LogitsProcessor, ProcessorOfV2):
         """Divides the logits of a request by what the rule multiplies its temperature with.

@@ -14,17 +14,25 @@ from typing import TYPE_CHECKING
 from agentrl_core._util.lazy import lazy
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.loss.base import ADVANTAGES, Loss, OverRows, Unit, WeightedLoss, metric_sums
-from agentrl_core.loss.clip import Clip, ClipBounds, ClipRange
 from agentrl_core.loss.combine import Function, Imitation, Sum, function
 from agentrl_core.loss.divergence import Divergence
 from agentrl_core.loss.listwise import GroupLoss, ListMatch, OutcomeClassifier
 from agentrl_core.loss.mask import CovarianceMask, InBounds, Mask, TopTokens
 from agentrl_core.loss.policy import Policy
 from agentrl_core.loss.preference import Preference
-from agentrl_core.loss.ratio import ImportanceRatio, Ratio
 from agentrl_core.loss.regression import Regression
 from agentrl_core.loss.regulariser import KL, EntropyTerm
-from agentrl_core.loss.surrogate import Clipped, Expert, Reinforce, Surrogate
+from agentrl_core.loss.surrogate import (
+    Clip,
+    ClipBounds,
+    Clipped,
+    ClipRange,
+    Expert,
+    ImportanceRatio,
+    Ratio,
+    Reinforce,
+    Surrogate,
+)
 from agentrl_core.loss.tokens import Tokens
 from agentrl_core.loss.train import Train
 from agentrl_core.loss.value import Value

@@ -482,7 +482,7 @@ def _of_draws(
 
 def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:
     """Return the output of a model on a pack that a column of this name holds."""
-    from agentrl_core.model.scores import ANSWERS
+    from agentrl_core.model.readings import ANSWERS
 
     names = sorted(("logprob", "entropy", *ANSWERS), key=len, reverse=True)
     answer = next((name for name in names if column == name or column.endswith(f"_{name}")), None)

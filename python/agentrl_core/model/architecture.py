@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any, cast
 
 from torch import nn
@@ -130,8 +133,6 @@ def logit_formula_of(model: nn.Module) -> LogitFormula | None:
 
     It is known for the types of the table of causal types whose head was verified, and for those listed above.
     """
-    from agentrl_core.model.causal_types import entry_of
-
     config: Any = cast("Any", model).config
     text = config.get_text_config()
     kind = str(getattr(config, "model_type", ""))
@@ -155,3 +156,17 @@ def logit_formula_of(model: nn.Module) -> LogitFormula | None:
 def device_of(model: nn.Module) -> Any:
     """Return the device of the first parameter of a model."""
     return next(model.parameters()).device
+
+
+@functools.cache
+def causal_types() -> dict[str, dict[str, Any]]:
+    """Return the layouts that bench/causal_types.py verified for each model type, by `config.model_type`."""
+    text = resources.files(__package__).joinpath("causal_types.json").read_text(encoding="utf-8")
+    types: dict[str, dict[str, Any]] = json.loads(text)["types"]
+    # Of composite types the text model alone was built; the composite itself is not verified.
+    return {kind: entry for kind, entry in types.items() if entry.get("model_type") == kind}
+
+
+def entry_of(kind: str) -> dict[str, Any]:
+    """Return the entry of a model type; empty if it is not in the table."""
+    return causal_types().get(kind, {})

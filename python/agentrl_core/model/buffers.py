@@ -64,13 +64,3 @@ class PackBuffers:
             tensor = torch.empty(count, dtype=kind, pin_memory=self._pinned)
             self._owners[self._turn][name], memory[name] = tensor, tensor.numpy()
         return memory[name][:length]
-
-
-def check_buffers(buffers: object) -> None:
-    """Refuse what is neither None nor a `PackBuffers`.
-
-    Raises:
-        InvalidInputError: it has another type.
-    """
-    if not (buffers is None or isinstance(buffers, PackBuffers)):
-        raise InvalidInputError(f"buffers is of type {type(buffers).__name__}; give a PackBuffers, or None")

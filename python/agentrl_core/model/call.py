@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from types import MethodType
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -19,43 +20,78 @@ from agentrl_core.exceptions import AgentRLError, UnsupportedError
 
 Forward = Callable[..., Any]
 Body = Callable[[Forward, Tensor], tuple[Tensor, ...]]
-_SITES: weakref.WeakKeyDictionary[nn.Module, ForwardSite] = weakref.WeakKeyDictionary()
 
 
 class ForwardSite:
-    """The forward that stands for a model's own during a call; one for each model.
+    """The forward of a module inside blocks that replace it, each in its thread; others get the module's own.
 
-    It is the same object in every call, so that torch.compile, which compares it, compiles its callers once.
+    It is the same object in every block, so that torch.compile, which compares it, compiles its callers once.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = weakref.ref(model)
-        self.lock = threading.RLock()
+    def __init__(self, module: nn.Module) -> None:
+        self._module = weakref.ref(module)
+        self.passes = threading.RLock()
+        """Held by a pass of `call_in_place`: one at a time."""
         self.installed: Forward = self._forward
-        self.own: Forward | None = None
-        self.body: Body | None = None
-        self.ids: Tensor | None = None
-        self.found: tuple[Tensor, ...] | None = None
-        self.thread = 0
+        self.of_thread: dict[int, Forward] = {}
+        self.of_instance: Forward | None = None
+        """The forward that the instance had before the first block."""
+
+    def own(self) -> Forward:
+        """Return the module's own forward, without any block."""
+        module: Any = self._module()
+        return self.of_instance or MethodType(type(module).forward, module)
 
     def _forward(self, *args: Any, **given: Any) -> Any:
-        if threading.get_ident() != self.thread:  # another thread generates with the same model
-            own = self.own or cast("nn.Module", self._model()).forward
-            return own(*args, **given)
-        ids, wanted = given.pop("input_ids", None), cast("Tensor", self.ids)
-        added = [n for n, v in given.items() if v is not None and not isinstance(v, bool)]
-        if added:
-            raise UnsupportedError(
-                f"model: its wrapper gives the language model {', '.join(added)} besides the tokens (as prefix tuning "
-                "does), which packs cannot use; use an adapter in the layers, such as LoRA"
-            )
-        if args or self.found is not None or not isinstance(ids, Tensor) or ids.shape != wanted.shape:
-            raise UnsupportedError(
-                "model: its wrapper calls the language model more than once, or with other tokens than it was given "
-                "(as prompt tuning does); give pack.run a wrapper that passes its arguments on"
-            )
-        self.found = cast("Body", self.body)(cast("Forward", self.own), ids)
-        return self.found
+        return (self.of_thread.get(threading.get_ident()) or self.own())(*args, **given)
+
+    def __reduce__(self) -> tuple[type[ForwardSite], tuple[nn.Module | None]]:
+        """Give a copy of the module, if it is made during a block, its own forward."""
+        return ForwardSite, (self._module(),)
+
+
+_SITES: weakref.WeakKeyDictionary[nn.Module, ForwardSite] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def _site_of(module: nn.Module) -> ForwardSite:
+    return _SITES.get(module) or _SITES.setdefault(module, ForwardSite(module))
+
+
+@contextmanager
+def forwards_replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
+    """Let modules have other forwards in this thread inside the block.
+
+    Args:
+        forwards: for each module the function that is called as `forward(own, *args, **kwargs)`, where `own` is the
+            forward that the module had before the block.
+    """
+    thread = threading.get_ident()
+    before: list[tuple[nn.Module, ForwardSite, Forward | None]] = []
+    with _LOCK:
+        for module, forward in forwards.items():
+            site = _site_of(module)
+            if not site.of_thread:
+                table = vars(module)
+                site.of_instance, table["forward"] = table.get("forward"), site.installed
+            outer = site.of_thread.get(thread)
+            site.of_thread[thread] = functools.partial(forward, outer or site.own())
+            before.append((module, site, outer))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            for module, site, outer in before:
+                if outer is not None:
+                    site.of_thread[thread] = outer
+                    continue
+                del site.of_thread[thread]
+                if site.of_thread:
+                    continue
+                if site.of_instance is None:
+                    del vars(module)["forward"]
+                else:
+                    vars(module)["forward"], site.of_instance = site.of_instance, None
 
 
 def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -> tuple[Tensor, ...]:
@@ -73,25 +109,37 @@ def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -
     Raises:
         UnsupportedError: a wrapper changes arguments or results.
     """
-    site = _SITES.get(inner)
-    if site is None:
-        site = _SITES.setdefault(inner, ForwardSite(inner))
-    with site.lock, _replaced(inner, site.installed) as own:
-        site.own, site.body, site.ids, site.thread = own, body, ids, threading.get_ident()
-        site.found = None
+    found: tuple[Tensor, ...] | None = None
+
+    def forward(own: Forward, *args: Any, **given: Any) -> tuple[Tensor, ...]:
+        nonlocal found
+        tokens = given.pop("input_ids", None)
+        added = [n for n, v in given.items() if v is not None and not isinstance(v, bool)]
+        if added:
+            raise UnsupportedError(
+                f"model: its wrapper gives the language model {', '.join(added)} besides the tokens (as prefix tuning "
+                "does), which packs cannot use; use an adapter in the layers, such as LoRA"
+            )
+        if args or found is not None or not isinstance(tokens, Tensor) or tokens.shape != ids.shape:
+            raise UnsupportedError(
+                "model: its wrapper calls the language model more than once, or with other tokens than it was given "
+                "(as prompt tuning does); give pack.run a wrapper that passes its arguments on"
+            )
+        found = body(own, tokens)
+        return found
+
+    with _site_of(inner).passes, forwards_replaced({inner: forward}):
         try:
             result = outer(input_ids=ids)
         except AgentRLError:
             raise
         except Exception as error:
-            if site.found is None or outer is inner:
+            if found is None or outer is inner:
                 raise
             raise UnsupportedError(
                 f"model: {type(outer).__name__} fails on what its {type(inner).__name__} returns for a pack ({error}); "
                 "give a wrapper that returns what the language model returns"
             ) from error
-        finally:
-            found, site.own, site.body, site.ids, site.found = site.found, None, None, None, None
     if found is None:
         raise UnsupportedError(
             f"model: {type(outer).__name__} does not call the {type(inner).__name__} inside it; give the language "
@@ -137,36 +185,15 @@ def is_compiled(model: nn.Module) -> bool:
 def _skip_in_dynamo() -> None:
     from torch._dynamo import trace_rules
 
-    for name in ("attention", "call", "run", "scores", "transformers_attention"):
+    for name in ("attention", "call", "readings", "run", "transformers_attention"):
         trace_rules.add(f"agentrl_core.model.{name}")
 
 
 @contextmanager
-def _replaced(module: nn.Module, forward: Forward) -> Iterator[Forward]:
-    """Let a module have another forward inside the block, and hand out its own, which may be one of the instance."""
-    own, of_instance = module.forward, vars(module).get("forward")
-    module.forward = forward
-    try:
-        yield own
-    finally:
-        if of_instance is None:
-            del module.forward
-        else:
-            module.forward = of_instance
-
-
-@contextmanager
-def head_replaced(head: nn.Module, forward: Callable[[Forward, Tensor], Tensor]) -> Iterator[Captured]:
+def head_replaced(head: nn.Module, forward: Forward) -> Iterator[Captured]:
     """Let `forward(own, hidden)` stand for the forward of an output layer, and capture what its hooks let out."""
-    captured, thread = Captured(), threading.get_ident()
-    own: Forward
-
-    def stands_in(hidden: Tensor, *args: Any, **others: Any) -> Tensor:
-        if threading.get_ident() != thread:
-            return cast("Tensor", own(hidden, *args, **others))
-        return forward(own, hidden)
-
-    with _replaced(head, stands_in) as own:
+    captured = Captured()
+    with forwards_replaced({head: forward}):
         handle = head.register_forward_hook(captured.keep)
         try:
             yield captured

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import AgentRLError, InvalidInputError
-from agentrl_core.model.architecture import causal_model_of, device_of
-from agentrl_core.model.causal_types import causal_types
+from agentrl_core.model.architecture import causal_model_of, causal_types, device_of
 from agentrl_core.model.images import IMPOSSIBLE, never_sampled, placeholder_ids, takes_images
 from agentrl_core.model.layouts import PackLayout, layout_of
 from agentrl_core.model.pack import Pack, Streams

@@ -7,8 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.architecture import causal_model_of
-from agentrl_core.model.causal_types import entry_of
+from agentrl_core.model.architecture import causal_model_of, entry_of
 
 if TYPE_CHECKING:
     from torch import nn

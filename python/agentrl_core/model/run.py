@@ -22,11 +22,13 @@ from agentrl_core.model.architecture import causal_model_of, decoder_of, device_
 from agentrl_core.model.attention import SequenceAttention
 from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
 from agentrl_core.model.comparisons import TeacherRows
+from agentrl_core.model.images import takes_images
 from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead, refuse_images_in
-from agentrl_core.model.linear_layers import fast_linear_layers
+from agentrl_core.model.matmul import fast_linear_layers
 from agentrl_core.model.pack_images import ShownImages, check_images
 from agentrl_core.model.ranks import refuse_unwrapped
 from agentrl_core.model.readings import (
+    LOGITS_AT_ONCE,
     ChunkedScores,
     Feed,
     FusedLoss,
@@ -36,7 +38,6 @@ from agentrl_core.model.readings import (
     vocabulary_of,
 )
 from agentrl_core.model.route_replay import RouteReplay, replayed_routes
-from agentrl_core.model.scores import LOGITS_AT_ONCE
 from agentrl_core.model.transformers_attention import pack_attention
 
 _AnyReading = TypeVar("_AnyReading", bound=Reading)
@@ -101,7 +102,8 @@ def _prepared(pack: Pack, model: nn.Module) -> tuple[Pack, nn.Module]:
     leave_uncompiled(model)
     if inner is model:
         refuse_unwrapped(model)
-    check_images(pack, inner)
+    if pack.images is not None or takes_images(inner):
+        check_images(pack, inner)
     known = getattr(cast("Any", inner).get_input_embeddings(), "num_embeddings", None)
     if known and pack.input_ids.device.type == "cpu" and pack.largest_token >= known:  # a GPU would end the process
         raise InvalidInputError(
@@ -157,7 +159,9 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
 
     def body(own: Forward, ids: Tensor) -> tuple[Tensor, ...]:
         wrapping = reading.wrapping
-        shown = ShownImages(pack.images, inner, ranks=wrapping.ranks, sharded=wrapping.sharded)
+        shown = None
+        if pack.images is not None or takes_images(inner):
+            shown = ShownImages(pack.images, inner, ranks=wrapping.ranks, sharded=wrapping.sharded)
         with ExitStack() as stack:
             if layout == "padded":
                 feeds = _padded_feeds(pack, ids[0], reading.rows, shown, one=wrapping.sharded)
@@ -166,8 +170,10 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
             replay = None
             if pack.routed_experts is not None:
                 replay = stack.enter_context(replayed_routes(pack.routed_experts, inner))
-            stack.enter_context(fast_linear_layers(inner, ids.numel()))
-            results = shown.joined(_read(reading, own, feeds, replay))
+            stack.enter_context(fast_linear_layers(inner, ids.numel(), but=reading.head))  # which may be fused
+            results = _read(reading, own, feeds, replay)
+            if shown is not None:
+                results = shown.joined(results)
             if wrapping.sharded:  # FSDP hangs its hooks on the results, and warns of views
                 return tuple(each if each._base is None else each.clone() for each in results)  # noqa: SLF001
             return results
@@ -187,7 +193,7 @@ def _flat_feed(reading: Reading, ids: Tensor, stack: ExitStack) -> Feed:
     return Feed(arguments, reading.rows, None)
 
 
-def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, shown: ShownImages, *, one: bool) -> list[Feed]:
+def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, shown: ShownImages | None, *, one: bool) -> list[Feed]:
     """Rows of similar length, padded on the right; if `one`, in one feed, since ranks run as many forwards each."""
     sequences = SequenceAttention(pack.cu_seqlens, pack.max_seqlen, share=0.0 if one else None)
     shapes, flat, slots = sequences.buckets
@@ -201,7 +207,8 @@ def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, shown: ShownImages, *, 
         inside = (slot >= begin) & (slot < begin + count * length)
         pairs = inside.nonzero().squeeze(1)
         arguments = {"input_ids": ids[members], "attention_mask": real.to(torch.int64)}
-        arguments |= shown.arguments(arguments["input_ids"], real, sequence)
+        if shown is not None:
+            arguments |= shown.arguments(arguments["input_ids"], real, sequence)
         feeds.append(Feed(arguments, slot.index_select(0, pairs) - begin, pairs, members))
         begin += count * length
     return feeds
@@ -223,7 +230,7 @@ def _read_feed(reading: Reading, own: Forward, feed: Feed, *, is_last: bool) -> 
     """Run one feed; return the output of the head."""
     inner, shape = reading.inner, feed.arguments["input_ids"].shape
 
-    def at_head(head: Forward, hidden: Tensor) -> Tensor:
+    def at_head(head: Forward, hidden: Tensor, *_: object, **__: object) -> Tensor:
         if hidden.shape[:-1] != shape:
             raise UnsupportedError(
                 f"model: the output layer of {type(inner).__name__} gets states of shape {tuple(hidden.shape)} for "

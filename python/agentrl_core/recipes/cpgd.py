@@ -18,7 +18,7 @@ Equations:
     - 2c, policy drift: `BoundedDrift(0.01, slope_at_most=0.2)`.
     - 2d, clip-filter-like weight: an option, as above.
     - C1, loss of the code: the same gradient; its value leaves out the old log-prob.
-    - 2e, tight to loose: left out: an option; the bounds of each token would be columns for `loss.clip.TokenClip`.
+    - 2e, tight to loose: left out: an option; the bounds of each token would be columns for `loss.surrogate.TokenClip`.
     - 2f, several epochs (section 6.1): left out: an option for more than one pass over a batch, of which there is one.
 
 Differs:

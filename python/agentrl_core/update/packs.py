@@ -1,16 +1,31 @@
-"""The packs of an optimizer step, one after the other."""
+"""The packs of an optimizer step: made on request one after the other, or for other ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agentrl_core.model.pack import Pack, Streams
+from agentrl_core.model.pack_images import PackImages, with_processor
+from agentrl_core.model.ranks import without_sync
+from agentrl_core.update.prepared import OF_BATCH, STORED
 
 if TYPE_CHECKING:
     from torch import nn
+    from transformers import ProcessorMixin
 
-    from agentrl_core.model.pack import Pack
+    from agentrl_core._core import Plan
+    from agentrl_core.model.buffers import PackBuffers
+    from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.ranks import GradientSync
+    from agentrl_core.model.recorded_routes import RecordedRoutes
+    from agentrl_core.update.prepared import PreparedBatch
 
 
 class Packs(Iterator["Pack"]):
@@ -47,9 +62,90 @@ class Packs(Iterator["Pack"]):
         return next(self._run)
 
     def _in_turn(self) -> Iterator[Pack]:
-        from agentrl_core.model.ranks import without_sync
-
         for number, index in enumerate(self._indices, 1):
             is_last = number == len(self._indices)
             with nullcontext() if is_last else without_sync(self._model, self._sync):
                 yield self._make(index)
+
+
+@dataclass(frozen=True, eq=False)
+class PackMaker:
+    """The packs of an optimizer step, each made on request.
+
+    Attributes:
+        plan: the sequences of each pack.
+        prepared: the batch and the loss.
+        weights: `float64[tokens]`, loss weights of the step.
+        same: streams that are columns, `float32[tokens]` each.
+        layout: how a model computes the packs.
+        processor: as of `Update.pack`.
+        shows_images: whether rollouts show images.
+        routes: the recorded experts; None: the model's routers decide.
+        numbered_twice: whether segments are also numbered as in the batch, for a loss over several packs.
+    """
+
+    plan: Plan
+    prepared: PreparedBatch
+    weights: NDArray[np.float64]
+    same: dict[str, NDArray[np.float32]]
+    layout: PackLayout
+    processor: ProcessorMixin | None
+    shows_images: bool
+    routes: RecordedRoutes | None
+    numbered_twice: bool
+
+    def __len__(self) -> int:
+        """Number of packs, of all ranks."""
+        return len(self.plan)
+
+    def make(self, index: int, buffers: PackBuffers | None = None) -> Pack:
+        """Make the pack of an index, in new memory or in buffers."""
+        if buffers is not None:
+            buffers.next()
+        prepared, take = self.prepared, _new if buffers is None else buffers.take
+        planned = self.plan.pack(
+            index, take, same=self.same, summed=prepared.summed, weights=self.weights, credit=prepared.credit
+        )
+        streams: dict[str, NDArray[Any]] = {name: values for name, values in planned.streams.items() if name != STORED}
+        for name, rows in prepared.wide.items():
+            kind = np.int64 if rows.dtype.kind in "iu" else np.float32
+            memory = take(f"stream {name}", len(planned.token) * rows.shape[1], kind)
+            streams[name] = memory.reshape(len(planned.token), rows.shape[1])
+            streams[name][:] = np.take(rows, planned.node_token, axis=0)
+        for name, numbers in prepared.ids.items():
+            found = numbers[planned.token]
+            streams[name] = take(f"stream {name}", len(found), np.int64)
+            streams[name][:] = np.unique(found, return_inverse=True)[1]
+            if self.numbered_twice:
+                streams[name + OF_BATCH] = take(f"stream {name}{OF_BATCH}", len(found), np.int64)
+                streams[name + OF_BATCH][:] = found
+        return Pack.from_plan(
+            planned,
+            streams,
+            entropy_gradient=prepared.loss.needs_entropy_gradient,
+            outputs=prepared.loss.outputs,
+            images=PackImages.of(self.plan, index, prepared.batch, self.processor) if self.shows_images else None,
+            routed_experts=None if self.routes is None else self.routes.of_pack(self.plan, index),
+            layout=self.layout,
+        )
+
+
+def received(pack: Pack, buffers: PackBuffers | None, processor: ProcessorMixin | None) -> Pack:
+    """Return a pack that another rank made, with this rank's processor, in its own memory or in buffers."""
+    pack = with_processor(pack, processor)
+    if buffers is None:
+        return pack
+    buffers.next()
+
+    def copied(name: str, values: torch.Tensor) -> torch.Tensor:
+        memory = buffers.take(name, values.numel(), values.numpy().dtype).reshape(values.shape)
+        memory[:] = values.numpy()
+        return torch.from_numpy(memory)
+
+    tensors = {name: copied(name, each) for name, each in vars(pack).items() if isinstance(each, torch.Tensor)}
+    streams = {name: copied(f"stream {name}", each) for name, each in pack.streams.items()}
+    return replace(pack, **tensors, streams=Streams(streams))  # type: ignore[arg-type]
+
+
+def _new(_name: str, length: int, dtype: Any) -> NDArray[Any]:
+    return np.empty(length, dtype)

@@ -141,9 +141,10 @@ class PreparedBatch:
         names = {name: column for name, column in names.items() if name not in wide}
         stored = np.asarray(batch.column("node_token", "token")) if wide else None
         factors = dict.fromkeys(column for name in summed for column in PRODUCTS[name])
+        keeps = ["keep"] if batch.has("keep", "token") and training.is_filtered else []
         columns = {
             column: np.asarray(batch.column(column, "token"), np.float32)
-            for column in dict.fromkeys((*names.values(), *factors, *(["keep"] if training.is_filtered else [])))
+            for column in dict.fromkeys((*names.values(), *factors, *keeps))
             if column in names.values() or batch.has(column, "token")
         }
         keep = columns["keep"] != 0 if "keep" in columns else None

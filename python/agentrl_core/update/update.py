@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.recorded_routes import RecordedRoutes, routed_rows
-from agentrl_core.update.packs import Packs
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from agentrl_core.model.pack import Pack, PackOutput
     from agentrl_core.model.ranks import GradientSync, Group
     from agentrl_core.update.metrics import Metrics
-    from agentrl_core.update.pack_maker import PackMaker
+    from agentrl_core.update.packs import PackMaker, Packs
     from agentrl_core.update.prepared import PreparedBatch, PreparedElsewhere
 
 
@@ -170,8 +169,8 @@ class Update:
             [[4], [3]]
         """
         require_torch("a pack")
-        from agentrl_core.model.buffers import check_buffers
         from agentrl_core.model.ranks import check_sync
+        from agentrl_core.update.packs import Packs
 
         check_sync(sync, model)
         if self._group is not None and shards is not None:
@@ -179,7 +178,8 @@ class Update:
                 f"shards={shards}, but {self._group.size()} ranks make this step; leave shards out: each rank gets its "
                 "own packs"
             )
-        check_buffers(buffers)
+        if buffers is not None:
+            _check_buffers(buffers)
         self._packed_for = model
 
         ranks = shards if self._group is None else self._group.size()
@@ -265,12 +265,13 @@ class Update:
             True
         """
         require_torch("a pack")
-        from agentrl_core.model.buffers import check_buffers
         from agentrl_core.model.ranks import check_sync
+        from agentrl_core.update.packs import Packs
 
         module = None if not isinstance(model, torch.nn.Module) else model
         check_sync(sync, module)
-        check_buffers(buffers)
+        if buffers is not None:
+            _check_buffers(buffers)
         self._packed_for = module
 
         ranks = None if self._group is None else self._group.size()
@@ -305,7 +306,7 @@ class Update:
     ) -> tuple[Callable[[int], Pack], range]:
         """Return the function that makes the packs of this rank, and their indices; the first rank sends the packs."""
         from agentrl_core.model.collectives import parts_of_first
-        from agentrl_core.update.pack_maker import received
+        from agentrl_core.update.packs import received
 
         group = cast("Group", self._group)
         ranks: int = group.size()
@@ -336,7 +337,7 @@ class Update:
     ) -> PackMaker:
         """Plan the packs; units of the loss stay in one pack if the loss is evaluated pack by pack."""
         from agentrl_core.model.layouts import check_layout, layout_of, refuse_images_in
-        from agentrl_core.update.pack_maker import PackMaker
+        from agentrl_core.update.packs import PackMaker
 
         check_layout(layout)
         prepared = cast("PreparedBatch", self.prepared)
@@ -442,6 +443,13 @@ class Update:
         counts = is_first or not of_all
         self._metrics.add({"loss": value.detach(), **sums} if counts else {"loss": torch.zeros_like(value.detach())})
         return value
+
+
+def _check_buffers(buffers: object) -> None:
+    from agentrl_core.model.buffers import PackBuffers
+
+    if not isinstance(buffers, PackBuffers):
+        raise InvalidInputError(f"buffers is of type {type(buffers).__name__}; give a PackBuffers, or None")
 
 
 def named_metrics(model: str, metrics: dict[str, float]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from paper_numbers import Found, PaperExamples, computed
 from rollouts import small
 
 from agentrl_core import recipes
-from agentrl_core.model.scores import score
+from agentrl_core.model.readings import score
 
 EXAMPLES = PaperExamples("arsq")
 RECIPE = recipes.ARSQ

@@ -1,4 +1,4 @@
-"""Forward passes with cached keys and values, of rows of different lengths that come and go."""
+"""Decode rows together, a token each a step: forward passes with cached keys and values, and draws from the logits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +15,11 @@ from torch import nn
 from transformers import AttentionInterface, Cache, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from agentrl_core import _core
 from agentrl_core.engine.attention_windows import ALL_LAYERS, Windows
-from agentrl_core.model.linear_layers import fast_from, fast_linear_layers
+from agentrl_core.engine.base import Sampling
+from agentrl_core.engine.entropy_temperature import LEAST, EntropyTemperature
+from agentrl_core.model.matmul import fast_linear_layers
 from agentrl_core.model.routers import RouteTrace
 
 # The attention of `_grouped_attention`, in the registry of transformers.
@@ -52,16 +55,22 @@ class KVCache(Cache):
         lengths: tokens of each row, int64 [B].
         model: a causal model of Hugging Face.
         windows: of its layers.
+        fast_from: tokens from which a pass computes `fast_linear_layers`.
         routes: traces the experts of each token, which are one more layer of the cache; None: they are not kept.
     """
 
     def __init__(
-        self, lengths: NDArray[np.int64], model: Any, windows: Windows, routes: RouteTrace | None = None
+        self,
+        lengths: NDArray[np.int64],
+        model: Any,
+        windows: Windows,
+        fast_from: float,
+        routes: RouteTrace | None = None,
     ) -> None:
         super().__init__(layers=[])
         self._model = model
         self._argument = cache_argument(model)
-        self._fast_from = fast_from(model)
+        self._fast_from = fast_from
         self._windows = windows
         self._routes = routes
         self.lengths = lengths
@@ -91,10 +100,10 @@ class KVCache(Cache):
         """Return the keys of a layer of a row, [heads, its tokens, width]."""
         return self._keys[layer][index, :, : int(self.lengths[index])]
 
-    def pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return keys and values of each layer, of all rows, with the room after them."""
         count = len(self.lengths)
-        return ((keys[:count], values[:count]) for keys, values in zip(self._keys, self._values, strict=True))
+        return [(keys[:count], values[:count]) for keys, values in zip(self._keys, self._values, strict=True)]
 
     def join(self, other: KVCache, rows: NDArray[np.int64]) -> None:
         """Append rows of another cache; a row may be given several times."""
@@ -293,3 +302,228 @@ def _attend(
 
 
 AttentionInterface.register(_GROUPED, _attend)  # it makes no masks: `forward` gives whole ones
+
+# What is known of a row: `drawn` of at most `limit` tokens; rows of one `kind` are drawn alike; `cached` of its prompt.
+# Its images move the positions of drawn tokens by `shift`.
+ROW = np.dtype(
+    [
+        (name, "u8" if name == "seed" else "i8")
+        for name in ("number", "seed", "limit", "drawn", "kind", "cached", "shift")
+    ]
+)
+# Sampled results of a step.
+_STEP = np.dtype([("token", "i4"), ("logprob", "f4"), ("entropy", "f4")])
+# Initial capacity in tokens, doubled when a row needs more.
+_FIRST_ROOM = 64
+
+
+class Decoder:
+    """Rows that are decoded together, one token each a step.
+
+    Token i of a row is drawn with `uniform(seed, i)`, independent of other rows.
+
+    Args:
+        model: a causal model of Hugging Face.
+        cache: keys and values of the tokens of each row, without those of the next one.
+        logits: [B, V] of the first token of each row.
+        rows: what is known of each, of type `ROW`.
+        samplings: the sampling parameters of each `kind` of row.
+        never: tokens that are never drawn.
+
+    Attributes:
+        cache: keys and values of each row; those of the token drawn last are missing.
+        rows: what is known of each, of type `ROW`.
+        steps: `token`, `logprob` and `entropy` of each row and step.
+        top: for each row the most likely tokens of each step, if requested.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        cache: KVCache,
+        logits: torch.Tensor,
+        rows: NDArray[Any],
+        samplings: dict[int, Sampling],
+        never: list[int],
+    ) -> None:
+        self._model = model
+        self.cache = cache
+        self._first_logits: torch.Tensor | None = logits
+        self.rows = rows
+        self._samplings = samplings
+        self._never = never
+        self._token = torch.empty(0)
+        self.steps = np.empty((len(rows), min(int(rows["limit"].max()), _FIRST_ROOM)), _STEP)
+        self.top: list[list[tuple[NDArray[np.int32], NDArray[np.float32]]]] = [[] for _ in rows]
+
+    def run(self, goes_on: Callable[[], bool] | None) -> NDArray[np.bool_]:
+        """Draw a token for every row, and more while none ends a row and `goes_on()`; return which rows ended."""
+        rows = self.rows
+        kinds = np.unique(rows["kind"]).tolist()
+        members = [np.arange(len(rows)) if len(kinds) == 1 else np.flatnonzero(rows["kind"] == kind) for kind in kinds]
+        while True:
+            logits, self._first_logits = self._first_logits, None
+            if logits is None:
+                logits = self.cache.forward(self._model, self._token[:, None], shift=rows["shift"]).logits[:, -1]
+            if self._never:
+                logits[:, self._never] = -torch.inf
+            if int(rows["drawn"].max()) == self.steps.shape[1]:
+                self._make_room(len(rows), 2 * self.steps.shape[1])
+            numbers = np.empty(len(rows))
+            for count in np.unique(rows["drawn"]).tolist():  # rows that came together are equally far
+                some = rows["drawn"] == count
+                numbers[some] = _core.rng.uniform(rows["seed"][some], count)
+            uniform = torch.from_numpy(numbers).to(logits.device)
+            ended: NDArray[np.bool_] = rows["drawn"] + 1 == rows["limit"]
+            self._token = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+            for kind, some in zip(kinds, members, strict=True):
+                sampling = self._samplings[kind]
+                if len(kinds) == 1:
+                    drawn = sample_tokens(logits, uniform, sampling)
+                    self._token = drawn.token
+                else:
+                    place = torch.from_numpy(some).to(logits.device)
+                    drawn = sample_tokens(logits[place], uniform[place], sampling)
+                    self._token[place] = drawn.token
+                tokens = self._write(some, drawn)
+                if sampling.stop_token_ids:
+                    ended[some] |= (tokens[:, None] == sampling.stop_token_ids).any(axis=1)
+            rows["drawn"] += 1
+            if goes_on is None or ended.any() or not goes_on():
+                return ended
+
+    def join(self, other: Decoder) -> None:
+        """Append the rows of another one, which have their first token."""
+        before = len(self.rows)
+        self.cache.join(other.cache, np.arange(len(other.rows)))
+        self.rows = np.concatenate([self.rows, other.rows])
+        self._make_room(len(self.rows), max(self.steps.shape[1], other.steps.shape[1]))
+        self.steps[before : len(self.rows), : other.steps.shape[1]] = other.steps[: len(other.rows)]
+        self._token = torch.cat([self._token, other._token])
+        self._samplings |= other._samplings
+        self.top += other.top
+
+    def keep(self, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Drop the other rows, and return the old index of each remaining row."""
+        order = self.cache.keep(rows)
+        moved = np.flatnonzero(order != np.arange(len(order)))
+        self.steps[moved] = self.steps[order[moved]]
+        self.rows = self.rows[order]
+        self._token = self._token[torch.from_numpy(order).to(self._token.device)]
+        self.top = [self.top[row] for row in order]
+        return order
+
+    def _write(self, rows: NDArray[np.int64], drawn: SampledTokens) -> NDArray[np.int64]:
+        """Keep what was drawn for some rows; return the tokens."""
+        place = (rows, self.rows["drawn"][rows])
+        tokens: NDArray[np.int64] = drawn.token.cpu().numpy()
+        self.steps["token"][place] = tokens
+        self.steps["logprob"][place] = drawn.logprob.float().cpu().numpy()
+        self.steps["entropy"][place] = drawn.entropy.float().cpu().numpy()
+        if drawn.top is not None:
+            ids, logprobs = drawn.top[0].int().cpu().numpy(), drawn.top[1].float().cpu().numpy()
+            for index, row in enumerate(rows.tolist()):
+                self.top[row].append((ids[index], logprobs[index]))
+        return tokens
+
+    def _make_room(self, rows: int, room: int) -> None:
+        """Make room for the steps of `rows` rows with `room` tokens each."""
+        steps = self.steps
+        if rows <= len(steps) and room == steps.shape[1]:
+            return
+        more = len(steps) if rows <= len(steps) else max(rows, len(steps) * 3 // 2)
+        self.steps = np.empty((more, room), steps.dtype)
+        self.steps[: len(steps), : steps.shape[1]] = steps
+
+
+class SampledTokens(NamedTuple):
+    """`token` int64 [B], `logprob` [B] and `entropy` [B] in the type of the log-softmax.
+
+    `top` is the `sampling.top` likeliest tokens, int64 [B, c], and their log-probabilities [B, c]; None if c is 0.
+    """
+
+    token: torch.Tensor
+    logprob: torch.Tensor
+    entropy: torch.Tensor
+    top: tuple[torch.Tensor, torch.Tensor] | None = None
+
+
+def sample_tokens(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> SampledTokens:
+    """Draw by inverse CDF: the first token whose cumulative probability exceeds `uniform`.
+
+        x = z / temperature, -inf outside top_k and top_p;  log p = x - logsumexp(x);  H = -sum p log p  (0 log 0 = 0)
+
+    With `sampling.by_entropy` the temperature is that of the row, and H the entropy by which it was chosen.
+
+    `logits` [B, V] (taken to float32 unless float64), `uniform` float64 [B] in [0, 1). A row's result depends on its
+    own logits and uniform number only. A token with probability 0 is never drawn. At temperature 0 the likeliest tokens
+    are those of softmax(z).
+    """
+    if sampling.temperature == 0.0:
+        x = logits if logits.dtype == torch.float64 else logits.float()
+        token = x.argmax(dim=-1)
+        zero = torch.zeros_like(token, dtype=x.dtype)
+        return SampledTokens(
+            token, zero, zero, _top(torch.log_softmax(x, dim=-1), sampling.top) if sampling.top else None
+        )
+    x, chosen_by = _at_temperature(logits, sampling)
+    log_p = _truncated(x, sampling)
+    p = log_p.exp()
+    cumulative = p.cumsum(dim=-1, dtype=torch.float64)
+    total = cumulative[:, -1]
+    # uniform < 1, but the product may round up to the total, which no cumulative sum exceeds.
+    level = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    token = torch.searchsorted(cumulative, level[:, None], right=True)
+    entropy = torch.special.entr(p).sum(dim=-1) if chosen_by is None else chosen_by
+    return SampledTokens(token[:, 0], log_p.gather(-1, token)[:, 0], entropy, _top(log_p, sampling.top))
+
+
+def processed_logprobs(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Return the log p of `sample_tokens`, [B, V], at a temperature above 0."""
+    return _truncated(_at_temperature(logits, sampling)[0], sampling)
+
+
+def temperature_factor(log_p: torch.Tensor, rule: EntropyTemperature) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the temperature factor of each row, [B], and its entropy [B]."""
+    entropy = torch.special.entr(log_p.exp()).sum(dim=-1)
+    height = entropy.clamp(min=LEAST).log() - rule.zero
+    above, below = (max(width, LEAST) for width in (rule.above, rule.below))
+    height = torch.where(height > 0, height / above, height / below).clamp(-1.0, 1.0)
+    return 1.0 + rule.change * height, entropy
+
+
+def _at_temperature(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return logits at the temperature of each row, and the entropies by which it was chosen."""
+    x = logits if logits.dtype == torch.float64 else logits.float()
+    if sampling.temperature != 1.0:
+        x = x / sampling.temperature
+    if sampling.by_entropy is None:
+        return x, None
+    by, entropy = temperature_factor(torch.log_softmax(x, dim=-1), sampling.by_entropy)
+    return x / by[:, None], entropy
+
+
+def _truncated(x: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Return the log p of logits, -inf outside top_k and top_p."""
+    if 0 < sampling.top_k < x.shape[-1]:
+        smallest_kept = torch.topk(x, sampling.top_k, dim=-1).values[:, -1:]
+        x = x.masked_fill(x < smallest_kept, -torch.inf)
+    if sampling.top_p < 1.0:
+        x = x.masked_fill(_outside_top_p(x, sampling.top_p), -torch.inf)
+    return torch.log_softmax(x, dim=-1)
+
+
+def _top(log_p: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    if count == 0:
+        return None
+    logprobs, tokens = torch.topk(log_p, count, dim=-1)
+    return tokens, logprobs
+
+
+def _outside_top_p(x: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Return a mask of tokens outside the smallest set of most likely ones whose probabilities sum to top_p or more."""
+    ordered, order = torch.sort(torch.softmax(x, dim=-1), dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    outside = before >= top_p
+    outside[:, 0] = False
+    return torch.zeros_like(outside).scatter(-1, order, outside)
