@@ -408,7 +408,7 @@ def test_an_interrupted_export_leaves_nothing(recorded, tmp_path) -> None:
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=600)
     assert rest.count("part") < 900  # of a thousand: it broke off
-    assert (process.returncode, errors) == (130, "interrupted\n")
+    assert (process.returncode, errors.strip()) == (130, "interrupted")  # rich before 14.3 adds an empty line
     assert list(tmp_path.iterdir()) == []
 
 
