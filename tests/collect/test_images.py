@@ -178,7 +178,7 @@ def test_a_run_that_was_cut_off_shows_the_same_images_again(tmp_path: Path, coun
 
 def test_what_an_engine_saw_is_part_of_its_question() -> None:
     """The same tokens with another picture are another request: the journal does not answer it."""
-    from agentrl_core.collect.journal import question
+    from agentrl_core.collect.driver import question
     from agentrl_core.engine import Sampling
 
     tokens = np.array([1, IMAGE], np.int32)

@@ -63,6 +63,15 @@ def test_the_engine_of_rank_0_has_the_weights_of_all_ranks(mode: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["fsdp2-alone", "fsdp2-state-alone"])
+def test_the_engine_has_the_weights_of_an_only_rank(mode: str) -> None:
+    [found] = report(mode)
+    assert isinstance(found, dict), found
+    assert found["difference"] < 1e-5
+    assert found["unchanged"]
+
+
+@pytest.mark.slow
 def test_sharded_weights_are_never_whole_at_once() -> None:
     found = report("memory")
     for rank in found:

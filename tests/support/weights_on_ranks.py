@@ -111,12 +111,12 @@ def measure(rank: int) -> dict[str, Any]:
     return {"bytes": size, "peak": peak, "whole": resident() - start, "count": len(everything)}
 
 
-def run_rank(mode: str, rank: int, folder: str) -> None:
+def run_rank(mode: str, rank: int, ranks: int, folder: str) -> None:
     """Write the result of a rank."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     try:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
         report: Any = measure(rank) if mode == "memory" else update(mode, rank)
     except BaseException:  # noqa: BLE001 - the test shows it
         report = traceback.format_exc()
@@ -124,19 +124,20 @@ def run_rank(mode: str, rank: int, folder: str) -> None:
 
 
 def run_ranks(mode: str) -> Any:
-    """The results of both ranks."""
+    """The results of both ranks, or of the only one."""
+    ranks = 1 if mode.endswith("alone") else 2
     with tempfile.TemporaryDirectory() as folder:
         children = []
-        for rank in range(2):
+        for rank in range(ranks):
             child = os.fork()
             if child == 0:
                 signal.alarm(300)  # a rank that waits for the other one for ever
-                run_rank(mode, rank, folder)
+                run_rank(mode, rank, ranks, folder)
                 os._exit(0)
             children.append(child)
         for child in children:
             os.waitpid(child, 0)
-        reports = [Path(folder, str(rank)) for rank in range(2)]
+        reports = [Path(folder, str(rank)) for rank in range(ranks)]
         return [json.loads(each.read_text("utf-8")) if each.exists() else "it was ended" for each in reports]
 
 

@@ -73,7 +73,7 @@ def wrapped(model: Any, mode: str) -> Any:
         return Accelerator(cpu=True).prepare(model)
     base = model.get_base_model() if "lora" in mode else model
     parts = [] if "root" in mode else [*base.model.layers]
-    options: dict[str, Any] = {"mesh": init_device_mesh("cpu", (2,))}
+    options: dict[str, Any] = {"mesh": init_device_mesh("cpu", (dist.get_world_size(),))}
     if "head" in mode:
         parts.append(base.lm_head)
         options["reshard_after_forward"] = True

@@ -240,10 +240,11 @@ def test_updates_stop_early_and_the_training_too() -> None:
     assert outcomes == [False, True, False]
 
 
-def test_updates_do_not_stop_by_a_divergence_of_an_earlier_iteration() -> None:
+@pytest.mark.parametrize("every", ["iteration", "step"])
+def test_updates_do_not_stop_by_a_divergence_of_an_earlier_iteration(every: Any) -> None:
     """The critic makes its two steps first. The policy's first step has loss 0 on average, above -10: it ends both."""
     links = (loss.Train(loss.Policy(), model="other"), loss.Policy())
-    stops = recipe(StopTraining(when=Above("loss", -10.0), unit="steps"), loss=links)
+    stops = recipe(StopTraining(when=Above("loss", -10.0, every=every), unit="steps"), loss=links)
     models = {"policy": Model(0.0), "other": Model(0.0)}
     metrics = [updates.metrics for updates, _ in iterations(stops, 3, models)]
     assert [(each["other.updates"], each["updates"]) for each in metrics] == [(2, 1)] * 3

@@ -42,7 +42,7 @@ class BatchBuilder:
 
     def __init__(self, inputs: IterationInputs) -> None:
         self._inputs = inputs
-        self._replay = inputs.replay() if inputs.recipe.replay else None
+        self._replay = inputs.replay() if inputs.recipe.replay is not None else None
         self._parts: list[Batch] = []
         self._places: dict[str, int] = {}
         self._domains: dict[str, str] = {}

@@ -231,14 +231,13 @@ class PolicyWeights:
     def _find_tied(self, sources: list[_Source]) -> None:
         """Find weights that are one and the same, and read them once."""
         first: dict[object, str] = {}
-        alone = num_ranks() == 1
         for source in sources:
             if source.stored is not None:
                 [name], weight = source.names, source.stored
-                # The tensors of a state dict are detached, so that objects differ; they share memory.
-                key: object = (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype)
-                if weight.is_meta or not weight.numel() or not (alone or not is_distributed(weight)):
-                    key = id(weight)
+                # The tensors of a state dict are detached, so that objects differ; they share memory. A DTensor, a meta
+                # tensor and an empty one have none.
+                memory = weight.data_ptr()
+                key = (memory, weight.shape, weight.stride(), weight.dtype) if memory else id(weight)
                 found = first.setdefault(key, name)
                 if found != name:
                     self.tied[name] = found

@@ -28,30 +28,37 @@ class ForwardSite:
     It is the same object in every block, so that torch.compile, which compares it, compiles its callers once.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, of_instance: Forward | None = None) -> None:
         self._module = weakref.ref(module)
         self.passes = threading.RLock()
         """Held by a pass of `call_in_place`: one at a time."""
         self.installed: Forward = self._forward
         self.of_thread: dict[int, Forward] = {}
-        self.of_instance: Forward | None = None
+        self.of_instance = of_instance
         """The forward that the instance had before the first block."""
 
     def own(self) -> Forward:
         """Return the module's own forward, without any block."""
         module: Any = self._module()
-        return self.of_instance or MethodType(type(module).forward, module)
+        return self.of_instance or _of_instance(module) or MethodType(type(module).forward, module)
 
     def _forward(self, *args: Any, **given: Any) -> Any:
         return (self.of_thread.get(threading.get_ident()) or self.own())(*args, **given)
 
-    def __reduce__(self) -> tuple[type[ForwardSite], tuple[nn.Module | None]]:
-        """Give a copy of the module, if it is made during a block, its own forward."""
-        return ForwardSite, (self._module(),)
+    def __reduce__(self) -> tuple[type[ForwardSite], tuple[nn.Module | None, Forward | None]]:
+        """Give a copy of the module, if it is made during a block, its own forward; its first block takes it away."""
+        return ForwardSite, (self._module(), self.of_instance)
 
 
 _SITES: weakref.WeakKeyDictionary[nn.Module, ForwardSite] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
+
+
+def _of_instance(module: nn.Module) -> Forward | None:
+    """Return the forward that was set on a module, without those of sites."""
+    forward: Forward | None = vars(module).get("forward")
+    site = getattr(forward, "__self__", None)
+    return site.of_instance if isinstance(site, ForwardSite) else forward
 
 
 def _site_of(module: nn.Module) -> ForwardSite:
@@ -68,16 +75,16 @@ def forwards_replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
     """
     thread = threading.get_ident()
     before: list[tuple[nn.Module, ForwardSite, Forward | None]] = []
-    with _LOCK:
-        for module, forward in forwards.items():
-            site = _site_of(module)
-            if not site.of_thread:
-                table = vars(module)
-                site.of_instance, table["forward"] = table.get("forward"), site.installed
-            outer = site.of_thread.get(thread)
-            site.of_thread[thread] = functools.partial(forward, outer or site.own())
-            before.append((module, site, outer))
     try:
+        with _LOCK:
+            for module, forward in forwards.items():
+                site = _site_of(module)
+                outer = site.of_thread.get(thread)
+                if not site.of_thread:
+                    site.of_instance = _of_instance(module)
+                before.append((module, site, outer))
+                site.of_thread[thread] = functools.partial(forward, outer or site.own())
+                vars(module)["forward"] = site.installed
         yield
     finally:
         with _LOCK:
@@ -85,11 +92,11 @@ def forwards_replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
                 if outer is not None:
                     site.of_thread[thread] = outer
                     continue
-                del site.of_thread[thread]
+                site.of_thread.pop(thread, None)
                 if site.of_thread:
                     continue
                 if site.of_instance is None:
-                    del vars(module)["forward"]
+                    vars(module).pop("forward", None)
                 else:
                     vars(module)["forward"], site.of_instance = site.of_instance, None
 
@@ -185,7 +192,7 @@ def is_compiled(model: nn.Module) -> bool:
 def _skip_in_dynamo() -> None:
     from torch._dynamo import trace_rules
 
-    for name in ("attention", "call", "readings", "run", "transformers_attention"):
+    for name in ("attention", "call", "matmul", "readings", "run", "transformers_attention"):
         trace_rules.add(f"agentrl_core.model.{name}")
 
 

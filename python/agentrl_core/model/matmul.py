@@ -92,7 +92,7 @@ def fast_linear_layers(model: nn.Module, rows: int, but: nn.Module | None = None
 
 
 def fast_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `nn.functional.linear`, by oneDNN if `fast_linear_layers` would use it."""
+    """Return `nn.functional.linear`, by oneDNN where it is faster for a product of this size; the caller decides."""
     if rows.device.type == "cpu" and onednn_is_fast() and not torch.compiler.is_compiling():
         return _linear(rows, weight, bias)
     return nn.functional.linear(rows, weight, bias)

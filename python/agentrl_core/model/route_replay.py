@@ -98,16 +98,13 @@ class RouteReplay:
 
 
 @contextmanager
-def replayed_routes(experts: Tensor | None, inner: nn.Module) -> Iterator[RouteReplay | None]:
-    """Route the tokens of a pack to its recorded experts (`Pack.routed_experts`) inside the block, if it has any.
+def replayed_routes(experts: Tensor, inner: nn.Module) -> Iterator[RouteReplay]:
+    """Route the tokens of a pack to its recorded experts (`Pack.routed_experts`) inside the block.
 
     Raises:
         UnsupportedError: the model has no known routers, or layers in torch's `CheckpointWrapper`.
         InvalidInputError: the recorded experts are not those of such a model.
     """
-    if experts is None:
-        yield None
-        return
     routers, name = routers_of(inner), type(inner).__name__
     if not routers:
         raise UnsupportedError(

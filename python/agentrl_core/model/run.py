@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of, decoder_of, device_of, logit_formula_of
 from agentrl_core.model.attention import SequenceAttention
-from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
+from agentrl_core.model.call import Forward, call_in_place, head_replaced, is_compiled, leave_uncompiled
 from agentrl_core.model.comparisons import TeacherRows
 from agentrl_core.model.images import takes_images
 from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead, refuse_images_in
@@ -170,7 +170,8 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
             replay = None
             if pack.routed_experts is not None:
                 replay = stack.enter_context(replayed_routes(pack.routed_experts, inner))
-            stack.enter_context(fast_linear_layers(inner, ids.numel(), but=reading.head))  # which may be fused
+            if not is_compiled(reading.outer):
+                stack.enter_context(fast_linear_layers(inner, ids.numel(), but=reading.head))  # which may be fused
             results = _read(reading, own, feeds, replay)
             if shown is not None:
                 results = shown.joined(results)

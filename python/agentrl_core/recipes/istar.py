@@ -10,7 +10,8 @@ trajectories of a task; the log-ratio to its reference, a snapshot of the policy
 After the steps of an iteration the snapshot, the model `reward_reference`, becomes the policy.
 
 Source: arXiv:2509.19199. Needs: `arl.annotate(batch, "reward_model_logprob", reward_model)` and
-`"reward_reference_logprob"` of the model reward_reference, which begins as the policy.
+`"reward_reference_logprob"` of the model reward_reference, which begins as the policy. Since models are blended,
+`agentrl train --lora` refuses it.
 
 Equations:
     Read: the authors' code, and notes that copy equations 1, 2 and 4 to 6; the paper's text was not read.

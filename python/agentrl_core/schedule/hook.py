@@ -31,7 +31,9 @@ class Hook(Component, ABC):
         once: run at this number only; None: no condition.
         until: run before this number; None: no condition.
         since: run from this number on; None: no condition.
-        when: run while this controller (a condition such as `schedule.Above`) is not 0, by the latest metrics.
+        when: run while this controller (a condition such as `schedule.Above`) is not 0, by the latest metrics. With
+            unit `steps` it is read after steps that have its metrics: a step of the critic has no divergence of the
+            policy.
         unit: what is counted: `iterations`, optimizer `steps`, or `steps_of_iteration`: the steps within each
             iteration, from 1.
 
@@ -168,9 +170,6 @@ class SwapModels(Hook):
 @dataclass(frozen=True)
 class StopTraining(Hook):
     """End the training (`HookResult.stop`), or with unit `steps` the updates of the iteration.
-
-    With unit `steps`, `when` is read after steps that have its metrics: a divergence of the policy is not read after a
-    step of the critic.
 
     Args:
         when: the stopping condition: StopTraining(when=Above("approximate_kl", 0.02), unit="steps") is PPO's

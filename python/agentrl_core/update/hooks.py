@@ -184,7 +184,7 @@ class HookRunner:
             own = self._own_number(action, update.model)
             if action.unit == "iterations" or own == 0 or not _is_measured(action, metrics):
                 continue
-            if self._holds(place, action, metrics, own):
+            if self._is_due(action, own) and self._holds_after_step(place, action.when, metrics):
                 self._do(action, own or self._before + self.steps, self._models)
         if self._followed:
             self._of_steps.append(metrics)
@@ -255,10 +255,16 @@ class HookRunner:
             return None
         return self._own[model] if action.source == model else 0
 
-    def _holds(self, place: str, action: Hook, metrics: Mapping[str, float], own: int | None = None) -> bool:
+    def _is_due(self, action: Hook, own: int | None = None) -> bool:
         numbers = {"steps": self._before + self.steps, "steps_of_iteration": self.steps}
-        number = own or numbers.get(action.unit, self._iteration + 1)
-        return action.is_due(number) and (action.when is None or self._value(place, action.when, metrics) != 0.0)
+        return action.is_due(own or numbers.get(action.unit, self._iteration + 1))
+
+    def _holds(self, place: str, action: Hook, metrics: Mapping[str, float]) -> bool:
+        return self._is_due(action) and (action.when is None or self._value(place, action.when, metrics) != 0.0)
+
+    def _holds_after_step(self, place: str, when: Controller | None, metrics: Mapping[str, float]) -> bool:
+        """Return whether a condition holds by the metrics of this step."""
+        return when is None or when.value(when.moved(self._state(f"{place}.when", when), metrics)) != 0.0
 
     def _value(self, place: str, when: Controller, metrics: Mapping[str, float]) -> float:
         """Return a controller's value from the latest metrics."""
@@ -300,9 +306,9 @@ class HookRunner:
 
 
 def _is_measured(action: Hook, metrics: Mapping[str, float]) -> bool:
-    """Return whether a step has the metrics by which a hook may end the updates.
+    """Return whether a step has the metrics of a hook's condition.
 
     A critic's step has no divergence of the policy. Without this, that of the last iteration would end the next one
     before the policy's first step, and then every iteration after it.
     """
-    return not isinstance(action, StopTraining) or action.when is None or metrics.keys() >= set(action.when.reads)
+    return action.when is None or metrics.keys() >= set(action.when.reads)
