@@ -234,6 +234,9 @@ class Loop:
             if column.name == "gradient_norm":
                 batch = arl.annotate(batch, column.name, self.reader(column.model), level="draw", max_tokens=TOKENS)
                 continue
+            name = column.name
+            if name.endswith("top_ids"):  # written with the log-probs
+                name = f"{name.removesuffix('top_ids')}logprob"
             rows = batch.num_draws if column.level == "draw" else int(batch.offsets("step")[-1])
             if column.level == "draw" or (column.level == "step" and not _is_answer(column.name)):
                 if not column.name.endswith(
@@ -243,10 +246,10 @@ class Loop:
             elif column.level == "step":
                 probe = Probe(np.full((batch.num_draws, 3), 5), start=1)
                 batch = arl.annotate(batch, column.name, self.reader(column.model), probe=probe, max_tokens=TOKENS)
-            elif column.model in self.models and _is_answer(column.name):
+            elif column.model in self.models and _is_answer(name):
                 asked = {each.name for each in self.recipe.model_columns}
-                top_k = 8 if f"{column.name.removesuffix('logprob')}top_ids" in asked else None
-                batch = arl.annotate(batch, column.name, self.reader(column.model), max_tokens=TOKENS, top_k=top_k)
+                top_k = 8 if f"{name.removesuffix('logprob')}top_ids" in asked else None
+                batch = arl.annotate(batch, name, self.reader(column.model), max_tokens=TOKENS, top_k=top_k)
             else:
                 batch = arl.annotate(batch, column.name, lambda pack: (pack.target % 3).float(), max_tokens=TOKENS)
         return batch
