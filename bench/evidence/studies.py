@@ -18,8 +18,8 @@ from agentrl_core.recipe import Recipe
 
 ALONE = ("pilot", "controls", "screening", "screening_slow")
 """Studies that are no claims."""
-SCREENED = ("chain", "quest")
-"""Worlds of the screening, in order."""
+SCREENED = ("chain",)
+"""Worlds of the screening. The other worlds take no recipe that this one refuses."""
 
 
 def plan(name: str) -> tuple[list[Run], dict[str, Any]]:

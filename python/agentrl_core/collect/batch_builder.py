@@ -27,7 +27,7 @@ from agentrl_core.component.state import SELECTION, pack_state
 from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.rollout.progress import Progress
-from agentrl_core.select import Selection, SelectionRequest, Selector
+from agentrl_core.select import Selection, SelectionRequest
 from agentrl_core.select.selector import SURVEY, TRAIN
 from agentrl_core.select.task_outcomes import entries_of
 from agentrl_core.update.old_logprobs import with_old_logprobs
@@ -124,9 +124,7 @@ class BatchBuilder:
         return BuiltBatch(batch.with_state(state), self._domains, self._drawn, self._known, self._rewarded)
 
     def _score(self, batch: Batch) -> Batch:
-        if type(self._inputs.now.select).columns is not Selector.columns:
-            batch = _with_tasks(self._inputs, batch, self._places)
-        return self._inputs.score(batch)
+        return self._inputs.score(_with_tasks(self._inputs, batch, self._places))
 
 
 def make_batch(

@@ -146,7 +146,9 @@ def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
     Raises:
         RecipeError: `Update.step` was never called.
     """
-    for link in recipe.chain("hooks") if metrics.get("updates") and not metrics.get("stepped") else ():
+    if metrics.get("stepped") or not metrics.get("updates"):
+        return
+    for link in recipe.chain("hooks"):
         if isinstance(link, Hook) and link.acts_in_step:
             raise RecipeError(
                 f"recipe {recipe.name!r}: {link.title()} decides about optimizer steps, but Update.step was never "

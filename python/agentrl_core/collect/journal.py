@@ -439,8 +439,9 @@ _NAMES = {key: name for name, key in _KEYS.items()}
 
 def _placed(context: Context) -> dict[str, Any]:
     """Return the context of an observation as JSON."""
-    told = {_KEYS.get(name, name): value for name, value in vars(context).items() if value is not None and value != b""}
-    return told | {"observation": _shown(context.observation), "state_key": _packed(context.state_key)}
+    fields = vars(context).items()
+    table = {_KEYS.get(name, name): value for name, value in fields if value is not None and value != b""}
+    return table | {"observation": _shown(context.observation), "state_key": _packed(context.state_key)}
 
 
 def _place(table: dict[str, Any]) -> Context:

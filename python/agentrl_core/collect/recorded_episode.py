@@ -301,8 +301,7 @@ class RecordedEpisode:
         self._checks.step = step
         agents = self.observation
         if not isinstance(agents, JointStep):
-            answer = self._checks.answer(reply.outcome, reply.state_key)
-            return _without_mistake(action, answer) if answer.outcome.flags & StepFlag.FORMAT_ERROR else answer
+            return _without_mistake(action, self._checks.answer(reply.outcome, reply.state_key))
         joint = self._checks.joint(reply.outcome, reply.state_key, action, agents.of)
         of = {agent: _without_mistake(action.get(agent, ""), answer) for agent, answer in joint.of.items()}
         return replace(joint, of=of)
@@ -330,7 +329,7 @@ def _reasons(action: str | Mapping[str, str]) -> list[str]:
 def _without_mistake(action: str, answer: StepRecord) -> StepRecord:
     """Return the record of an action that a limit cut, without `StepFlag.FORMAT_ERROR`: the policy made no mistake."""
     outcome = answer.outcome
-    if not was_cut(action):
+    if not (outcome.flags & StepFlag.FORMAT_ERROR and was_cut(action)):
         return answer
     return replace(answer, outcome=replace(outcome, flags=outcome.flags & ~int(StepFlag.FORMAT_ERROR)))
 

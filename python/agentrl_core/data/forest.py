@@ -305,7 +305,7 @@ class Forest:
             logprobs=logprobs,
             entropies=entropies,
             trainable=trainable,
-            state=state if state is None or isinstance(state, bytes) else as_bytes(state, "state"),
+            state=None if state is None else as_bytes(state, "state"),
             policy=policy,
             policy_version=policy_version,
             seed=seed,

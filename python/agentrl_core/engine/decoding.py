@@ -55,7 +55,7 @@ class KVCache(Cache):
         lengths: tokens of each row, int64 [B].
         model: a causal model of Hugging Face.
         windows: of its layers.
-        fast_from: tokens from which a pass computes `fast_linear_layers`.
+        fast_from: tokens of a pass from which its linear layers are `fast_linear_layers`.
         routes: traces the experts of each token, which are one more layer of the cache; None: they are not kept.
     """
 
@@ -303,8 +303,8 @@ def _attend(
 
 AttentionInterface.register(_GROUPED, _attend)  # it makes no masks: `forward` gives whole ones
 
-# What is known of a row: `drawn` of at most `limit` tokens; rows of one `kind` are drawn alike; `cached` of its prompt.
-# Its images move the positions of drawn tokens by `shift`.
+# A row: its request's `number` and `seed`; the tokens `drawn` so far, at most `limit`; the `kind`, which names its
+# sampling parameters; the tokens of its prompt that were `cached`; the `shift` of positions by its images.
 ROW = np.dtype(
     [
         (name, "u8" if name == "seed" else "i8")
@@ -326,13 +326,13 @@ class Decoder:
         model: a causal model of Hugging Face.
         cache: keys and values of the tokens of each row, without those of the next one.
         logits: [B, V] of the first token of each row.
-        rows: what is known of each, of type `ROW`.
+        rows: one entry of type `ROW` for each.
         samplings: the sampling parameters of each `kind` of row.
         never: tokens that are never drawn.
 
     Attributes:
         cache: keys and values of each row; those of the token drawn last are missing.
-        rows: what is known of each, of type `ROW`.
+        rows: one entry of type `ROW` for each.
         steps: `token`, `logprob` and `entropy` of each row and step.
         top: for each row the most likely tokens of each step, if requested.
     """

@@ -223,8 +223,8 @@ class Clip(ClipRange):
         """The centre of each token: 1 where it has no old log-prob."""
         old = tokens.stream("old_logprob")
         if self.center == "interpolated":
-            said = tokens.stream("policy_version")
-            behind = torch.where(said < 0, 0.0, tokens.stream("iteration") - said).clamp(min=1.0)
+            version = tokens.stream("policy_version")
+            behind = torch.where(version < 0, 0.0, tokens.stream("iteration") - version).clamp(min=1.0)
             moved = (1.0 - 1.0 / behind) * (tokens.logprob.detach() - old)
         else:
             moved = tokens.stream("proximal_logprob") - old

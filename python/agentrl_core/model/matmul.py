@@ -113,7 +113,7 @@ def _linear_layers(model: nn.Module) -> list[nn.Linear]:
 
 
 def _layer_by_onednn(own: Any, *args: Any, **given: Any) -> Any:
-    """Compute a linear layer, whose own forward is `own`."""
+    """Compute a linear layer, whose forward without the block is `own`."""
     if getattr(own, "__func__", None) is not nn.Linear.forward or len(args) != 1 or given:  # of a library, or nested
         return own(*args, **given)
     return _linear(args[0], own.__self__.weight, own.__self__.bias)

@@ -25,9 +25,9 @@ from agentrl_core.rollout.conversations import BranchConversations
 from agentrl_core.rollout.multi_agent import AgentView, join_episode
 from agentrl_core.rollout.prefix import Action, Prefix, submit_prefix
 from agentrl_core.rollout.runtime import RunningEpisode, Runtime
-from agentrl_core.rollout.tasks import awaited_twice
+from agentrl_core.rollout.tasks import unawaited
 from agentrl_core.rollout.token_path import Position, TokenPath
-from agentrl_core.rollout.turn import Turn, collected, uniform
+from agentrl_core.rollout.turn import Turn, dereference, uniform
 
 Value = TypeVar("Value")
 Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
@@ -51,7 +51,6 @@ class Branch:
         parent: the branch from which it was forked or derived, or None.
         turns: the turns of its path, including inherited ones.
         status: `running`, or the final status.
-        over: whether it has ended.
         record: its rewards and facts.
         path: its tokens, piece by piece.
         episode: its episode.
@@ -60,7 +59,6 @@ class Branch:
 
     path: TokenPath
     episode: RunningEpisode
-    over = False
 
     def __init__(
         self,
@@ -123,10 +121,7 @@ class Branch:
         Raises:
             InvalidInputError: the group was garbage-collected.
         """
-        group = self._group()
-        if group is None:
-            raise collected(f"the group of branch {self.name}")
-        return group
+        return dereference(self._group, f"the group of branch {self.name}")
 
     @property
     def handle(self) -> int:
@@ -144,6 +139,11 @@ class Branch:
     def has_open_action(self) -> bool:
         """Whether an action is open: begun, and not answered yet."""
         return bool(self.path.open)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.status != "running"
 
     @property
     def reward(self) -> float:
@@ -246,7 +246,7 @@ class Branch:
         if self.path.here is None:
             await self._prompted()
         sampling = self._sampling if sampling is None else sampling
-        async with self._alone():
+        async with unawaited(self._awaited, self.name):
             if self._conversations is None:
                 return await self._say_more(self.path, sampling, max_tokens)
             return await self._conversations.generate(self._say_more, sampling, max_tokens)
@@ -302,7 +302,7 @@ class Branch:
         if not self.over:
             name = self._answer_name()
             self._answers += 1
-            async with self._alone():
+            async with unawaited(self._awaited, self.name):
                 answer = await self._or_fail(self.episode.step(name, action)) or None
         return self._take_result(answer, str(action))
 
@@ -520,7 +520,7 @@ class Branch:
         """Start its episode, and render its prompt if it moves first, without generating."""
         if self.path.here is not None or self.over:
             return
-        async with self._alone():
+        async with unawaited(self._awaited, self.name):
             await self._or_fail(self.episode.reset(f"{self.name}/begin"))
         if self.over:
             return
@@ -640,7 +640,7 @@ class Branch:
 
     def _leave(self, status: Status) -> None:
         """Set the final status of a running branch."""
-        self.status, self.over = status, True
+        self.status = status
         self._runtime.progress.running -= 1
         self._runtime.progress.ended += 1
 
@@ -648,18 +648,7 @@ class Branch:
         """Count the new tokens of the path; `shared` ones were already stored."""
         path = self.path
         new, path.counted = path.length - path.counted, path.length
-        self._runtime.progress.path_tokens += new
-        self._runtime.progress.stored_tokens += 0 if shared else new
-
-    def _alone(self) -> asyncio.Lock:
-        """Return the lock of one awaiting task.
-
-        Raises:
-            InvalidInputError: another task awaits the branch, which would make the order non-deterministic.
-        """
-        if self._awaited.locked():
-            raise awaited_twice(self.name)
-        return self._awaited
+        self._runtime.progress.grew(new, shared=shared)
 
     def _check_prompted(self) -> Position:
         """Return the start of its next action, or refuse a branch without a prompt."""

@@ -194,8 +194,8 @@ class Group:
         self._decides()
         runtime, forest = self._runtime, self._runtime.forest
         role = self._role if role is None else role
-        if self._places is not None and role != "helper":
-            self._check_places(self._places)
+        if role != "helper":
+            self._check_places()
         parent = self._parent if parent is None else parent
         match = None if episode is None else join_episode(episode)
         if match is not None and any(agent == other.agent for other in match.branches):
@@ -479,8 +479,8 @@ class Group:
         operation: Operation = "fork",
     ) -> None:
         """Record a fork."""
-        if self._places is not None and operation != "replace" and child.role != "helper":
-            self._check_places(self._places)
+        if operation != "replace" and child.role != "helper":
+            self._check_places()
         (self.branches if self._is_decider() else self._late).append(child)
         self.on_turn(child)
         self._runtime.progress.grew(0 if place is None else place.tokens, shared=True)
@@ -525,10 +525,12 @@ class Group:
                 f"turn, fork and end that branch: wait for it with turn(), run() or as_completed()"
             )
 
-    def _check_places(self, places: int) -> None:
+    def _check_places(self) -> None:
         """Refuse a new member after slots were released, if as many run as there are places."""
+        if self._places is None:
+            return
         running = sum(not branch.over and branch.role != "helper" for branch in (*self.branches, *self._late))
-        if running >= places:
+        if running >= self._places:
             raise InvalidInputError(
                 f"group {self.name} has {running} running members and released its other slots; release a branch only "
                 f"if none replaces it"

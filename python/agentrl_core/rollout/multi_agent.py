@@ -12,7 +12,7 @@ from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord, agent_
 from agentrl_core.exceptions import InternalError, InvalidInputError
 from agentrl_core.rollout.branch_record import JOINT_MOVE
 from agentrl_core.rollout.runtime import RunningEpisode
-from agentrl_core.rollout.tasks import awaited_twice
+from agentrl_core.rollout.tasks import unawaited
 
 if TYPE_CHECKING:
     from agentrl_core.rollout.turn import Turn
@@ -141,9 +141,7 @@ class SharedEpisode:
         """Return the result of a joint move; None: the episode failed, and with it all branches."""
         name = self._answer_name()
         self._moves += 1
-        if self._moving.locked():
-            raise awaited_twice(self._name)
-        async with self._moving:
+        async with unawaited(self._moving, self._name):
             try:
                 return await self.episode.step(name, texts)  # type: ignore[return-value]
             except EpisodeError as error:

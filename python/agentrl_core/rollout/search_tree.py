@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.data.forest import Forest
 from agentrl_core.rollout.prefix import Prefix
-from agentrl_core.rollout.turn import collected
+from agentrl_core.rollout.turn import dereference
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -232,10 +232,7 @@ class GroupTree(SearchTree):
     @property
     def _group(self) -> Any:
         """The group, which owns its tree."""
-        group = self._of()
-        if group is None:
-            raise collected("the group of a tree")
-        return group
+        return dereference(self._of, "the group of a tree")
 
     def on_turn(self, branch: Branch) -> None:
         """Record an answered turn, which is not in the forest yet."""

@@ -29,10 +29,16 @@ async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def awaited_twice(name: str) -> InvalidInputError:
-    """Return the error of a branch that a second task awaits, which would make the order non-deterministic."""
+def unawaited(lock: asyncio.Lock, name: str) -> asyncio.Lock:
+    """Return the lock of a branch, unless a task holds it.
+
+    Raises:
+        InvalidInputError: another task awaits the branch, which would make the order non-deterministic.
+    """
+    if not lock.locked():
+        return lock
     task = asyncio.current_task()
-    return InvalidInputError(
+    raise InvalidInputError(
         f"branch {name} is awaited by a task other than {task and task.get_name()}; let one task drive a branch, "
         "and fork it for another"
     )

@@ -84,8 +84,7 @@ class TokenPath:
         spans: positions of the actions in the current context.
         acted: number of answered actions of the episode after n turns; None: of another episode.
         first: its first node; None: none yet.
-        length: number of its tokens in the forest.
-        counted: number of these tokens that the progress has counted.
+        counted: number of its tokens that the progress has counted.
         stop_tokens: the tokens that end an action.
     """
 
@@ -96,7 +95,7 @@ class TokenPath:
         self.open: list[Segment | NDArray[np.int32]] = []
         self.acted: list[int | None] = [0]
         self.first: int | None = None
-        self.length = self.counted = 0
+        self.counted = 0
         self._forest = forest
         self._chat = self._plain_chat = chat
         self.stop_tokens = tuple(chat.stop_token_ids)
@@ -122,6 +121,11 @@ class TokenPath:
     def turns(self) -> int:
         """Number of answered turns."""
         return len(self.acted) - 1
+
+    @property
+    def length(self) -> int:
+        """The number of its tokens in the forest."""
+        return self._nodes[-1][1] if self._nodes else 0
 
     @property
     def open_length(self) -> int:
@@ -175,7 +179,7 @@ class TokenPath:
                 f"context_tokens={most} is too small for the {len(tokens)} tokens of the prompt of branch {self.name}; "
                 f"raise it, shorten the prompt, or remove the task"
             )
-        self.append(tokens, "prompt", state=state, images=() if isinstance(content, str) else images_in(content))
+        self.append(tokens, "prompt", state=state, images=images_in(content))
         self.here = self._end()
         return tokens
 
@@ -270,8 +274,11 @@ class TokenPath:
             self._images.append((self.length, self.length + len(tokens), images))
         node = self._forest.append(self.handle, tokens, kind=kind, **options)
         self.first = node if self.first is None else self.first
-        self.length += len(tokens)
-        self._nodes.append((node, self.length))
+        self._nodes.append((node, self.length + len(tokens)))
+
+    def _lacks_end_of_turn(self) -> bool:
+        """Return whether the open action lacks a stop token, and the next message does not start with one."""
+        return self.cut and not self._ends_with_next
 
     def _observed(self, content: Content, before: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
         """Return the tokens of messages after an action, the last one of the path or of the tokens before it."""
@@ -283,11 +290,11 @@ class TokenPath:
     def length_with(self, observation: Content) -> int:
         """Return its length if the open action had this answer."""
         self._rendered = observation, self._observed(observation)
-        return self.length + (self.cut and not self._ends_with_next) + len(self._rendered[1])
+        return self.length + self._lacks_end_of_turn() + len(self._rendered[1])
 
     def go_on(self, answer: StepRecord | None, acted: int) -> None:
         """Close the open action; the next context starts with the answer, if there is one."""
-        if self.cut and not self._ends_with_next:
+        if self._lacks_end_of_turn():
             self.append([self._chat.end_of_turn], "injected")
         self.open = []
         if answer is not None:
@@ -342,7 +349,7 @@ class TokenPath:
         state = None if answer is None else answer.state_key
         known, tokens = self._rendered
         tokens = tokens if known is content and len(tokens) else self._observed(content)
-        self.append(tokens, "observation", state=state, images=() if isinstance(content, str) else images_in(content))
+        self.append(tokens, "observation", state=state, images=images_in(content))
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & StepFlag.TOOL_RESULT))
         if answer is not None:
             self._ends.append(self.here)
@@ -424,7 +431,7 @@ class TokenPath:
         self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
         self._said, self._answer, self.open = [], None, []
         self._nodes, self._images = [(None, length)], list(images)
-        self.length = self.counted = length
+        self.counted = length
         self.here = replace(self._end(), node=tip)
 
     def tip(self, group: int) -> int:
@@ -455,7 +462,7 @@ class TokenPath:
         # Places inside a rewritten context have no node here.
         node = None if (None, place.tokens) in self._nodes else place.node
         path._nodes.append((node, place.tokens))
-        path.length = path.counted = place.tokens
+        path.counted = place.tokens
         path._ends = self._ends[: place.turns]
         path._closings = self._closings[: place.turns]
         path.spans = {turn: span for turn, span in self.spans.items() if turn < place.turns}
@@ -488,7 +495,7 @@ class TokenPath:
 
     def told(self, prompt: int, images: tuple[Image, ...], other: TokenPath, begin: Position, group: int) -> None:
         """Record another prompt with its images, and the end of another path after it."""
-        self._nodes, self.length = [(None, prompt)], prompt
+        self._nodes = [(None, prompt)]
         self._images = [(0, prompt, images)] if images else []
         self.carry_on(other, begin, group)
         first = self._forest.tree(group).path(cast("int", self._nodes[-1][0]))[0]
@@ -503,7 +510,6 @@ class TokenPath:
         copies = self._forest.tree(group).path(tip)[-len(ends) :].tolist()
         shift = self.length - start.tokens
         self._nodes += [(node, end + shift) for node, end in zip(copies, ends, strict=True)]
-        self.length = self._nodes[-1][1]
         self._images += [
             (first + shift, end + shift, images) for first, end, images in suffix._images if first >= start.tokens
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from weakref import ReferenceType
 
 import numpy as np
@@ -15,6 +15,8 @@ from agentrl_core.engine.base import Segment
 from agentrl_core.env.base import Content
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.token_path import Position
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +58,7 @@ class Turn:
         Raises:
             InvalidInputError: its branch was garbage-collected.
         """
-        branch = self.branch_ref()
-        if branch is None:
-            raise collected("the branch that took a turn")
-        return branch
+        return dereference(self.branch_ref, "the branch that took a turn")
 
     @property
     def end(self) -> Position:
@@ -97,12 +96,18 @@ def uniform(seed: int, column: int = 0) -> float:
     return float(_core.rng.uniform(np.array([seed], np.uint64), column)[0])
 
 
-def collected(what: str) -> InvalidInputError:
-    """Return the error of a weak reference to a collected owner.
-
-    A strong reference would be a cycle, which keeps all sampled data in memory until garbage collection.
+def dereference(reference: ReferenceType[Value], what: str) -> Value:
+    """Return the owner of a weak reference.
 
     Args:
+        reference: weak reference to the owner. A strong one would be a cycle, which keeps all sampled data in memory
+            until garbage collection.
         what: description of the owner, for the message.
+
+    Raises:
+        InvalidInputError: the owner was garbage-collected.
     """
-    return InvalidInputError(f"{what} was garbage-collected; keep a reference to it while you use its branches")
+    value = reference()
+    if value is None:
+        raise InvalidInputError(f"{what} was garbage-collected; keep a reference to it while you use its branches")
+    return value
