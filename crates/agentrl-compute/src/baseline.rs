@@ -1,17 +1,18 @@
-//! The expected reward of a group, from more than its own rewards: a prior, or a moving mean of its key.
+//! Baselines of a group from more than its own rewards: a prior, or a moving mean of its key.
 //!
-//! What is remembered is a row of numbers for each group of the batch; every function gives those rows after the batch. A
-//! group none of whose rows votes keeps its own.
+//! The remembered state is a row of numbers for each group of the batch. Each update returns those rows after the
+//! batch. A group without votes keeps its row.
 
 use crate::check::{finite, same_length};
 use crate::group::{Center, Columns, Extra, Options, Scale, Statistics, normalise, statistics};
 use crate::{Error, Result};
 
-/// The group's mean, drawn towards a prior as far as noise alone explains their distance: with k votes
-/// `d2 = max(0, (mean - prior)^2 - variance / k)`, `w = d2 / (d2 + variance / k)`, `b = w · mean + (1 - w) · prior`.
+/// Return each row's baseline: the mean of its group, shrunk towards a prior as far as noise alone explains their
+/// distance. With k votes `d2 = max(0, (mean - prior)^2 - variance / k)`, `w = d2 / (d2 + variance / k)` and
+/// `b = w · mean + (1 - w) · prior`.
 ///
-/// `b` is the prior where k is 0. A row that does not vote has the prior 0. With `leave_one_out` a row has no vote in its own
-/// `b`. From V0.5, arXiv:2603.10848.
+/// `b` is the prior if k is 0. A row that does not vote has the prior 0. With `leave_one_out`, a row does not vote in
+/// its own `b`. From V0.5, arXiv:2603.10848.
 ///
 /// ```
 /// use agentrl_compute::baseline::shrunk_mean;
@@ -24,7 +25,7 @@ use crate::{Error, Result};
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` as in [`statistics`], for another number of priors, for one that is not finite, or a variance that is not
+/// `InvalidInput` as in [`statistics`], if the number of priors is wrong, a prior is not finite, or the variance is not
 /// above 0.
 pub fn shrunk_mean(columns: &Columns<'_, f64>, prior: &[f64], variance: f64, leave_one_out: bool) -> Result<Vec<f64>> {
     if variance.is_nan() || variance <= 0.0 {
@@ -42,11 +43,11 @@ pub fn shrunk_mean(columns: &Columns<'_, f64>, prior: &[f64], variance: f64, lea
         let Statistics { count, mean, .. } = found[columns.groups[row] as usize];
         let votes = columns.counts(row);
         let expected = if votes { finite("prior", row, prior[row])? } else { 0.0 };
-        // x less what it is above the others is the mean of the others; 0 of them for a row alone.
+        // The value minus its leave-one-out advantage is the mean of the others; a row alone has no others and gets 0.
         let (count, mean) =
             if votes && leave_one_out { (count - 1, columns.values[row] - above[row]) } else { (count, mean) };
         let (noise, mean) = if count > 0 { (variance / count as f64, mean) } else { (f64::INFINITY, 0.0) };
-        // w = 1 - variance / k / (mean - prior)^2, whose square may not overflow.
+        // w = 1 - variance / k / (mean - prior)^2, without computing the square, which can overflow.
         let distance = mean - expected;
         let explained = if distance == 0.0 { f64::INFINITY } else { noise / distance / distance };
         let share = (1.0 - explained).max(0.0);
@@ -55,7 +56,7 @@ pub fn shrunk_mean(columns: &Columns<'_, f64>, prior: &[f64], variance: f64, lea
     (0..rows).map(shrunk).collect()
 }
 
-/// A moving mean of each group: `b' = decay · b + (1 - decay) · mean`.
+/// Update a moving mean of each group: `b' = decay · b + (1 - decay) · mean`.
 ///
 /// ```
 /// use agentrl_compute::baseline::ema_mean;
@@ -66,13 +67,14 @@ pub fn shrunk_mean(columns: &Columns<'_, f64>, prior: &[f64], variance: f64, lea
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` as in [`statistics`], or for another number of groups.
+/// `InvalidInput` as in [`statistics`], or if the number of groups in `past` is wrong.
 pub fn ema_mean(columns: &Columns<'_, f64>, decay: f64, past: &[[f64; 1]]) -> Result<Vec<[f64; 1]>> {
     after(&statistics(columns, 1)?, past, |_, found, &[b]| [decay * b + (1.0 - decay) * found.mean])
 }
 
-/// Visits, mean and standard deviation of each group over all its visits, each counting once: with m and s of this batch
-/// `i = n + 1`, `mean' = (n · mean + m) / i`, `std'^2 = (n · std^2 + s^2 + (n / i) · (m - mean)^2) / i`.
+/// Update the visits, mean and standard deviation of each group over all its visits. Each visit counts once: with m and
+/// s of this batch `i = n + 1`, `mean' = (n · mean + m) / i`,
+/// `std'^2 = (n · std^2 + s^2 + (n / i) · (m - mean)^2) / i`.
 ///
 /// A group of one row has s = 0. From DCPO, arXiv:2509.02333.
 ///
@@ -87,7 +89,7 @@ pub fn ema_mean(columns: &Columns<'_, f64>, decay: f64, past: &[[f64; 1]]) -> Re
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` as in [`statistics`], or for another number of groups.
+/// `InvalidInput` as in [`statistics`], or if the number of groups in `past` is wrong.
 pub fn running_moments(columns: &Columns<'_, f64>, ddof: u32, past: &[[f64; 3]]) -> Result<Vec<[f64; 3]>> {
     after(&statistics(columns, ddof)?, past, |_, found, &[visits, mean, std]| {
         let (total, deviation) = (visits + 1.0, if found.std.is_nan() { 0.0 } else { found.std });
@@ -97,10 +99,11 @@ pub fn running_moments(columns: &Columns<'_, f64>, ddof: u32, past: &[[f64; 3]])
     })
 }
 
-/// Successes and failures of each group, of which the past fades: `alpha' = decay · alpha + Σ r`,
+/// Update the discounted successes and failures of each group: `alpha' = decay · alpha + Σ r`,
 /// `beta' = decay · beta + Σ (1 - r)`. From MSSR, arXiv:2512.18215.
 ///
-/// `decays` has one for each row, the same for all rows of a group that vote; `name` says what a group is called.
+/// `decays` has one value for each row; it must be the same for all rows of a group that vote. `name` returns the name
+/// of a group for messages.
 ///
 /// ```
 /// use agentrl_compute::baseline::decayed_beta;
@@ -112,8 +115,8 @@ pub fn running_moments(columns: &Columns<'_, f64>, ddof: u32, past: &[[f64; 3]])
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` as in [`statistics`], for another number of groups or decays, a reward or a decay outside [0, 1], or a
-/// group with different ones.
+/// `InvalidInput` as in [`statistics`], if the number of groups or decays is wrong, a reward or a decay is outside
+/// [0, 1], or the decays of a group differ.
 pub fn decayed_beta(
     columns: &Columns<'_, f64>,
     decays: &[f64],
@@ -150,7 +153,7 @@ pub fn decayed_beta(
     })
 }
 
-/// The state after a batch, of the groups that have votes in it.
+/// Return the state after a batch: `next` for groups with votes, the past state for the others.
 fn after<const N: usize>(
     found: &[Statistics],
     past: &[[f64; N]],
@@ -203,7 +206,8 @@ mod tests {
         Ok(())
     }
 
-    /// Row 0 alone: mean of the other 0, k = 1, d2 = (0 - 2)^2 - 1 = 3 and w = 3 / 4: 0.5. Row 1: mean 4, d2 = 3: 3.5.
+    /// Row 0: the mean of the other rows is 0, k = 1, d2 = (0 - 2)^2 - 1 = 3 and w = 3 / 4: 0.5. Row 1: mean 4, d2 = 3:
+    /// 3.5.
     #[test]
     fn a_row_can_be_left_out_of_its_own() -> Result<()> {
         let columns = Columns::new("values", &[4.0, 0.0], &[0, 0]);
@@ -236,7 +240,7 @@ mod tests {
                 let m = mean(&members);
                 prop_assert!(near(ema[group][0], decay * 0.5 + (1.0 - decay) * m));
                 prop_assert!(near(beta[group][0], decay * 2.0 + m * n) && near(beta[group][1], decay * 3.0 + n - m * n));
-                // Three visits: two of mean 0.5 and deviation 0.25, and this one.
+                // Three visits: two with mean 0.5 and deviation 0.25, and this one.
                 let s2 = members.iter().map(|x| (x - m).powi(2)).sum::<f64>() / n;
                 let all = (2.0 * 0.5 + m) / 3.0;
                 let variance = (2.0 * (0.25_f64.powi(2) + (0.5 - all).powi(2)) + s2 + (m - all).powi(2)) / 3.0;

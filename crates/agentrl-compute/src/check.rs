@@ -1,10 +1,10 @@
-//! Checks that several functions share, so that the same mistake reads the same everywhere.
+//! Argument checks shared by several functions, so that the same mistake gives the same message everywhere.
 
 use std::ops::Range;
 
 use crate::{Error, Float, Result, thread_pool};
 
-/// Two arguments must have one value for each other's value.
+/// Check that two arguments have the same length.
 pub(crate) fn same_length(name: &str, length: usize, other: &str, expected: usize) -> Result<()> {
     if length == expected {
         return Ok(());
@@ -14,12 +14,12 @@ pub(crate) fn same_length(name: &str, length: usize, other: &str, expected: usiz
     )))
 }
 
-/// A mask, if given, must have one value for each row.
+/// Check that a mask, if given, has one value for each row.
 pub(crate) fn mask_length(valid: Option<&[bool]>, other: &str, expected: usize) -> Result<()> {
     valid.map_or(Ok(()), |valid| same_length("valid", valid.len(), other, expected))
 }
 
-/// A value of an argument must be a number.
+/// Check that a value of an argument is finite, and return it.
 pub(crate) fn finite(name: &str, row: usize, value: f64) -> Result<f64> {
     if value.is_finite() {
         return Ok(value);
@@ -27,12 +27,12 @@ pub(crate) fn finite(name: &str, row: usize, value: f64) -> Result<f64> {
     Err(Error::invalid(format!("{name}[{row}] is {value}, but must be finite; correct it or mark the row invalid")))
 }
 
-/// All values of an argument must be numbers.
+/// Check that all values of an argument are finite.
 pub(crate) fn all_finite<T: Float>(name: &str, values: &[T]) -> Result<()> {
     column(name, values, name, values.len(), None)
 }
 
-/// Check that a column is as long as another and that its valid rows hold numbers. Invalid rows may hold anything.
+/// Check that a column is as long as another and that its valid rows are finite. Invalid rows may hold anything.
 pub(crate) fn column<T: Float>(
     name: &str,
     values: &[T],
@@ -44,7 +44,7 @@ pub(crate) fn column<T: Float>(
     thread_pool::map(thread_pool::pieces(values.len()), |piece| finite_piece(name, values, valid, piece)).map(drop)
 }
 
-/// Check that the valid ones of some rows hold numbers.
+/// Check that the valid rows of a piece are finite.
 pub(crate) fn finite_piece<T: Float>(
     name: &str,
     values: &[T],
@@ -60,7 +60,7 @@ pub(crate) fn finite_piece<T: Float>(
     Ok(())
 }
 
-/// Check that there is memory for `count` items of some bytes, a number that an option of the user sets.
+/// Check that `count` items of `bytes` bytes each can be allocated. `count` is an option of the user.
 pub(crate) fn room(name: &str, count: usize, bytes: usize) -> Result<()> {
     let found = count.checked_mul(bytes).is_some_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
     if found {
@@ -69,7 +69,7 @@ pub(crate) fn room(name: &str, count: usize, bytes: usize) -> Result<()> {
     Err(Error::invalid(format!("{name} is {count}, for which there is not enough memory; give a smaller number")))
 }
 
-/// An option must lie in a range, both ends included.
+/// Check that an option lies in a range, both ends included.
 pub(crate) fn within(name: &str, value: f64, least: f64, most: f64) -> Result<()> {
     if (least..=most).contains(&value) {
         return Ok(());

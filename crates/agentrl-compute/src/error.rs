@@ -1,7 +1,7 @@
-//! The one error of the project: a kind for programs, a message for people, and what caused it.
+//! The error type of the project: a kind for programs, a message for people, and an optional cause.
 //!
-//! The data crate and the binding use this same type, so an error crosses the whole stack without translation and the
-//! binding maps [`ErrorKind`] to an exception class in exactly one place.
+//! The data crate and the binding use this type too, so errors cross the whole stack without translation. The binding
+//! maps [`ErrorKind`] to an exception class in exactly one place.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -12,15 +12,15 @@ use std::fmt;
 pub enum ErrorKind {
     /// An argument is wrong: the caller can correct it.
     InvalidInput,
-    /// Something that was asked for by name or id does not exist.
+    /// The requested name or id does not exist.
     NotFound,
-    /// A table does not have the columns or the types that are needed.
+    /// A table lacks required columns or has wrong types.
     Schema,
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from the bytes that were written.
     Corrupt,
     /// The operating system refused a read or a write.
     Io,
-    /// Another process holds what is needed; trying again later can succeed.
+    /// Another process holds a required resource; a later retry can succeed.
     Busy,
     /// A count or an offset does not fit its type.
     Overflow,
@@ -31,7 +31,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The kind in plain words, for instance `"invalid input"`.
+    /// Return the kind in plain words, for instance `"invalid input"`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InvalidInput => "invalid input",
@@ -69,73 +69,73 @@ pub struct Error {
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// The result of everything in this project that can fail.
+/// Result type of all functions of this project that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error of any kind.
+    /// Create an error of any kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), source: None }
     }
 
-    /// The same error with its cause, which [`std::error::Error::source`] gives back.
+    /// Add the cause, which [`std::error::Error::source`] returns.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// An argument is wrong.
+    /// Create an error for a wrong argument.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidInput, message)
     }
 
-    /// A name or an id does not exist.
+    /// Create an error for a name or an id that does not exist.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::NotFound, message)
     }
 
-    /// A table has the wrong columns or types.
+    /// Create an error for a table with wrong columns or types.
     pub fn schema(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Schema, message)
     }
 
-    /// Stored bytes are not what was written.
+    /// Create an error for stored bytes that differ from the bytes that were written.
     pub fn corrupt(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
     }
 
-    /// The operating system refused; the message names the path and the operation, the cause is kept.
+    /// Create an error for a failed read or write. The message names the path and the operation; the cause is kept.
     pub fn io(message: impl Into<String>, source: std::io::Error) -> Self {
         Self::new(ErrorKind::Io, message).with_source(source)
     }
 
-    /// Another process holds what is needed.
+    /// Create an error for a required resource that another process holds.
     pub fn busy(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Busy, message)
     }
 
-    /// A count or an offset does not fit its type.
+    /// Create an error for a count or an offset that does not fit its type.
     pub fn overflow(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Overflow, message)
     }
 
-    /// This version cannot do it.
+    /// Create an error for a request that this version does not support.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, message)
     }
 
-    /// A defect of this library.
+    /// Create an error for a defect of this library.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// The kind of the error.
+    /// Return the kind of the error.
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The message without its cause.
+    /// Return the message without its cause.
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -1,4 +1,4 @@
-//! Masks of rows and groups that are worth training on. They follow the statistics: a row that is filtered has voted.
+//! Masks of rows and groups to train on. Filters run after the statistics: a filtered row has voted.
 
 use crate::check::{column, mask_length, within};
 use crate::group::{Columns, statistics};
@@ -8,7 +8,7 @@ use crate::{Error, Result};
 /// The condition that the scores of a group must meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupBand {
-    /// The standard deviation is larger than this; 0 drops the groups whose scores are all equal.
+    /// Lower bound of the standard deviation, exclusive; 0 drops the groups whose scores are all equal.
     pub std_above: Option<f64>,
     /// The variance divides by `count - ddof`.
     pub ddof: u32,
@@ -18,12 +18,12 @@ pub struct GroupBand {
     pub at_most: Option<f64>,
     /// The smallest number of valid rows.
     pub members_at_least: u64,
-    /// Whether a group with one valid row needs no deviation.
+    /// Whether a group with one valid row passes without a standard deviation.
     pub accept_single: bool,
 }
 
-/// Which rows are valid and of a group whose scores lie in the band (dynamic sampling of DAPO, arXiv:2503.14476, and the
-/// accuracy bands of PRIME and others).
+/// Return a mask of the valid rows of groups whose scores lie in the band (dynamic sampling of DAPO, arXiv:2503.14476,
+/// and the accuracy bands of PRIME and others).
 ///
 /// ```
 /// use agentrl_compute::filters::{GroupBand, group_band};
@@ -52,7 +52,7 @@ pub fn group_band(scores: &[f64], groups: &[u32], valid: Option<&[bool]>, band: 
     if let Some(std_above) = band.std_above {
         within("std_above", std_above, 0.0, f64::MAX)?;
     }
-    // Too few rows for a deviation are not known to differ.
+    // With too few rows, the standard deviation is NaN, which does not pass.
     let spread = |std: f64| band.std_above.is_none_or(|bound| std > bound);
     let single = |count: u64| band.accept_single && count == 1;
     let inside: Vec<bool> = statistics(&Columns { valid, ..Columns::new("scores", scores, groups) }, band.ddof)?
@@ -67,8 +67,8 @@ pub fn group_band(scores: &[f64], groups: &[u32], valid: Option<&[bool]>, band: 
     Ok(groups.iter().enumerate().map(keep).collect())
 }
 
-/// Which rows are valid and of the groups with the largest standard deviations, a part of all groups with a valid row (at
-/// least one); of equal ones the earlier.
+/// Return a mask of the valid rows of the groups with the largest standard deviations. A fraction of all groups with a
+/// valid row is kept, at least one; on ties, the earlier groups.
 ///
 /// ```
 /// use agentrl_compute::filters::top_groups;
@@ -98,9 +98,9 @@ pub fn top_groups(
     Ok(groups.iter().enumerate().map(keep).collect())
 }
 
-/// A mask with as many rows as a multiple: the kept rows with the smallest scores are dropped, or, with `up`, the dropped rows
-/// with the largest scores are taken back (where there are not enough valid ones, rows are dropped). Of equal scores, earlier
-/// rows stay.
+/// Round the number of kept rows to a multiple. By default the kept rows with the smallest scores are dropped. With
+/// `up`, the dropped rows with the largest scores are taken back, or rows are dropped if there are not enough valid
+/// ones. On ties, earlier rows stay.
 ///
 /// ```
 /// use agentrl_compute::filters::round_rows;
@@ -130,7 +130,7 @@ pub fn round_rows(
     let all = (0..keep.len()).filter(|&row| counted(row)).count();
     let raised = kept.next_multiple_of(multiple);
     let target = if up && raised <= all { raised } else { kept / multiple * multiple };
-    // Kept rows first, then by score: the first rows in this order.
+    // Kept rows first, then by descending score: the first `target` rows in this order are kept.
     let mut order: Vec<usize> = (0..keep.len()).filter(|&row| counted(row)).collect();
     order.sort_by(|&a, &b| keep[b].cmp(&keep[a]).then(scores[b].total_cmp(&scores[a])));
     let mut rounded = vec![false; keep.len()];
@@ -173,7 +173,8 @@ mod tests {
         for ddof in [0, 1] {
             let band = GroupBand { std_above: Some(0.0), ddof, ..ANY };
             assert_eq!(group_band(&[1.0], &[0], None, &band)?, [false]);
-            // One valid row is enough where that is asked for, unless its score is outside; equal rows are not one.
+            // `accept_single` accepts one valid row, unless its score is outside the band. Two equal rows are not a
+            // single row.
             let band = GroupBand { accept_single: true, at_most: Some(2.0), ..band };
             let keep = group_band(
                 &[1.0, 9.0, 3.0, 1.0, 1.0],

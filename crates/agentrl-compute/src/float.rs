@@ -1,8 +1,9 @@
-//! The two float types that columns may have. Arithmetic is always f64.
+//! The two float types of columns, f32 and f64. Arithmetic is always f64.
 //!
-//! Long work reads a column block by block, computes in f64 alone, and writes the column back. Reading and writing are compiled
-//! once, here, however the calling crate is compiled. So are whole functions: see
-//! [`NormalisedFloat`](crate::group::NormalisedFloat) and [`ReturnsFloat`](crate::returns::ReturnsFloat).
+//! Long computations read a column block by block, compute in f64, and write the results back. Reading and writing are
+//! compiled once, in this crate, independently of how the calling crate is compiled. The same holds for whole
+//! functions: see [`NormalisedFloat`](crate::group::NormalisedFloat) and
+//! [`ReturnsFloat`](crate::returns::ReturnsFloat).
 
 use crate::simd::wide;
 use crate::{Error, Result};
@@ -13,36 +14,36 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// A column's number: f32 or f64. Functions compute in f64 and round once, at the end.
+/// Number type of a column: f32 or f64. Functions compute in f64 and round once, at the end.
 pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// Name of the type in messages.
     const NAME: &'static str;
 
-    /// The same number as f64, exactly.
+    /// Convert to f64, exactly.
     fn to_f64(self) -> f64;
 
-    /// The nearest number of this type; infinite if it is too large.
+    /// Round to the nearest number of this type; infinite if it is too large.
     fn from_f64(value: f64) -> Self;
 
-    /// Whether all are finite.
+    /// Return whether all values are finite.
     fn all_finite(values: &[Self]) -> bool;
 
-    /// Writes numbers as f64.
+    /// Convert `values` to f64 and write them to `numbers`.
     fn read(values: &[Self], numbers: &mut [f64]);
 
-    /// Writes the nearest numbers of this type.
+    /// Round `numbers` to this type and write them to `values`.
     fn write(numbers: &[f64], values: &mut [Self]);
 
-    /// Numbers as f64: as they stand, or read into a buffer.
+    /// Return values as f64: the slice itself if it is f64, otherwise converted into `buffer`.
     fn doubles<'a>(values: &'a [Self], buffer: &'a mut Vec<f64>) -> &'a [f64];
 
-    /// A column of either type, if its type is this one.
+    /// Return a column of either type as a slice of this type; `None` if it has the other type.
     fn own<O: Float>(column: &mut [O]) -> Option<&mut [Self]>;
 
-    /// A column, by its type.
+    /// Return a column as the enum variant of its type.
     fn column(column: &mut [Self]) -> Column<'_>;
 
-    /// A row's result in this type; an error if it is too large for it.
+    /// Round a row's result to this type; an error if the rounded number is not finite.
     fn result(row: usize, value: f64) -> Result<Self> {
         let rounded = Self::from_f64(value);
         if rounded.to_f64().is_finite() {
@@ -55,16 +56,16 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
     }
 }
 
-/// A column of one of the types.
+/// Mutable column of either type.
 #[derive(Debug)]
 pub enum Column<'a> {
-    /// Of f32.
+    /// Column of f32.
     Single(&'a mut [f32]),
-    /// Of f64.
+    /// Column of f64.
     Double(&'a mut [f64]),
 }
 
-/// Methods that read the same for both types, compiled for each of them.
+/// Methods with the same source for both types, compiled for each of them.
 macro_rules! in_vectors {
     () => {
         fn all_finite(values: &[Self]) -> bool {

@@ -1,16 +1,16 @@
 //! The frozen 128-bit content hash: the same bytes have the same hash in every version, on every machine.
 //!
-//! State keys are stored in files, so this function can never change. It is XXH3 with 128 bits and seed 0, in xxHash's
-//! canonical (big-endian) byte order: what `xxhash.xxh3_128_digest` gives in Python.
+//! State keys are stored in files, so this function must never change. It is XXH3 with 128 bits and seed 0, in xxHash's
+//! canonical (big-endian) byte order, as returned by `xxhash.xxh3_128_digest` in Python.
 
 use std::fmt;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// Tokens converted to bytes at a time, without allocating.
+/// Number of tokens converted to bytes at a time, without allocating.
 const TOKENS_AT_ONCE: usize = 256;
 
-/// The hash of some bytes.
+/// Return the hash of bytes.
 ///
 /// ```
 /// use agentrl_compute::hash::hash_bytes;
@@ -21,7 +21,7 @@ pub fn hash_bytes(bytes: &[u8]) -> [u8; 16] {
     xxh3_128(bytes).to_be_bytes()
 }
 
-/// The hash of some tokens: that of their little-endian bytes.
+/// Return the hash of tokens: the hash of their little-endian bytes.
 ///
 /// ```
 /// use agentrl_compute::hash::{hash_bytes, hash_tokens};
@@ -44,7 +44,7 @@ fn update(hasher: &mut Xxh3, tokens: &[i32]) {
     }
 }
 
-/// Return the hash of parts, each after the number of its bytes, so that none runs into the next.
+/// Hasher of several parts. Each part is hashed after its number of bytes, so that parts cannot run into each other.
 ///
 /// ```
 /// use agentrl_compute::hash::Parts;
@@ -66,19 +66,19 @@ impl fmt::Debug for Parts {
 }
 
 impl Parts {
-    /// Adds bytes.
+    /// Add the bytes of a part.
     pub fn add(&mut self, bytes: &[u8]) {
         self.0.update(&(bytes.len() as u64).to_le_bytes());
         self.0.update(bytes);
     }
 
-    /// Adds the little-endian bytes of tokens.
+    /// Add the little-endian bytes of tokens as a part.
     pub fn add_tokens(&mut self, tokens: &[i32]) {
         self.0.update(&(size_of_val(tokens) as u64).to_le_bytes());
         update(&mut self.0, tokens);
     }
 
-    /// The hash of all that was added.
+    /// Return the hash of all parts added so far.
     pub fn hash(&self) -> [u8; 16] {
         self.0.digest128().to_be_bytes()
     }

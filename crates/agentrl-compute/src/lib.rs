@@ -1,8 +1,8 @@
-//! Numbers on slices: keys, group statistics, advantages, weights, packing. Knows neither Arrow nor Python.
+//! Computation on slices: keys, group statistics, advantages, weights, packing. Independent of Arrow and Python.
 //!
-//! Every function is pure and deterministic: the same values give the same bits, and a statistic of a group does not
-//! depend on the order of its rows. Numbers are f32 or f64 in, the same out, and f64 inside. Groups are dense `u32` ids,
-//! made once by [`keys`].
+//! Every function is pure and deterministic: equal inputs give equal bits, and a statistic of a group does not depend
+//! on the order of its rows. Inputs and results are f32 or f64 of the same type; arithmetic is f64. Group ids are dense
+//! `u32` integers, created once by [`keys`].
 //!
 //! ```
 //! use agentrl_compute::group::{Columns, Extra, Options, normalise};

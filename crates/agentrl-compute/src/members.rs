@@ -1,10 +1,10 @@
-//! The rows of each group, side by side: for what needs a group's values together, such as sorting them.
+//! Rows of each group in CSR layout, for functions that need a group's values together, such as sorting.
 
 use std::ops::Range;
 
 use crate::thread_pool;
 
-/// Rows by group, in row order within each.
+/// Rows by group, in row order within each group.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
     rows: Vec<u32>,
@@ -12,7 +12,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// The rows of `count` groups; rows whose group is not below `count` belong to none.
+    /// Collect the rows of `count` groups. Rows whose group is not below `count` are skipped.
     pub(crate) fn new(groups: impl Iterator<Item = u32> + Clone, count: usize) -> Self {
         let mut offsets = vec![0_u32; count + 1];
         for group in groups.clone().filter(|&group| (group as usize) < count) {
@@ -30,7 +30,7 @@ impl Members {
         Self { rows, offsets }
     }
 
-    /// The rows of each group that count.
+    /// Collect the valid rows of each group.
     pub(crate) fn of(groups: &[u32], count: usize, valid: Option<&[bool]>) -> Self {
         let counted = groups.iter().enumerate();
         Self::new(
@@ -39,17 +39,17 @@ impl Members {
         )
     }
 
-    /// The rows of a group.
+    /// Return the rows of a group.
     pub(crate) fn rows(&self, group: usize) -> &[u32] {
         &self.rows[self.offsets[group] as usize..self.offsets[group + 1] as usize]
     }
 
-    /// Neighbouring groups that one thread works on.
+    /// Return pieces of neighbouring groups; one thread processes a piece.
     pub(crate) fn pieces(&self) -> Vec<Range<usize>> {
         thread_pool::row_pieces(self.offsets.len() - 1, |group| self.offsets[group] as usize)
     }
 
-    /// The rows of each group in turn.
+    /// Iterate over the groups; return the rows of each.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u32]> {
         self.offsets.windows(2).map(|pair| &self.rows[pair[0] as usize..pair[1] as usize])
     }

@@ -1,12 +1,13 @@
-//! Options that are chosen by a name.
+//! Options chosen by name.
 
 use crate::{Error, Result};
 
-/// Declares an enumeration whose variants have names: `from_name`, whose error lists them, and `name`.
+/// Declare an enumeration whose variants have names. It has the methods `name` and `from_name`, whose error lists the
+/// names.
 ///
 /// ```
 /// agentrl_compute::names! {
-///     /// What happens to rows that equal the last chosen one.
+///     /// Treatment of rows that tie with the last chosen one.
 ///     "ties" Ties {
 ///         /// Earlier rows are chosen first.
 ///         First = "first",
@@ -33,15 +34,15 @@ macro_rules! names {
             /// All choices, in the order in which messages list them.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$choice),+];
 
-            /// The choice of a name.
+            /// Return the choice with this name.
             ///
             /// # Errors
-            /// `InvalidInput` for an unknown name; the message lists those there are.
+            /// `InvalidInput` for an unknown name; the message lists the known names.
             pub fn from_name(name: &str) -> $crate::Result<Self> {
                 $crate::names::choice($option, name, &Self::ALL.map(|choice| (choice.name(), choice)))
             }
 
-            /// The name of the choice.
+            /// Return the name of the choice.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$choice => $name,)+
@@ -51,10 +52,10 @@ macro_rules! names {
     };
 }
 
-/// Return the value of a name, from pairs of names and values.
+/// Return the value of a name from pairs of names and values.
 ///
 /// # Errors
-/// `InvalidInput` for an unknown name; the message lists those there are.
+/// `InvalidInput` for an unknown name; the message lists the known names.
 pub fn choice<T: Copy>(option: &str, name: &str, choices: &[(&str, T)]) -> Result<T> {
     let found = choices.iter().find(|(known, _)| *known == name);
     found.map(|&(_, choice)| choice).ok_or_else(|| {

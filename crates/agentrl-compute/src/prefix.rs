@@ -1,9 +1,9 @@
-//! The common prefix of two runs of tokens.
+//! Common prefixes and repeated suffixes of token sequences.
 
-/// Tokens compared at a time: a few vector registers, so that whole blocks are compared at the speed of memory.
+/// Tokens compared at a time: a few vector registers, so that whole blocks are compared at memory speed.
 const COMPARED_AT_ONCE: usize = 32;
 
-/// Number of tokens with which both slices begin.
+/// Return the length of the common prefix of two slices, in tokens.
 ///
 /// ```
 /// use agentrl_compute::prefix::common_prefix;
@@ -17,16 +17,16 @@ pub fn common_prefix(a: &[i32], b: &[i32]) -> usize {
     same + a[same..].iter().zip(&b[same..]).take_while(|(a, b)| a == b).count()
 }
 
-/// A run of tokens that ends one slice and occurs in another.
+/// A suffix of one slice that occurs in another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repeat {
     /// Number of tokens.
     pub length: usize,
-    /// Where the run ends in the other slice.
+    /// End of the occurrence in the other slice (exclusive).
     pub end: usize,
 }
 
-/// The longest run at the end of `old` that occurs in `new`, at its first place there; in linear time and memory.
+/// Return the longest suffix of `old` that occurs in `new`, at its first occurrence; in linear time and memory.
 ///
 /// ```
 /// use agentrl_compute::prefix::{Repeat, repeated_end};
@@ -34,12 +34,12 @@ pub struct Repeat {
 /// assert_eq!(repeated_end(&[7, 1, 2, 3], &[5, 2, 3, 9, 2, 3]), Repeat { length: 2, end: 3 });
 /// ```
 pub fn repeated_end(old: &[i32], new: &[i32]) -> Repeat {
-    // Backwards, the run is a prefix, and the Z-function gives the longest prefix of `old` that begins at each place.
+    // Reversed, the suffix is a prefix, and the Z-function gives the longest prefix of `old` that begins at each index.
     let text: Vec<i32> = old.iter().rev().chain(new.iter().rev()).copied().collect();
     let lengths = prefix_lengths(&text);
     let mut best = Repeat::default();
     for end in 1..=new.len() {
-        // A match that runs on beyond `old` is one of all of it.
+        // A match that continues beyond `old` is a match of all of it.
         let length = lengths[text.len() - end].min(old.len());
         if length > best.length {
             best = Repeat { length, end };
@@ -48,10 +48,10 @@ pub fn repeated_end(old: &[i32], new: &[i32]) -> Repeat {
     best
 }
 
-/// The Z-function: for each place, how many tokens from there on equal those at the beginning.
+/// Compute the Z-function: for each index above 0, the number of tokens from there that equal the beginning of `text`.
 fn prefix_lengths(text: &[i32]) -> Vec<usize> {
     let mut lengths = vec![0; text.len()];
-    // The match that reaches furthest: it begins at `left` and ends before `right`.
+    // The match that ends last: `left..right`.
     let (mut left, mut right) = (0, 0);
     for place in 1..text.len() {
         let known = if place < right { lengths[place - left].min(right - place) } else { 0 };
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Token by token, from the definition.
+    /// Reference implementation: try every length.
     fn slow_repeat(old: &[i32], new: &[i32]) -> Repeat {
         let mut best = Repeat::default();
         for length in 1..=old.len().min(new.len()) {

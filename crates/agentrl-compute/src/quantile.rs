@@ -1,25 +1,25 @@
-//! Quantiles of sorted values, by `NumPy`'s definitions.
+//! Quantiles with `NumPy`'s definitions.
 
 use crate::check::within;
 use crate::{Result, names};
 
 names! {
-    /// Which value stands for a quantile that falls between two.
+    /// Interpolation of a quantile that falls between two values.
     "interpolation" Interpolation {
-        /// In proportion between both.
+        /// Linear interpolation.
         Linear = "linear",
-        /// The lower one.
+        /// The lower value.
         Lower = "lower",
-        /// The higher one.
+        /// The higher value.
         Higher = "higher",
-        /// The nearer one; of two equally near ones, the one at an even place.
+        /// The nearer value; on a tie, the one at an even index.
         Nearest = "nearest",
-        /// The middle between both.
+        /// The mean of both values.
         Midpoint = "midpoint",
     }
 }
 
-/// The `q`-quantile of ascending values; `None` if there are none.
+/// Return the `q`-quantile of ascending values; `None` if there are none.
 ///
 /// ```
 /// use agentrl_compute::quantile::{Interpolation, quantile};
@@ -37,7 +37,7 @@ pub fn quantile(sorted: &[f64], q: f64, interpolation: Interpolation) -> Result<
     Ok(Some(at_place(sorted, q * last as f64, 0, interpolation)))
 }
 
-/// Return the value at a place, which can be between two, of ascending values from the place `first` on.
+/// Return the value at a fractional index of ascending values. `sorted[0]` has index `first`.
 fn at_place(sorted: &[f64], place: f64, first: usize, interpolation: Interpolation) -> f64 {
     let at = |place: f64| sorted[place as usize - first];
     let (low, high) = (at(place.floor()), at(place.ceil()));
@@ -50,18 +50,18 @@ fn at_place(sorted: &[f64], place: f64, first: usize, interpolation: Interpolati
     }
 }
 
-/// The same of values in any order, which are moved; without sorting them all.
+/// Return the `q`-quantile of values in any order, without sorting all of them. The values are reordered.
 pub(crate) fn quantile_of(values: &mut [f64], q: f64, interpolation: Interpolation) -> Result<Option<f64>> {
     let Some(last) = values.len().checked_sub(1) else { return quantile(values, q, interpolation) };
     within("q", q, 0.0, 1.0)?;
     let place = (q * last as f64).floor() as usize;
     let (_, low, above) = values.select_nth_unstable_by(place, f64::total_cmp);
-    // Only the value at that place and the one after it are read: two values stand for all.
+    // Only the values at this index and the next one are read, so two values suffice.
     let pair = [*low, above.iter().copied().min_by(f64::total_cmp).unwrap_or(*low)];
     Ok(Some(at_place(&pair, q * last as f64, place, interpolation)))
 }
 
-/// The number a share of the way from one to another, however far they are apart.
+/// Interpolate linearly from `low` to `high`, even if their distance overflows.
 fn between(low: f64, high: f64, share: f64) -> f64 {
     let distance = high - low;
     if distance.is_finite() { low + distance * share } else { low * (1.0 - share) + high * share }

@@ -1,11 +1,11 @@
-//! Rows of different length in one flat slice: the shape of every list column.
+//! Ragged rows: flat values and CSR offsets, the layout of every list column.
 
 use crate::{Error, Result};
 
-/// Flat values and the offsets of their rows, checked once.
+/// Flat values and the CSR offsets of their rows, checked once.
 ///
-/// Row `i` is `values[offsets[i]..offsets[i + 1]]`. The first offset may be positive and the last may end before the
-/// values do: that is how slices of list columns look.
+/// Row `i` is `values[offsets[i]..offsets[i + 1]]`. The first offset may be positive and the last may be less than the
+/// number of values, as in slices of list columns.
 ///
 /// ```
 /// use agentrl_compute::ragged::Ragged;
@@ -21,7 +21,7 @@ pub struct Ragged<'a, T> {
 }
 
 impl<'a, T> Ragged<'a, T> {
-    /// Rows of some values.
+    /// Create rows from values and offsets.
     ///
     /// # Errors
     /// `InvalidInput` unless the offsets start at zero or above, never decrease, and end within the values.
@@ -54,23 +54,23 @@ impl<'a, T> Ragged<'a, T> {
         self.offsets.len() - 1
     }
 
-    /// Whether there is no row.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Row `index`; `None` beyond the last.
+    /// Return row `index`; `None` if it is out of range.
     pub fn get(&self, index: usize) -> Option<&'a [T]> {
         let (start, end) = (*self.offsets.get(index)?, *self.offsets.get(index.checked_add(1)?)?);
         Some(&self.values[start as usize..end as usize])
     }
 
-    /// All values, also those before the first row and after the last.
+    /// Return all values, including those before the first row and after the last.
     pub fn values(&self) -> &'a [T] {
         self.values
     }
 
-    /// Where the values of row `index` lie; empty beyond the last.
+    /// Return the range of the values of row `index`; empty if it is out of range.
     pub fn range(&self, index: usize) -> std::ops::Range<usize> {
         match self.offsets.get(index..index.saturating_add(2)) {
             Some(&[start, end]) => start as usize..end as usize,
@@ -78,7 +78,7 @@ impl<'a, T> Ragged<'a, T> {
         }
     }
 
-    /// The rows must hold all values, for what gives one result for each value.
+    /// Check that the rows cover all values, for functions that return one result for each value.
     pub(crate) fn covered(&self, name: &str) -> Result<()> {
         let (first, last) = (self.offsets[0], self.offsets[self.offsets.len() - 1]);
         if first == 0 && last as usize == self.values.len() {
@@ -88,7 +88,7 @@ impl<'a, T> Ragged<'a, T> {
         Err(Error::invalid(format!("offsets go from {first} to {last}, but {name} has {count} values; cover them all")))
     }
 
-    /// The rows in order.
+    /// Iterate over the rows in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [T]> + use<'a, T> {
         let values = self.values;
         self.offsets.windows(2).map(move |pair| &values[pair[0] as usize..pair[1] as usize])

@@ -1,13 +1,14 @@
-//! Randomness by counting: every number is a hash of where it is used, so order of arrival never matters.
+//! Counter-based random numbers: each is a hash of the place where it is used, independent of the order of arrival.
 //!
-//! Both functions are XXH3 with 64 bits and seed 0 over little-endian words. They are frozen: a run that is resumed with
-//! a later version draws the same numbers.
+//! Both functions are 64-bit XXH3 with seed 0 over little-endian words. They are frozen: a run that is resumed with a
+//! later version draws the same numbers.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// Return a seed from the parts of the place where it is used, in 63 bits: never negative as an `i64`.
+/// Return the seed for a place in a run, from the integers that identify it. It has 63 bits, so it is not negative as
+/// an `i64`.
 ///
-/// Lists of different length are different: `[1]` and `[1, 0]` give unrelated seeds.
+/// The length of the list matters: `[1]` and `[1, 0]` give unrelated seeds.
 ///
 /// ```
 /// use agentrl_compute::rng::structural_seed;
@@ -25,7 +26,7 @@ pub fn structural_seed(parts: &[u64]) -> u64 {
     hasher.digest() >> 1
 }
 
-/// The `counter`-th uniform number of a seed, in [0, 1), with 53 random bits.
+/// Return the `counter`-th uniform random number of a seed, in [0, 1), with 53 random bits.
 ///
 /// ```
 /// use agentrl_compute::rng::uniform;
@@ -37,7 +38,8 @@ pub fn uniform(seed: u64, counter: u64) -> f64 {
     (word(seed, counter) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// The bits that a uniform number is made of: a seed for what has a seed and a number of its own, made in a few nanoseconds.
+/// Return the 64 random bits from which [`uniform`] is computed. In a few nanoseconds, this also derives a seed from a
+/// seed and a number.
 pub(crate) fn word(seed: u64, counter: u64) -> u64 {
     let mut words = [0; 16];
     words[..8].copy_from_slice(&seed.to_le_bytes());

@@ -1,22 +1,23 @@
-//! Where to branch: decisions of entropy-triggered rollouts (ARPO, arXiv:2507.19849).
+//! Branch decisions of entropy-triggered rollouts (ARPO, arXiv:2507.19849).
 
 use crate::check::{finite, same_length};
 use crate::ragged::Ragged;
 use crate::{Error, Result, names};
 
 names! {
-    /// How the entropies of a segment's tokens become one number.
+    /// Aggregation of the token entropies of a segment.
     "reduce" Reduce {
-        /// Their sum (the public code): a short segment looks less uncertain.
+        /// Sum, as in the public code: a short segment looks less uncertain.
         Sum = "sum",
-        /// Their mean.
+        /// Mean.
         Mean = "mean",
     }
 }
 
-/// The entropy of each segment: of its first `limit` tokens, in units of the largest possible, `ln(vocabulary)`.
+/// Return the entropy of each segment: over its first `limit` tokens, divided by the largest possible,
+/// `ln(vocabulary)`.
 ///
-/// Token entropies are in nats; the public code takes those of the ten likeliest tokens, with `limit` 20. A segment
+/// Token entropies are in nats. The public code computes them over the ten likeliest tokens, with `limit` 20. A segment
 /// without tokens has entropy 0.
 ///
 /// ```
@@ -32,7 +33,7 @@ names! {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if `limit` is 0, `vocabulary` below 2, or an entropy not finite.
+/// `InvalidInput` if `limit` is 0, `vocabulary` is below 2, or an entropy is not finite.
 pub fn segment_entropy(entropies: Ragged<'_, f32>, limit: usize, vocabulary: u64, reduce: Reduce) -> Result<Vec<f64>> {
     if limit == 0 {
         return Err(Error::invalid("limit is 0, but must be at least 1 token"));
@@ -57,20 +58,20 @@ pub fn segment_entropy(entropies: Ragged<'_, f32>, limit: usize, vocabulary: u64
     entropies.iter().enumerate().map(segment).collect()
 }
 
-/// When and how often to branch.
+/// Options of [`entropy_branches`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BranchOptions {
-    /// Rollouts of each group, in all.
+    /// Rollouts allowed in each group in total.
     pub budget: u32,
-    /// A row may become this many rows at once: itself and at most `beam - 1` copies.
+    /// Rows that one row may become in one call: itself and at most `beam - 1` copies.
     pub beam: u32,
     /// Probability of a copy if the entropy has not changed.
     pub probability: f64,
-    /// The weight β of a change of entropy.
+    /// Weight β of the change of entropy.
     pub entropy_weight: f64,
 }
 
-/// Columns of [`entropy_branches`]: one value for each rollout that is still active.
+/// Columns of [`entropy_branches`]. A row is a rollout that is still active.
 #[derive(Clone, Copy, Debug)]
 pub struct BranchColumns<'a> {
     /// The row's group, an index into `existing`.
@@ -79,18 +80,18 @@ pub struct BranchColumns<'a> {
     pub entropy: &'a [f64],
     /// Entropy of the rollout's first segment; 0 if unknown.
     pub initial_entropy: &'a [f64],
-    /// Random numbers in [0, 1): `beam - 1` for each row, row by row.
+    /// Random numbers in [0, 1): `beam - 1` for each row, in row order.
     pub uniform: &'a [f64],
-    /// Rollouts that each group has so far, finished ones included.
+    /// Number of rollouts of each group so far, including finished ones.
     pub existing: &'a [u32],
 }
 
-/// How many copies to make of each row.
+/// Return the number of copies to create of each row.
 ///
-/// Rows are asked in order. Each may have at most `min(beam - 1, budget - existing - copies made in its group before)`
-/// copies, and each of these has its own coin: it is made iff `clip(u - β · (H - H_initial), 0, 1) <= probability`, so
-/// with probability `clip(probability + β · ΔH, 0, 1)`, or always for `probability` 1. A group at or beyond its budget gets
-/// none.
+/// Rows are visited in order. Each may have at most
+/// `min(beam - 1, budget - existing - copies made in its group before)` copies. Each copy has its own random number `u`
+/// and is created iff `clip(u - β · (H - H_initial), 0, 1) <= probability`: with probability
+/// `clip(probability + β · ΔH, 0, 1)`, or always if `probability` is 1. A group at or beyond its budget gets no copies.
 ///
 /// ```
 /// use agentrl_compute::rollout::{BranchColumns, BranchOptions, entropy_branches};
@@ -108,8 +109,8 @@ pub struct BranchColumns<'a> {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, a group has no value in `existing`, a number is not finite or a random one outside
-/// [0, 1), `beam` is 0, or `probability` outside [0, 1].
+/// `InvalidInput` if lengths differ, a group has no value in `existing`, a number is not finite, a random number is
+/// outside [0, 1), `beam` is 0, or `probability` is outside [0, 1].
 pub fn entropy_branches(columns: &BranchColumns<'_>, options: &BranchOptions) -> Result<Vec<u32>> {
     let &BranchColumns { groups, entropy, initial_entropy, uniform, existing } = columns;
     let &BranchOptions { budget, beam, probability, entropy_weight } = options;
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn slots_are_given_in_order_until_the_budget_is_used() -> Result<()> {
-        // Every coin branches; group 0 has three slots left, group 1 none, group 2 is over its budget.
+        // Every draw branches; group 0 has three slots left, group 1 none, group 2 is over its budget.
         let columns = BranchColumns {
             groups: &[0, 1, 0, 2, 0],
             entropy: &[1.0; 5],
@@ -218,12 +219,12 @@ mod tests {
 
     #[test]
     fn each_copy_has_its_own_coin_within_the_allowance() -> Result<()> {
-        // One slot is left: the row may toss one coin, which fails; the second would not.
+        // One slot is left: only the first draw of the row is used, and it fails; the second would succeed.
         let columns = BranchColumns { uniform: &[0.9, 0.1], existing: &[3], ..COLUMNS };
         assert_eq!(entropy_branches(&columns, &BranchOptions { beam: 3, ..OPTIONS })?, [0]);
         let columns = BranchColumns { existing: &[2], ..columns };
         assert_eq!(entropy_branches(&columns, &BranchOptions { beam: 3, ..OPTIONS })?, [1]);
-        // The coin that lands on the probability branches.
+        // A draw equal to the probability branches.
         assert_eq!(entropy_branches(&BranchColumns { uniform: &[0.5], ..COLUMNS }, &OPTIONS)?, [1]);
         Ok(())
     }
@@ -242,7 +243,7 @@ mod tests {
             };
             let options = BranchOptions { budget: u32::MAX, ..OPTIONS };
             let made: u32 = entropy_branches(&columns, &options)?.iter().sum();
-            // Four standard errors of a coin.
+            // Four standard errors of a fair coin.
             assert!((f64::from(made) / ROWS as f64 - expected).abs() < 4.0 * 0.5 / (ROWS as f64).sqrt(), "{change}");
         }
         Ok(())
@@ -281,7 +282,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the loop of the public code's description, one slot at a time.
+        /// Compare with the naive loop that the public code describes, one slot at a time.
         #[test]
         fn as_the_naive_loop(
             rows in prop::collection::vec((0_u32..3, 0.0_f64..3.0, 0.0_f64..3.0), 0..12),

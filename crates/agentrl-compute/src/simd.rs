@@ -1,16 +1,16 @@
-//! The widest vectors that the processor has, chosen at run time.
+//! SIMD kernels, with the widest vectors of the processor chosen at run time.
 //!
-//! A wheel is compiled for the oldest processor of its kind. What is given to [`wide`] is compiled for later ones too, and
-//! the one at hand decides. Only the width differs: nothing is fused but what is written so and no addition moves, so all give
-//! the same bits.
+//! A wheel is compiled for the oldest processor of its kind. A closure passed to [`wide`] is also compiled for later
+//! ones, and the version for the running processor is called. Only the vector width differs: only explicit `mul_add`
+//! calls are fused and additions are not reordered, so all versions give the same bits.
 
 use multiversion::multiversion;
 
-/// Numbers that are worked on between two steps of a kernel: few enough for a core's nearest memory.
+/// Numbers processed between two steps of a kernel: few enough for a core's first-level cache.
 pub(crate) const BLOCK: usize = 256;
 
-/// Does some work with the widest vectors. The closure is marked `#[inline(always)]`, or it is compiled for the oldest
-/// processor after all.
+/// Call a closure with the widest vectors. Mark the closure `#[inline(always)]`; otherwise it is compiled for the
+/// oldest processor.
 #[multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512cd+avx512dq+avx512vl+avx2+fma+bmi1+bmi2+lzcnt+popcnt",
     "x86_64+avx2+fma+bmi1+bmi2+lzcnt+popcnt"
@@ -19,7 +19,7 @@ pub(crate) fn wide<R, F: FnOnce() -> R>(work: F) -> R {
     work()
 }
 
-/// Set numbers that are not marked to NaN.
+/// Set numbers whose mask is false to NaN.
 pub(crate) fn keep(numbers: &mut [f64], mask: &[bool]) {
     wide(
         #[inline(always)]
@@ -30,10 +30,10 @@ pub(crate) fn keep(numbers: &mut [f64], mask: &[bool]) {
     );
 }
 
-/// Number of interleaved summaries.
+/// Number of interleaved partial summaries.
 pub(crate) const SUMMARIES: usize = 16;
 
-/// Interleaved summaries: number `i` enters summary `i % SUMMARIES`.
+/// Interleaved partial summaries: number `i` is added to summary `i % SUMMARIES`.
 #[derive(Debug)]
 pub(crate) struct Summaries {
     sums: [f64; SUMMARIES],
@@ -50,9 +50,9 @@ impl Summaries {
         most: [f64::NEG_INFINITY; SUMMARIES],
     };
 
-    /// Add numbers, except those that are NaN.
+    /// Add numbers; NaN is skipped.
     pub(crate) fn add(&mut self, numbers: &[f64]) {
-        // Moved into the closure: lanes that it only borrows stay in memory, and are read again before they are written.
+        // Moved into the closure: lanes that it only borrows would stay in memory and be reloaded before each write.
         let Self { mut sums, mut counts, mut least, mut most } = *self;
         *self = wide(
             #[inline(always)]
@@ -73,7 +73,7 @@ impl Summaries {
         );
     }
 
-    /// Return the summary of all.
+    /// Return the summary of all numbers.
     pub(crate) fn sum(&self) -> Summary {
         Summary {
             total: self.sums.iter().sum(),
@@ -84,7 +84,7 @@ impl Summaries {
     }
 }
 
-/// Add numbers, none of which is NaN, to interleaved sums, as [`Summaries`] does: number `i` to sum `i % SUMMARIES`.
+/// Add numbers without NaN to interleaved sums, as [`Summaries`] does: number `i` to sum `i % SUMMARIES`.
 pub(crate) fn add(numbers: &[f64], sums: &mut [f64; SUMMARIES]) {
     wide(
         #[inline(always)]
@@ -98,7 +98,7 @@ pub(crate) fn add(numbers: &[f64], sums: &mut [f64; SUMMARIES]) {
     );
 }
 
-/// Sum, count and range of some numbers.
+/// Sum, count and range of numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Summary {
     pub(crate) total: f64,
@@ -107,9 +107,9 @@ pub(crate) struct Summary {
     pub(crate) most: f64,
 }
 
-/// Whether keys never decrease.
+/// Return whether keys never decrease.
 pub(crate) fn ascend<K: PartialOrd>(keys: &[K]) -> bool {
-    // Each block with the key after it, so that blocks hang together.
+    // Each block includes the first key of the next one, so that borders are compared too.
     (0..keys.len()).step_by(4 * BLOCK).all(|start| {
         let block = &keys[start..keys.len().min(start + 4 * BLOCK + 1)];
         wide(
@@ -119,16 +119,16 @@ pub(crate) fn ascend<K: PartialOrd>(keys: &[K]) -> bool {
     })
 }
 
-/// A number, or the end of the range from minus a bound to it; `clamp` would also look whether there is such a range, and
-/// where a loop can end in a panic it is not made of vectors.
+/// Clamp a number to `[-bound, bound]`. Unlike `f64::clamp`, this does not check the range: a loop that can panic is
+/// not vectorised.
 #[inline(always)]
 pub(crate) fn within(number: f64, bound: f64) -> f64 {
     let number = if number < -bound { -bound } else { number };
     if number > bound { bound } else { number }
 }
 
-/// `e^x` of each number, to within one unit in the last place, of what lies within a bound of at most 700; beyond it is that
-/// of the bound.
+/// Replace each number by `e^x`, to within one unit in the last place. Numbers are first clamped to ± `bound`, which is
+/// at most 700.
 #[inline(never)]
 pub(crate) fn exp(numbers: &mut [f64], bound: f64) {
     wide(
@@ -142,7 +142,7 @@ pub(crate) fn exp(numbers: &mut [f64], bound: f64) {
     );
 }
 
-/// `e^x - 1` of each number, to within three units in the last place; of numbers beyond ± 700 it is that of ± 700.
+/// Replace each number by `e^x - 1`, to within three units in the last place. Numbers are first clamped to ± 700.
 #[inline(never)]
 pub(crate) fn exp_m1(numbers: &mut [f64]) {
     wide(
@@ -157,10 +157,10 @@ pub(crate) fn exp_m1(numbers: &mut [f64]) {
     );
 }
 
-/// A float from which on all are whole, in the middle of those of its binary order.
+/// `1.5 · 2^52`: floats between `2^52` and `2^53` are integers, so adding this rounds a small number to an integer.
 const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
 
-/// `ln 2`, in two parts: the first has so few digits that its products with the orders are exact.
+/// `ln 2` in two parts. The first has so few digits that its products with integer orders are exact.
 const LN_2: [f64; 2] = [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10];
 
 /// `1 / k!` from `1 / 2!` to `1 / 13!`.
@@ -179,10 +179,11 @@ const TAYLOR: [f64; 12] = [
     1.0 / 6_227_020_800.0,
 ];
 
-/// `x = order · ln 2 + rest`: the whole order, and `e^rest - 1` by Taylor's series up to the power 13.
+/// Split `x = order · ln 2 + rest`; return the integer order, and `e^rest - 1` by its Taylor series up to the power 13.
 ///
-/// Terms are added in pairs, and pairs of these: where each waits for the one before, a core cannot begin so many numbers that
-/// it is busy meanwhile. Products and sums are rounded once: half the steps to wait for, and the same bits on every processor.
+/// Terms are added in pairs, and pairs in pairs. In a chain in which each term waits for the one before, a core cannot
+/// process enough numbers at a time to be busy. Fused multiply-adds round once: they halve the dependency chain and
+/// give the same bits on every processor.
 #[inline(always)]
 fn reduced(x: f64) -> (f64, f64) {
     let order = x.mul_add(std::f64::consts::LOG2_E, WHOLE) - WHOLE;
@@ -195,7 +196,8 @@ fn reduced(x: f64) -> (f64, f64) {
     (order, square.mul_add(series, rest))
 }
 
-/// Two to the power of a whole number that a normal float can have: its bits stand at the end of those of the sum.
+/// Return `2^order`, for an integer in the exponent range of normal floats. The lowest bits of `order + WHOLE` hold the
+/// integer; they are shifted into the exponent.
 #[inline(always)]
 fn power_of_two(order: f64) -> f64 {
     f64::from_bits(((order + WHOLE).to_bits() << 52).wrapping_add(1.0_f64.to_bits()))
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// How many floats one is away from another.
+    /// Return the distance of two floats, counted in representable floats.
     fn steps(a: f64, b: f64) -> u64 {
         let place = |x: f64| if x.is_sign_negative() { -(x.abs().to_bits() as i64) } else { x.to_bits() as i64 };
         place(a).abs_diff(place(b))
@@ -259,7 +261,7 @@ mod tests {
             for (x, found) in xs.iter().zip(&found) {
                 prop_assert!(steps(*found, x.clamp(-700.0, 700.0).exp()) <= 1, "exp({x}) = {found}");
             }
-            // A number has the same result wherever it stands, in a whole vector or in what is left behind the last.
+            // A number has the same result at any index, in a whole vector or in the remainder.
             for (x, found) in xs.iter().zip(&found) {
                 let mut alone = [*x];
                 exp(&mut alone, 700.0);

@@ -1,7 +1,7 @@
 //! A pool of threads for large columns.
 //!
-//! Work is cut into pieces of fixed size, whatever the number of threads, and results are returned in the order of the
-//! pieces. So the same columns give the same bits on 1 thread and on 64.
+//! Work is split into pieces of fixed size, independent of the number of threads, and results are returned in the order
+//! of the pieces. So the same columns give the same bits on 1 thread and on 64.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -13,18 +13,19 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::{Error, Result};
 
-/// Rows of one piece. Waking a thread costs up to 40 µs, a row of most kernels 1 to 5 ns: fewer rows are not worth it.
+/// Rows of one piece. Waking a thread costs up to 40 µs and a row of most kernels 1 to 5 ns, so smaller pieces are not
+/// worth it.
 pub(crate) const PIECE: usize = 1 << 15;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Whether this thread starts no others; see [`SingleThreaded`].
+    /// Whether this thread starts no other threads; see [`SingleThreaded`].
     static SINGLE_THREADED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A guard: until it is dropped, its thread starts no others, because it is one of several that share some work, or because the
-/// work is too small. A panic of the work drops it too.
+/// Guard that keeps its thread from starting others until it is dropped, because the thread is one of several that
+/// share some work, or because the work is too small. A panic of the work drops it too.
 pub(crate) struct SingleThreaded {
     before: bool,
 }
@@ -41,20 +42,20 @@ impl Drop for SingleThreaded {
     }
 }
 
-/// Threads that work beside the calling one. One call has them at a time: a short call never waits for the long work of
-/// another.
+/// Worker threads besides the calling one. One call holds them at a time, so a short call never waits for the long work
+/// of another.
 #[derive(Debug)]
 struct Helpers {
-    /// The process in which they run: a forked child has none of its parent's threads.
+    /// The process in which the threads run: a forked child has none of its parent's threads.
     process: u32,
     pool: ThreadPool,
 }
 
-/// The idle helpers. No call waits for the lock, because a forked child may find it taken for ever.
+/// Idle helpers. No call waits for the lock, because a forked child may inherit it locked forever.
 static IDLE: Mutex<Option<Helpers>> = Mutex::new(None);
 
 impl Helpers {
-    /// Return `count` helpers, those of the last call or new ones; `None` if the system refuses them.
+    /// Return `count` helpers, reused from the last call or new; `None` if the system refuses to start them.
     fn take(count: usize) -> Option<Self> {
         let process = process::id();
         let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.take());
@@ -68,7 +69,7 @@ impl Helpers {
         Some(Self { process, pool })
     }
 
-    /// Keep them for the next call.
+    /// Keep the helpers for the next call.
     fn put_back(self) {
         if let Ok(mut idle) = IDLE.try_lock() {
             *idle = Some(self);
@@ -76,14 +77,15 @@ impl Helpers {
     }
 }
 
-/// Return the number of threads that large columns use: that of [`set_threads`], or else the cores that this process may use.
+/// Return the number of threads for large columns: set by [`set_threads`], otherwise the cores that this process may
+/// use.
 pub fn threads() -> usize {
     let set = THREADS.load(Ordering::Relaxed);
     if set > 0 {
         return set;
     }
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    // Asking costs several system calls, so the answer is kept, unless another thread has set a number meanwhile.
+    // The query costs several system calls, so its result is kept, unless another thread has set a number meanwhile.
     THREADS.compare_exchange(0, cores, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(cores)
 }
 
@@ -99,10 +101,10 @@ pub fn set_threads(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Do some work on every item and return the results in the order of the items; of several errors, the first in that order.
+/// Apply `work` to every item and return the results in item order. If several items fail, the first error is returned.
 ///
 /// # Errors
-/// That of the work.
+/// The error of `work`.
 pub fn map<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
     let all = threads();
     let threads = all.min(items.len());
@@ -111,7 +113,7 @@ pub fn map<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync
     }
     let queue = Mutex::new(items.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
-    // A closure of its own: the lock is not held while the item is worked on.
+    // A separate closure, so that the lock is released before the item is processed.
     let next = || locked(&queue).next();
     let run = || {
         let _alone = SingleThreaded::begin();
@@ -121,7 +123,7 @@ pub fn map<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync
         }
         locked(&done).append(&mut own);
     };
-    // If the system refuses threads, this one does all.
+    // If the system refuses threads, this thread does all the work.
     if let Some(helpers) = Helpers::take(all - 1) {
         helpers.pool.in_place_scope(|scope| {
             (1..threads).for_each(|_| scope.spawn(|_| run()));
@@ -140,12 +142,12 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The pieces of some rows.
+/// Split rows into pieces of [`PIECE`] rows.
 pub(crate) fn pieces(rows: usize) -> Vec<Range<usize>> {
     (0..rows).step_by(PIECE).map(|start| start..rows.min(start + PIECE)).collect()
 }
 
-/// Fill a column piece by piece; `work` gets a piece and the row it starts at.
+/// Fill a column piece by piece; `work` gets the first row of a piece, and the piece.
 pub(crate) fn fill<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) -> Result<()> + Sync) -> Result<()> {
     if out.len() <= PIECE {
         return work(0, out);
@@ -154,7 +156,8 @@ pub(crate) fn fill<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) -> Res
     map(items, |(start, piece)| work(start, piece)).map(drop)
 }
 
-/// Return pieces of ragged rows, each with at least [`PIECE`] values: row `i` is `offset(i)..offset(i + 1)`.
+/// Split ragged rows into pieces with at least [`PIECE`] values each, except the last. Row `i` is
+/// `offset(i)..offset(i + 1)`.
 pub(crate) fn row_pieces(rows: usize, offset: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
     let (mut found, mut first) = (Vec::new(), 0);
     for next in 1..=rows {
@@ -166,9 +169,9 @@ pub(crate) fn row_pieces(rows: usize, offset: impl Fn(usize) -> usize) -> Vec<Ra
     found
 }
 
-/// Fill a column of ragged rows; `work` gets neighbouring rows and their part of the column.
+/// Fill a column of ragged rows; `work` gets a range of rows and their part of the column.
 ///
-/// Offsets go from 0 to the length of the column and do not decrease.
+/// Offsets start at 0, do not decrease, and end at the length of the column.
 pub(crate) fn fill_rows<T: Send>(
     offsets: &[i64],
     mut out: &mut [T],
@@ -220,7 +223,7 @@ mod tests {
         Ok(())
     }
 
-    /// While all helpers of one call are held up, another call has its own.
+    /// If one call keeps all its helpers busy, another call gets its own.
     #[test]
     fn a_call_does_not_wait_for_another() -> Result<()> {
         set_threads(2)?;
