@@ -1,66 +1,67 @@
-//! A sum of floats that does not depend on their order: integers on a grid that is chosen before the first addition.
+//! An order-independent sum of floats: integers on a grid that is chosen before the first addition.
 
-/// Bits of an `i128` besides its sign and the 53 digits of a float.
+/// Bits of an `i128` besides its sign bit and the 53 significand bits of a float.
 const SPARE: i32 = 128 - 1 - 53;
 
 /// A sum in fixed point.
 ///
-/// The grid follows from the largest magnitude and the number of values alone, and is the finest on which the sum cannot
-/// overflow: `2^-126 · count` of the largest value's power of two, `count` rounded up to a power of two. For a million
-/// values that is 106 binary digits, so what is within 53 binary orders of the largest is exact, and where all values are,
-/// so is the sum; it is rounded once, when it is read. Addition of integers is associative, so any order, and any split
-/// over threads, gives the same bits. Every finite float fits, subnormal ones too.
+/// The grid depends only on the largest magnitude and the number of values. It is the finest grid on which the sum
+/// cannot overflow: its step is `2^-126 · count` times the power of two of the largest value, with `count` rounded up
+/// to a power of two. For a million values that is 106 binary digits, so values within 53 binary orders of the largest
+/// are exact. If all values are exact, so is the sum; it is rounded once, on reading. Addition of integers is
+/// associative, so any order and any split over threads gives the same bits. Every finite float fits, including
+/// subnormal ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accumulator {
     sum: i128,
-    /// One step of the grid is two to this power.
+    /// The step of the grid is two to this power.
     exponent: i32,
 }
 
 impl Accumulator {
-    /// An empty sum for at most `count` values of at most this magnitude.
+    /// Create an empty sum for at most `count` values of magnitude at most `largest`.
     pub(crate) fn new(largest: f64, count: u64) -> Self {
         let headroom = (u64::BITS - count.saturating_sub(1).leading_zeros()).cast_signed();
         Self { sum: 0, exponent: parts(largest).1 - (SPARE - headroom) }
     }
 
-    /// Adds a value, rounded to the grid.
+    /// Add a value, rounded to the grid.
     pub(crate) fn add(&mut self, value: f64) {
         let (digits, exponent) = parts(value);
         let shift = exponent - self.exponent;
         self.sum += if shift >= 0 {
             i128::from(digits) << shift
         } else if shift > -63 {
-            // Half a step up, then down: to the nearest.
+            // Add half a step, then round down: the result is the nearest step.
             i128::from((digits + (1 << (-shift - 1))) >> -shift)
         } else {
             0
         };
     }
 
-    /// Adds what another sum holds. Both must have been made for the same magnitude and count, which bound their total.
+    /// Add another sum. Both must have been created for the same magnitude and count, which bound their total.
     pub(crate) fn merge(&mut self, other: &Self) {
         debug_assert_eq!(self.exponent, other.exponent);
         self.sum += other.sum;
     }
 
-    /// The sum in steps of the grid.
+    /// Return the sum in steps of the grid.
     pub(crate) fn integer(&self) -> i128 {
         self.sum
     }
 
-    /// The same grid with another sum.
+    /// Return another sum on the same grid.
     pub(crate) fn with(self, sum: i128) -> Self {
         Self { sum, ..self }
     }
 
-    /// The sum divided by a number; infinite if that is too large for a float.
+    /// Return the sum divided by a number; infinite if the result is too large for a float.
     pub(crate) fn divided_by(&self, divisor: f64) -> f64 {
         times_power_of_two(self.sum as f64 / divisor, self.exponent)
     }
 }
 
-/// Integer digits and the binary exponent of a finite float: `value = digits · 2^exponent`.
+/// Split a finite float into its integer digits and binary exponent: `value = digits · 2^exponent`.
 #[inline]
 fn parts(value: f64) -> (i64, i32) {
     let bits = value.to_bits();
@@ -72,19 +73,20 @@ fn parts(value: f64) -> (i64, i32) {
     (if value.is_sign_negative() { -digits } else { digits }, exponent)
 }
 
-/// The exponent of the power of two at or below a finite, positive float, no less than that of the smallest normal one.
+/// Return the exponent of the largest power of two that is at most a finite, positive float; at least the exponent of
+/// the smallest normal float.
 #[inline]
 pub(crate) fn binary_order(value: f64) -> i32 {
     parts(value).1 + 52
 }
 
-/// A float times a power of two of any size.
+/// Multiply a float by a power of two of any size.
 #[inline]
 pub(crate) fn times_power_of_two(value: f64, exponent: i32) -> f64 {
     if (-1022..=1023).contains(&exponent) { value * power_of_two(exponent) } else { in_steps(value, exponent) }
 }
 
-/// Two to the power of an exponent that a normal float can have.
+/// Return `2^exponent`, for an exponent of normal floats.
 #[inline]
 pub(crate) fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
@@ -140,7 +142,7 @@ mod tests {
 
     #[test]
     fn digits_below_the_grid_are_rounded_away() {
-        // Three values of at most 1: steps of 2^-124.
+        // Three values of at most 1: the step is 2^-124.
         let [kept, half, lost] = [-124, -125, -126].map(|exponent| times_power_of_two(1.0, exponent));
         assert_eq!(sum(&[1.0, kept + lost, -1.0]).to_bits(), kept.to_bits());
         assert_eq!(sum(&[1.0, kept + half, -1.0]).to_bits(), (2.0 * kept).to_bits());
@@ -153,7 +155,7 @@ mod tests {
         for count in [1_u64, 2, 3, 4, 1 << 20, (1 << 20) + 1, 1 << 40] {
             let mut sum = Accumulator::new(f64::MAX, count);
             sum.add(f64::MAX);
-            // As many additions of the largest value as announced.
+            // Add the largest value as often as announced.
             let full = sum.sum.checked_mul(i128::from(count));
             assert!(full.is_some(), "{count}");
             let mean = Accumulator { sum: full.unwrap_or(0), ..sum }.divided_by(count as f64);
@@ -169,7 +171,7 @@ mod tests {
             prop_assert!((times_power_of_two(digits as f64, exponent) - value).abs() == 0.0);
         }
 
-        /// Against exact integer arithmetic: multiples of 1/1024 below 2^40.
+        /// Compare with exact integer arithmetic: multiples of 1/1024 below 2^40.
         #[test]
         fn sums_are_exact_where_a_float_can_hold_them(values in prop::collection::vec(-1_i64 << 50..1_i64 << 50, 0..9)) {
             let floats: Vec<f64> = values.iter().map(|&value| value as f64 / 1024.0).collect();

@@ -1,9 +1,9 @@
 //! The Beta distribution that `BNPO` fits to the success rates of a batch's prompts.
 
-/// `α` and `β` of the density that scales advantages, from the mean and the variance of success rates.
+/// Return `α` and `β` of the density that scales advantages, from the mean and the variance of success rates.
 ///
-/// The rates' own moments give `a` and `b`; `α = max(1, 1 + a/3)`, `β = max(1, 1 + b/3)`. Rates that do not vary give
-/// the uniform density.
+/// `a` and `b` are the moment estimates of the rates; `α = max(1, 1 + a/3)`, `β = max(1, 1 + b/3)`. Rates without
+/// variance give the uniform density.
 pub(super) fn fit(mean: f64, variance: f64) -> (f64, f64) {
     if variance <= 0.0 || variance.is_nan() {
         return (1.0, 1.0);
@@ -12,14 +12,14 @@ pub(super) fn fit(mean: f64, variance: f64) -> (f64, f64) {
     ((1.0 + size * mean / 3.0).max(1.0), (1.0 + size * (1.0 - mean) / 3.0).max(1.0))
 }
 
-/// The density at `p`: `p^(α-1) (1-p)^(β-1) Γ(α+β) / (Γ(α) Γ(β))`.
+/// Return the density at `p`: `p^(α-1) (1-p)^(β-1) Γ(α+β) / (Γ(α) Γ(β))`.
 pub(super) fn density(p: f64, alpha: f64, beta: f64) -> f64 {
     let power = |base: f64, exponent: f64| if exponent == 0.0 { 1.0 } else { base.powf(exponent) };
     let log_size = log_gamma(alpha + beta) - log_gamma(alpha) - log_gamma(beta);
     power(p, alpha - 1.0) * power(1.0 - p, beta - 1.0) * log_size.exp()
 }
 
-/// `ln Γ(x)` for x of at least 1, by Stirling's series above 10 and the recurrence below: 14 digits or more.
+/// Return `ln Γ(x)` for x of at least 1, by Stirling's series above 10 and the recurrence below; 14 digits or more.
 fn log_gamma(mut x: f64) -> f64 {
     let mut product = 1.0;
     while x < 10.0 {

@@ -1,10 +1,10 @@
-//! Votes of groups whose rows are scattered, sorted into buckets of neighbouring groups.
+//! Votes of groups with scattered rows, sorted into buckets of neighbouring groups.
 //!
-//! Neighbouring rows have distant groups, so the state of a group would be fetched from slow memory for each row. Two
-//! passes, both of which read and write in order, avoid that: each piece of rows is sorted into buckets ([`Buckets::new`]),
-//! then each bucket, which fits a core's cache, into its groups ([`Buckets::read`]) or straight into their lanes
-//! ([`Buckets::statistics`]). A group's bucket is its id without the last `bits` bits; those bits are its place in the
-//! bucket.
+//! If neighbouring rows have distant groups, row-wise accumulation fetches a group's state from slow memory for each
+//! row. Two passes avoid this; both read and write in order. The first sorts each piece of rows into buckets
+//! ([`Buckets::new`]). The second sorts each bucket, which fits a core's cache, into its groups ([`Buckets::read`]) or
+//! directly into their lanes ([`Buckets::statistics`]). A group's bucket is its id without the lowest `bits` bits;
+//! those bits are its index in the bucket.
 
 use std::ops::Range;
 
@@ -14,19 +14,19 @@ use super::votes::Buffer;
 use crate::keys::{Ids, LabelRange};
 use crate::{Float, Result, thread_pool};
 
-/// Number of votes of a bucket, on average and unless there would be too many buckets.
+/// Average number of votes of a bucket, unless there would be too many buckets.
 const VOTES_PER_BUCKET: usize = 1 << 13;
 
-/// Largest number of buckets: a piece writes to so many at once without losing time.
+/// Largest number of buckets: a piece can write to this many at once without losing time.
 const MAX_BUCKETS: usize = 1 << 8;
 
-/// Most bits of a group's place in its bucket, and of a row's place in its piece.
+/// Most bits of a group's index in its bucket, and of a row's index in its piece.
 const MAX_BITS: u32 = u16::BITS;
 
 const _: () = assert!(thread_pool::PIECE <= 1 << MAX_BITS);
 
-/// Up to so many rows are sorted into their groups at once, as one bucket, by one thread: waking several threads for each
-/// pass over little more than a piece costs more.
+/// Largest number of rows that one thread sorts into their groups as a single bucket. For little more than a piece,
+/// waking several threads for each pass costs more.
 pub(super) const SINGLE_BUCKET_ROWS: usize = 2 * thread_pool::PIECE;
 
 /// The source of each row's group id.
@@ -34,12 +34,12 @@ pub(super) const SINGLE_BUCKET_ROWS: usize = 2 * thread_pool::PIECE;
 pub(super) enum GroupIds<'a> {
     /// A column of dense ids.
     Column(&'a [u32]),
-    /// Labels of ids that are close together, computed as they are read.
+    /// Labels of ids that are close together, computed on reading.
     Labels(&'a dyn Ids, &'a LabelRange),
 }
 
 impl GroupIds<'_> {
-    /// Return the ids of neighbouring rows: a slice of the column, or read into a buffer.
+    /// Return the ids of a range of rows: a slice of the column, or labels that are read into a buffer.
     pub(super) fn read<'b>(&'b self, rows: Range<usize>, buffer: &'b mut Vec<u32>) -> &'b [u32] {
         match self {
             Self::Column(groups) => &groups[rows],
@@ -52,30 +52,30 @@ impl GroupIds<'_> {
     }
 }
 
-/// The votes in buckets of neighbouring groups.
+/// Votes in buckets of neighbouring groups.
 #[derive(Debug)]
 pub(super) struct Buckets<'a, T> {
-    /// A group's bucket is its id without these last bits.
+    /// Number of lowest bits that are removed from a group's id to get its bucket.
     bits: u32,
     groups: usize,
-    /// Empty if there is one bucket, which is read from the columns.
+    /// Empty if there is a single bucket, which is read from the columns.
     pieces: Vec<BucketedPiece<'a, T>>,
 }
 
-/// The votes of some neighbouring rows, bucket after bucket, in row order within each.
+/// Votes of a piece of rows, bucket after bucket, in row order within each bucket.
 #[derive(Debug)]
 struct BucketedPiece<'a, T> {
     first_row: u32,
-    /// The last bits of each vote's group.
+    /// The lowest bits of each vote's group: its index in the bucket.
     groups: Vec<u16>,
     values: ValueBuffer<'a, T>,
-    /// The distance of each vote's row from the first; empty if rows are not needed.
+    /// Offset of each vote's row from `first_row`; empty if rows are not needed.
     rows: Vec<u16>,
-    /// Where each bucket starts, and where the last ends.
+    /// Start of each bucket, and the end of the last.
     starts: Vec<u32>,
 }
 
-/// Memory for the sorted values: own, or a column of the caller that may be overwritten.
+/// Memory for the sorted values: owned, or a column of the caller that may be overwritten.
 #[derive(Debug)]
 enum ValueBuffer<'a, T> {
     Owned(Vec<T>),
@@ -99,8 +99,8 @@ impl<T> ValueBuffer<'_, T> {
 }
 
 impl<'a, T: Float> Buckets<'a, T> {
-    /// Sort the votes of columns into buckets, with or without their rows. Ids are checked already, values and weights here.
-    /// `spare` is a column of as many rows that may be overwritten.
+    /// Sort the votes of columns into buckets, with or without their rows. Ids must be checked before; values and
+    /// weights are checked here. `spare` is a column with as many rows that may be overwritten.
     pub(super) fn new(
         columns: &Columns<'_, T>,
         ids: GroupIds<'_>,
@@ -135,14 +135,14 @@ impl<'a, T: Float> Buckets<'a, T> {
         Ok(Self { bits, groups, pieces })
     }
 
-    /// Return the groups of each bucket.
+    /// Return the range of groups of each bucket.
     pub(super) fn buckets(&self) -> Vec<Range<usize>> {
         let size = 1 << self.bits;
         (0..self.groups).step_by(size).map(|first| first..self.groups.min(first + size)).collect()
     }
 
-    /// Compute the statistics of a bucket's groups from votes without weights. Returns false, and computes none, if some
-    /// groups have far more votes than others.
+    /// Compute the statistics of a bucket's groups from votes without weights. Return false without computing any if
+    /// there are few groups, or if some groups have far more votes than others.
     pub(super) fn statistics(
         &self,
         groups: &Range<usize>,
@@ -166,8 +166,8 @@ impl<'a, T: Float> Buckets<'a, T> {
         lanes::statistics_of_votes(&valid, groups.len(), votes_per_group, ddof, sink)
     }
 
-    /// Read the votes of a bucket's groups, their weights, and their rows if `with_rows`: those of a single bucket, or if
-    /// the buckets were made with rows.
+    /// Read the votes of a bucket's groups, their weights, and, with `with_rows`, their rows. Rows are available for a
+    /// single bucket, or if the buckets were created with rows.
     pub(super) fn read(&self, groups: &Range<usize>, columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Buffer) {
         let bucket = groups.start >> self.bits;
         let Buffer { starts, values, weights, rows, .. } = buffer;
@@ -176,8 +176,8 @@ impl<'a, T: Float> Buckets<'a, T> {
             return read_single_bucket(columns, with_rows, buffer);
         }
         let with_rows = with_rows && self.pieces.iter().any(|piece| !piece.rows.is_empty());
-        // First copied as they stand: a copy fetches many cache lines of slow memory at once, work on each vote one after
-        // the other.
+        // Copy first: a copy fetches many cache lines of slow memory at once; processing vote by vote would fetch one
+        // after the other.
         let (mut of_bucket, mut unsorted) =
             (Vec::with_capacity(2 * VOTES_PER_BUCKET), Vec::with_capacity(2 * VOTES_PER_BUCKET));
         for piece in &self.pieces {
@@ -210,7 +210,7 @@ impl<'a, T: Float> Buckets<'a, T> {
     }
 }
 
-/// Read the votes of all groups of few rows, which are one bucket.
+/// Read the votes of all groups, if the rows are few enough for a single bucket.
 fn read_single_bucket<T: Float>(columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Buffer) {
     let Buffer { starts, values, weights, rows, .. } = buffer;
     let votes = (0..columns.values.len()).filter(|&row| columns.votes(row));
@@ -231,7 +231,7 @@ fn read_single_bucket<T: Float>(columns: &Columns<'_, T>, with_rows: bool, buffe
     }
 }
 
-/// Replace lengths by their prefix sums, in place; return the sum of all.
+/// Replace lengths by their inclusive prefix sums, in place; return the total.
 fn prefix_sums(lengths: &mut [u32]) -> usize {
     let mut sum = 0;
     for length in lengths {
@@ -292,7 +292,7 @@ impl<T: Float> BucketedPiece<'_, T> {
         self.rows[self.bucket(bucket)].iter().map(|&row| self.first_row + u32::from(row))
     }
 
-    /// Return the votes of a bucket, each with the place of its group in the bucket.
+    /// Return the votes of a bucket, each with the index of its group in the bucket.
     fn votes(&self, bucket: usize) -> impl Iterator<Item = (u32, f64)> + Clone {
         let votes = self.bucket(bucket);
         let groups = self.groups[votes.clone()].iter();
@@ -306,13 +306,13 @@ mod tests {
     use crate::group::arg_extreme;
     use crate::rng::uniform;
 
-    /// Rows of many pieces and buckets find their way back: the first row of each group that has its largest value.
+    /// Rows are preserved over many pieces and buckets: find the first row with the largest value of each group.
     #[test]
     fn votes_keep_their_rows() -> Result<()> {
         let rows = 3 * thread_pool::PIECE + 5;
         let draw = |seed: u64, row: usize| uniform(seed, row as u64);
         let groups: Vec<u32> = (0..rows).map(|row| (draw(1, row) * 20_000.0) as u32).collect();
-        // Few values, so that several rows have the largest.
+        // Few different values, so that several rows have the largest.
         let values: Vec<f64> = (0..rows).map(|row| (draw(2, row) * 4.0).floor()).collect();
         let valid: Vec<bool> = (0..rows).map(|row| draw(3, row) < 0.7).collect();
         let mut expected: Vec<Option<u32>> = vec![None; groups.iter().max().map_or(0, |&group| group as usize + 1)];

@@ -1,4 +1,4 @@
-//! The rows of groups, checked once.
+//! Input columns of group operations, and their checks.
 
 use std::ops::Range;
 
@@ -7,7 +7,8 @@ use crate::keys::pair;
 use crate::simd::ascend;
 use crate::{Error, Float, Result, thread_pool};
 
-/// Values by group, and how each row votes in the statistics of its group.
+/// Values with their groups, and the weight, unit and validity with which each row votes in the statistics of its
+/// group.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a, T> {
     /// The caller's name of the values, for messages.
@@ -16,21 +17,22 @@ pub struct Columns<'a, T> {
     pub values: &'a [T],
     /// Dense ids of the groups.
     pub groups: &'a [u32],
-    /// How often a row's vote counts, 0 or more; `None`: once.
+    /// Frequency with which a row's vote counts, 0 or more; `None`: 1.
     pub weights: Option<&'a [f64]>,
-    /// Dense ids: rows of a group with the same unit are one vote, the mean of their values. `None`: every row is one.
+    /// Dense ids: rows of a group with the same unit are one vote, the mean of their values. `None`: every row is a
+    /// vote.
     pub units: Option<&'a [u32]>,
     /// Rows that are not valid neither vote nor get a value, and may hold anything; `None`: all are valid.
     pub valid: Option<&'a [bool]>,
 }
 
 impl<'a, T: Float> Columns<'a, T> {
-    /// Columns of rows that all count once.
+    /// Create columns whose rows all vote once.
     pub fn new(name: &'a str, values: &'a [T], groups: &'a [u32]) -> Self {
         Self { name, values, groups, weights: None, units: None, valid: None }
     }
 
-    /// Some neighbouring rows, without the ids of their groups and units.
+    /// Return the columns of a range of rows, without the ids of groups and units.
     pub(super) fn part(&self, rows: Range<usize>) -> Self {
         Self {
             name: self.name,
@@ -42,23 +44,23 @@ impl<'a, T: Float> Columns<'a, T> {
         }
     }
 
-    /// Whether a row is valid.
+    /// Return whether a row is valid.
     pub(crate) fn counts(&self, row: usize) -> bool {
         self.valid.is_none_or(|valid| valid[row])
     }
 
-    /// Whether a row votes in the statistics of its group.
+    /// Return whether a row votes in the statistics of its group.
     pub(crate) fn votes(&self, row: usize) -> bool {
         self.counts(row) && self.weights.is_none_or(|weights| weights[row] > 0.0)
     }
 
-    /// Checks lengths and ids; gives the number of groups, and whether their ids never decrease.
+    /// Check lengths and ids. Return the number of groups, and whether their ids never decrease.
     pub(crate) fn check(&self) -> Result<(usize, bool)> {
         let rows = self.values.len();
         same_length("groups", self.groups.len(), self.name, rows)?;
         self.check_lengths()?;
         let found = thread_pool::map(thread_pool::pieces(rows), |piece| {
-            // With the id before, so that pieces hang together.
+            // Include the id before the piece, so that borders are compared too.
             let ids = &self.groups[piece.start.saturating_sub(1)..piece.end];
             let sorted = ascend(ids);
             let largest = if sorted { ids[ids.len() - 1] } else { ids.iter().fold(0, |largest, &id| largest.max(id)) };
@@ -72,7 +74,7 @@ impl<'a, T: Float> Columns<'a, T> {
         Ok((count, found.iter().all(|&(_, sorted)| sorted)))
     }
 
-    /// Checks lengths, values and weights.
+    /// Check lengths, values and weights.
     pub(crate) fn check_rows(&self) -> Result<()> {
         self.check_lengths()?;
         thread_pool::map(thread_pool::pieces(self.values.len()), |piece| self.check_piece(piece)).map(drop)
@@ -85,7 +87,7 @@ impl<'a, T: Float> Columns<'a, T> {
         self.units.map_or(Ok(()), |units| same_length("voter_ids", units.len(), self.name, rows))
     }
 
-    /// Checks the values and weights of some rows.
+    /// Check the values and weights of a range of rows.
     pub(super) fn check_piece(&self, piece: Range<usize>) -> Result<()> {
         finite_piece(self.name, self.values, self.valid, piece.clone())?;
         let Some(weights) = self.weights else { return Ok(()) };
@@ -98,7 +100,7 @@ impl<'a, T: Float> Columns<'a, T> {
         }
     }
 
-    /// The means of units as rows of their own, and the row of them for each row here.
+    /// Return the means of units as rows, and the unit row of each row of these columns.
     pub(crate) fn by_unit(&self, units: &[u32]) -> Result<UnitRows> {
         let keys = pair(self.groups, units)?;
         let mut groups = vec![0; keys.count as usize];
@@ -113,14 +115,14 @@ impl<'a, T: Float> Columns<'a, T> {
     }
 }
 
-/// The means of units as rows of their own.
+/// The means of units, as rows.
 #[derive(Debug)]
 pub(crate) struct UnitRows {
     /// Mean of each unit; NaN if none of its rows votes.
     pub(crate) means: Vec<f64>,
     pub(crate) groups: Vec<u32>,
     pub(crate) valid: Vec<bool>,
-    /// The unit of each row.
+    /// The unit row of each row.
     pub(crate) rows: Vec<u32>,
 }
 
@@ -136,7 +138,7 @@ fn sparse(name: &str, row: usize, id: u32, rows: usize) -> Error {
     ))
 }
 
-/// Number of groups of dense ids, which never exceeds the number of rows.
+/// Return the number of groups of dense ids. An id that is not below the number of rows is an error.
 pub(crate) fn group_count(name: &str, groups: &[u32]) -> Result<usize> {
     match groups.iter().position(|&group| group as usize >= groups.len()) {
         Some(row) => Err(sparse(name, row, groups[row], groups.len())),

@@ -1,9 +1,9 @@
-//! Count, range and largest weight of some values: an [`Extent`], which fixes the grid of their sums.
+//! Count, range and largest weight of values: an [`Extent`], which fixes the grid of their sums.
 
 use crate::Float;
 use crate::simd::{BLOCK, Summaries, Summary, keep};
 
-/// How many values there are, between which bounds, and the largest weight.
+/// Count, bounds and largest weight of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
     /// Number of values.
@@ -17,10 +17,10 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Of no values.
+    /// The extent of no values.
     pub const EMPTY: Self = Self { count: 0, least: f64::INFINITY, most: f64::NEG_INFINITY, heaviest: 0.0 };
 
-    /// Of finite values and their positive weights.
+    /// Return the extent of finite values and their positive weights.
     #[inline]
     pub(crate) fn of<T: Float>(values: &[T], weights: &[f64]) -> Self {
         let (mut least, mut most) = ([f64::INFINITY; VALUES_AT_ONCE], [f64::NEG_INFINITY; VALUES_AT_ONCE]);
@@ -45,7 +45,7 @@ impl Extent {
         Self { count: values.len() as u64, least, most, heaviest }
     }
 
-    /// Of those of some values that are valid.
+    /// Return the extent of the valid values.
     pub(crate) fn of_valid<T: Float>(values: &[T], valid: Option<&[bool]>) -> Self {
         let (mut numbers, mut lanes) = ([0.0; BLOCK], Summaries::EMPTY);
         for (place, values) in values.chunks(BLOCK).enumerate() {
@@ -60,7 +60,7 @@ impl Extent {
         Self { count, least, most, heaviest: f64::from(count > 0) }
     }
 
-    /// Of the values of both.
+    /// Return the extent of the values of both.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Extent {
         }
     }
 
-    /// Return the origin of the values: 0, or the middle of a range that is far from it.
+    /// Return the origin of the values: 0, or the middle of their range if the range is far from 0.
     #[inline]
     pub(super) fn origin(self) -> f64 {
         let range = self.most - self.least;
@@ -79,17 +79,17 @@ impl Extent {
     }
 }
 
-/// The lesser of two numbers: one instruction, for neither is NaN.
+/// Return the lesser of two numbers, in one instruction; `b` if one is NaN.
 #[inline(always)]
 pub(super) fn lesser(a: f64, b: f64) -> f64 {
     if a < b { a } else { b }
 }
 
-/// The greater of two numbers.
+/// Return the greater of two numbers, in one instruction; `b` if one is NaN.
 #[inline(always)]
 pub(super) fn greater(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-/// Values whose range is found at once.
+/// Number of values that are compared at once to find their range.
 const VALUES_AT_ONCE: usize = 4;

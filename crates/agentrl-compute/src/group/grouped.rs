@@ -1,4 +1,4 @@
-//! Work on the votes of each group, whether its rows stand together or are scattered.
+//! Work on the votes of each group, with contiguous or scattered rows.
 
 use std::mem::take;
 use std::ops::Range;
@@ -12,15 +12,15 @@ use super::votes::{Buffer, Read, Votes};
 use crate::thread_pool::{self, PIECE};
 use crate::{Error, Float, Result, simd};
 
-/// Rows of a large group that are read at once.
+/// Rows of a large group that are read at a time.
 const ROWS_AT_ONCE: usize = 1 << 12;
 
-/// Work on each group.
+/// Work on groups, with a result for each.
 pub(super) trait Work<T, R>: Sync {
     /// Return the result of a group.
     fn on_group(&self, group: &mut Group<'_, '_, T>) -> Result<R>;
 
-    /// Return the results of several groups at once; `None` if they have to be worked on one by one.
+    /// Return the results of several groups at once; `None` if they must be computed one by one.
     fn on_piece(&self, _: &Grouped<'_, T>, _: &Range<usize>, _: &mut Buffer) -> Result<Option<Vec<R>>> {
         Ok(None)
     }
@@ -40,25 +40,25 @@ pub(crate) struct Grouped<'a, T> {
     rows: GroupedRows<'a, T>,
 }
 
-/// The order of the rows, with the votes of scattered rows in buckets.
+/// Row order, with the votes of scattered rows in buckets.
 #[derive(Debug)]
 enum GroupedRows<'a, T> {
-    /// Group after group: where each group starts, and where the last ends, with rows that do not vote.
+    /// Group after group: the first row of each group and the end of the last. Includes rows that do not vote.
     Runs(Vec<u32>),
-    /// Anywhere.
+    /// In any order.
     Scattered(Buckets<'a, T>),
 }
 
-/// The order of the rows of groups.
+/// Row order of groups.
 pub(super) enum RowOrder<'a> {
-    /// Group after group: where each group starts, and where the last ends.
+    /// Group after group: the first row of each group and the end of the last.
     Runs(Vec<u32>),
-    /// Anywhere: the group of each row, and the number of groups.
+    /// In any order: the group of each row, and the number of groups.
     Anywhere(GroupIds<'a>, usize),
 }
 
 impl<'a, T: Float> Columns<'a, T> {
-    /// Return the order of the rows of `count` groups, of columns whose ids are checked.
+    /// Return the row order of `count` groups. Ids must be checked before.
     pub(super) fn row_order(&self, count: usize, sorted: bool) -> Result<RowOrder<'a>> {
         if sorted {
             starts(self, count).map(RowOrder::Runs)
@@ -67,7 +67,8 @@ impl<'a, T: Float> Columns<'a, T> {
         }
     }
 
-    /// The votes of each group, of columns without units whose ids are checked; values and weights are checked here.
+    /// Return the votes of each group, for columns without units. Ids must be checked before; values and weights are
+    /// checked here.
     pub(crate) fn grouped(self, count: usize, sorted: bool) -> Result<Grouped<'a, T>> {
         self.votes_of(self.row_order(count, sorted)?, true, None)
     }
@@ -82,9 +83,9 @@ impl<'a, T: Float> Columns<'a, T> {
         Ok(Grouped { columns: self, rows })
     }
 
-    /// Fill a column, one value for each row, by the result of each group. `work` may read all but the rows of its votes.
-    /// `fill` gets the row at which its part of the column starts, and the result of the group of each row. `made` is the
-    /// buffer for all results.
+    /// Fill a column, one value for each row, from the result of each row's group. `work` must not read the rows of its
+    /// votes. `fill` gets the first row of its part of the column, the part, and the group result of each of its rows.
+    /// `made` is the buffer for the results of all groups.
     pub(super) fn fill<R: Copy + Default + Send + Sync, O: Float>(
         &self,
         row_order: RowOrder<'_>,
@@ -99,7 +100,7 @@ impl<'a, T: Float> Columns<'a, T> {
         };
         made.clear();
         made.resize(count, R::default());
-        // Until it is filled, the column of results is memory for the sorted values.
+        // Until it is filled, the column of results holds the sorted values.
         let grouped = self.votes_of(row_order, self.weights.is_some(), T::own(out))?;
         let mut rest = &mut made[..];
         let own = |groups: Range<usize>| {
@@ -115,12 +116,14 @@ impl<'a, T: Float> Columns<'a, T> {
     }
 }
 
-/// The first row of each group, of ids that never decrease, and the number of rows.
+/// Return the first row of each group, and the number of rows, for ids that never decrease. Values and weights are
+/// checked.
 fn starts<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<u32>> {
     let groups = columns.groups;
     let found = thread_pool::map(thread_pool::pieces(groups.len()), |piece| {
         columns.check_piece(piece.clone())?;
-        // Of the groups after the one of the row before, from the last row to the first, which is the one that stays.
+        // Covers the groups after the group of the row before. Rows are visited backwards, so the first row of a group
+        // is kept.
         let next = if piece.start == 0 { 0 } else { groups[piece.start - 1] + 1 };
         let mut starts = vec![u32::MAX; (groups[piece.end - 1] + 1 - next) as usize];
         for (row, &id) in (piece.start as u32..piece.end as u32).zip(&groups[piece.clone()]).rev() {
@@ -128,7 +131,7 @@ fn starts<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<u32>> 
                 *start = row;
             }
         }
-        // Other ranks can have groups that have no rows here.
+        // Other ranks can have groups without rows here: these start at the start of the next group.
         let mut after = piece.end as u32;
         for start in starts.iter_mut().rev() {
             after = after.min(*start);
@@ -141,7 +144,7 @@ fn starts<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<u32>> 
     Ok(starts)
 }
 
-/// Fill a column by the result of each row's group.
+/// Fill a column from the result of each row's group.
 pub(super) fn fill_by_group<R: Copy + Sync, O: Send>(
     groups: GroupIds<'_>,
     out: &mut [O],
@@ -158,7 +161,7 @@ pub(super) fn fill_by_group<R: Copy + Sync, O: Send>(
     })
 }
 
-/// Work on a column block by block, each with its first row and an empty buffer.
+/// Process a column block by block; `work` gets the first row of a block, the block, and an empty buffer.
 fn in_blocks<R, O>(
     start: usize,
     out: &mut [O],
@@ -173,7 +176,7 @@ fn in_blocks<R, O>(
 }
 
 impl<T: Float> Grouped<'_, T> {
-    /// Do some work on every group and return the results in the order of the groups.
+    /// Apply `work` to every group and return the results in group order.
     pub(crate) fn each<R: Send>(&self, work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync) -> Result<Vec<R>> {
         let pieces = self.pieces().into_iter().map(|groups| (groups, ())).collect();
         let mut made = self.share(pieces, &work, |_, (), made| Ok(made))?;
@@ -187,7 +190,7 @@ impl<T: Float> Grouped<'_, T> {
         Ok(results)
     }
 
-    /// Fill a column by the result of each group, if the rows of groups stand together.
+    /// Fill a column from the result of each group, if the rows of each group are contiguous.
     fn fill<R: Copy + Send + Sync, O: Send>(
         &self,
         mut out: &mut [O],
@@ -218,7 +221,7 @@ impl<T: Float> Grouped<'_, T> {
         .map(drop)
     }
 
-    /// Return pieces of neighbouring groups that have about [`PIECE`] rows.
+    /// Return pieces of neighbouring groups with about [`PIECE`] rows each.
     fn pieces(&self) -> Vec<Range<usize>> {
         let starts = match &self.rows {
             GroupedRows::Runs(starts) => starts,
@@ -234,7 +237,7 @@ impl<T: Float> Grouped<'_, T> {
         pieces
     }
 
-    /// Work on the groups of each piece, at once if possible, then call `end` with the piece, its own item and the results.
+    /// Process the groups of each piece, at once if possible. Then call `end` with the piece, its item and the results.
     fn share<R, E: Send, S: Send>(
         &self,
         pieces: Vec<(Range<usize>, E)>,
@@ -262,7 +265,7 @@ impl<T: Float> Grouped<'_, T> {
         for piece in pieces {
             if self.is_large(&piece.0) {
                 done.extend(thread_pool::map(take(&mut small), each)?);
-                // Its pieces are shared, so it is not.
+                // A large piece is split over the threads itself, so the piece is processed by this thread.
                 done.push(each(piece)?);
             } else {
                 small.push(piece);
@@ -272,7 +275,7 @@ impl<T: Float> Grouped<'_, T> {
         Ok(done)
     }
 
-    /// Whether a piece is one group that is too large to be brought together for its statistics.
+    /// Return whether a piece is one group that is too large for its votes to be copied together for its statistics.
     fn is_large(&self, groups: &Range<usize>) -> bool {
         match &self.rows {
             GroupedRows::Runs(starts) => (starts[groups.end] - starts[groups.start]) as usize > PIECE,
@@ -280,7 +283,8 @@ impl<T: Float> Grouped<'_, T> {
         }
     }
 
-    /// The votes of all rows are those of the column, group after group.
+    /// Return the starts of groups if all rows of contiguous groups vote with weight 1: then the column itself holds
+    /// the votes.
     fn as_they_stand(&self) -> Option<&[u32]> {
         match &self.rows {
             GroupedRows::Runs(starts) if self.columns.weights.is_none() && self.columns.valid.is_none() => Some(starts),
@@ -288,7 +292,7 @@ impl<T: Float> Grouped<'_, T> {
         }
     }
 
-    /// Reads the votes of some groups, at least as much as asked for.
+    /// Read the votes of a range of groups into `buffer`, at least the parts `wanted`.
     fn read(&self, groups: &Range<usize>, wanted: Read, buffer: &mut Buffer) {
         if buffer.read >= wanted {
             return;
@@ -304,7 +308,7 @@ impl<T: Float> Grouped<'_, T> {
         buffer.read = wanted;
     }
 
-    /// Makes the statistics of some groups, of which none is large.
+    /// Compute the statistics of a range of groups, none of which is large.
     #[inline(never)]
     pub(super) fn statistics(&self, groups: &Range<usize>, ddof: u32, buffer: &mut Buffer, sink: &mut impl Sink) {
         if let Some(starts) = self.as_they_stand() {
@@ -324,7 +328,7 @@ impl<T: Float> Grouped<'_, T> {
         of_groups(&buffer.starts, &buffer.values, &buffer.weights, ddof, sink);
     }
 
-    /// Reads the votes of neighbouring groups that start at some rows.
+    /// Read the votes of neighbouring groups with these starts.
     fn read_runs(&self, starts: &[u32], wanted: Read, buffer: &mut Buffer) {
         let Columns { values, weights, .. } = self.columns;
         let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else { return };
@@ -341,7 +345,7 @@ impl<T: Float> Grouped<'_, T> {
         let mut votes = 0;
         for group in starts.windows(2) {
             for row in group[0]..group[1] {
-                // Every row is written, and the next one over it if it does not vote: there is no branch to mistake.
+                // Branchless: every row is written, and the next row overwrites it if it does not vote.
                 buffer.values[votes] = values[row as usize].to_f64();
                 if with_rows {
                     buffer.rows[votes] = row;
@@ -358,7 +362,7 @@ impl<T: Float> Grouped<'_, T> {
     }
 }
 
-/// The statistics of groups that start at some places, the first of which is that of the first value.
+/// Compute the statistics of contiguous groups. `starts[0]` is the start of the first value.
 fn of_groups(starts: &[u32], values: &[f64], weights: &[f64], ddof: u32, sink: &mut impl Sink) {
     if weights.is_empty() {
         return lanes::statistics_of_runs(starts, values, ddof, sink);
@@ -374,7 +378,7 @@ fn of_groups(starts: &[u32], values: &[f64], weights: &[f64], ddof: u32, sink: &
 #[derive(Debug)]
 pub(crate) struct Group<'g, 'a, T> {
     grouped: &'g Grouped<'a, T>,
-    /// The groups that are worked on together with it.
+    /// The range of groups that are processed together with it.
     piece: &'g Range<usize>,
     index: usize,
     large: bool,
@@ -382,19 +386,19 @@ pub(crate) struct Group<'g, 'a, T> {
 }
 
 impl<T: Float> Group<'_, '_, T> {
-    /// Its id.
+    /// Return the id of the group.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
 
-    /// Its votes.
+    /// Return the votes of the group.
     #[inline]
     pub(crate) fn votes(&mut self) -> Votes<'_> {
         self.grouped.read(self.piece, Read::Rows, self.buffer);
         self.buffer.votes(self.index - self.piece.start)
     }
 
-    /// Its statistics.
+    /// Return the statistics of the group.
     #[inline]
     pub(crate) fn statistics(&mut self, ddof: u32) -> Result<&Statistics> {
         if self.buffer.found.is_empty() {
@@ -416,7 +420,8 @@ impl<T: Float> Group<'_, '_, T> {
         Ok(())
     }
 
-    /// Those of a large group, reading its rows block by block, twice: the votes are never all in memory.
+    /// Compute the statistics of a large group. Its rows are read block by block, twice, so its votes are never all in
+    /// memory.
     fn statistics_in_pieces(&self, ddof: u32) -> Result<Statistics> {
         let rows = match &self.grouped.rows {
             GroupedRows::Runs(starts) => starts[self.index]..starts[self.index + 1],
@@ -432,7 +437,7 @@ impl<T: Float> Group<'_, '_, T> {
         Ok(Statistics::finish(extent, moments.into_iter().fold(none, Moments::merge), ddof))
     }
 
-    /// Adds up something of the votes of some rows, piece by piece.
+    /// Fold the votes of a range of rows and return one result for each piece.
     fn in_pieces<S: Copy + Send + Sync>(
         &self,
         rows: Range<u32>,

@@ -1,29 +1,30 @@
-//! Statistics of many small groups at once: each has a lane of the widest vectors.
+//! Statistics of many small groups at once, with one group in each SIMD lane.
 
 use super::extent::{greater, lesser};
 use super::grid::{DIGITS, halves, nearest, squares};
 use super::moments::Statistics;
 use crate::simd::wide;
 
-/// Groups that are worked on at once: more than a vector has room for, or else loops over them are unrolled, and vectors are
-/// made of votes, which stand apart.
+/// Number of groups processed at once. It is more than a vector holds: otherwise loops over groups are unrolled, and
+/// vectors are formed across votes, which are not contiguous.
 pub(super) const LANES: usize = 32;
 
-/// Fewer groups are done sooner one by one: a lane costs the same whether there is a group in it or not.
+/// Smallest number of groups for lanes. An empty lane costs as much as a full one, so fewer groups are faster one by
+/// one.
 const MIN_GROUPS: usize = LANES / 4;
 
-/// The most votes of a group that has a lane.
+/// Largest number of votes of a group in a lane.
 const MAX_VOTES: usize = 64;
 
 /// Groups with more than `MAX_RATIO * votes_per_group` votes have no lanes.
 const MAX_RATIO: usize = 4;
 
-/// A receiver of the statistics of groups, in their order.
+/// Receiver of the statistics of groups, in group order.
 pub(super) trait Sink {
     /// Receive the statistics of a group.
     fn push(&mut self, found: Statistics);
 
-    /// Receive the statistics of the groups of all lanes, with their numbers of votes.
+    /// Receive the statistics of the groups in all lanes, with their numbers of votes.
     fn push_lanes(&mut self, found: &LaneStatistics, counts: impl ExactSizeIterator<Item = u32> + Clone);
 }
 
@@ -41,8 +42,8 @@ impl Sink for Vec<Statistics> {
 /// One number for each lane.
 pub(super) type PerLane<N> = [N; LANES];
 
-/// Compute the statistics of groups whose votes stand in runs, with the same bits as [`Statistics::of`]. `starts` says where
-/// each run starts and the last ends; the first is that of the first value.
+/// Compute the statistics of groups with contiguous votes, with the same bits as [`Statistics::of`]. `starts` holds the
+/// start of each group and the end of the last; `starts[0]` is the start of the first value.
 pub(super) fn statistics_of_runs(starts: &[u32], values: &[f64], ddof: u32, sink: &mut impl Sink) {
     let of_group = |ends: &[u32]| &values[(ends[0] - starts[0]) as usize..(ends[1] - starts[0]) as usize];
     if starts.len() <= MIN_GROUPS {
@@ -74,8 +75,9 @@ pub(super) fn statistics_of_runs(starts: &[u32], values: &[f64], ddof: u32, sink
     }
 }
 
-/// Compute the same from votes in any order, each with its group. Most groups have `votes_per_group` votes or fewer. Returns
-/// false, and computes none, if some have far more, because lanes would be mostly empty, or if there are few groups.
+/// Compute the same from votes in any order, each with its group. Most groups have at most `votes_per_group` votes.
+/// Return false without computing any if there are few groups, or if some have far more votes, because lanes would be
+/// mostly empty.
 #[inline(never)]
 pub(super) fn statistics_of_votes(
     votes: &(impl Iterator<Item = (u32, f64)> + Clone),
@@ -94,7 +96,8 @@ pub(super) fn statistics_of_votes(
         room.clear();
         room.resize(groups.div_ceil(LANES) * longest, [f64::NAN; LANES]);
         let lanes = room.as_flattened_mut();
-        // A group with more votes than there is room for writes over others, and is found when all are counted.
+        // A group with more votes than its room overwrites others; the counts reveal this afterwards, and the loop
+        // repeats.
         votes.clone().for_each(|(group, value)| {
             let place = &mut places[group as usize];
             if let Some(vote) = lanes.get_mut(*place as usize) {
@@ -116,7 +119,7 @@ pub(super) fn statistics_of_votes(
     true
 }
 
-/// The statistics of the groups of all lanes.
+/// Statistics of the groups in all lanes.
 #[derive(Debug, Default)]
 pub(super) struct LaneStatistics {
     pub(super) counts: PerLane<f64>,
@@ -127,8 +130,8 @@ pub(super) struct LaneStatistics {
 }
 
 impl LaneStatistics {
-    /// Compute the statistics of groups and push them. `counts` has their numbers of votes; missing votes are NaN. Votes are
-    /// overwritten.
+    /// Compute the statistics of groups and push them. `counts` holds their numbers of votes; missing votes are NaN.
+    /// `votes` is overwritten.
     #[inline(always)]
     fn add(
         &mut self,
@@ -153,7 +156,7 @@ impl LaneStatistics {
         sink.push_lanes(self, counts);
     }
 
-    /// Compute the statistics of all lanes. If not `FULL`, missing votes are NaN. Votes are overwritten.
+    /// Compute the statistics of all lanes. Unless `FULL`, missing votes are NaN. `votes` is overwritten.
     #[inline(always)]
     fn fill<const FULL: bool>(&mut self, votes: &mut [PerLane<f64>], ddof: f64) {
         let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
@@ -170,7 +173,8 @@ impl LaneStatistics {
                 let known = FULL || !votes[lane].is_nan();
                 let rounded = if known { grids.round(lane, votes[lane]) } else { 0 };
                 firsts[lane] += rounded;
-                // Else a vote that is missing has to stay NaN, which the bits of an integer may be as well.
+                // Only if no vote is missing: a missing vote must stay NaN, and the bits of an integer can be those of
+                // a NaN.
                 if FULL {
                     votes[lane] = f64::from_bits(rounded.cast_unsigned());
                 }
@@ -199,7 +203,7 @@ impl LaneStatistics {
             let variance = squares(whole, rest & ((1 << 52) - 1)) / divisor;
             let std = variance.sqrt() * grids.steps[0][lane] * grids.steps[1][lane];
             let mean = grids.origins[lane] + means[lane] * grids.steps[0][lane] * grids.steps[1][lane];
-            // Rounding can miss the range by one digit.
+            // Rounding can move the mean out of the range by one digit.
             let mean = lesser(greater(mean, least[lane]), most[lane]);
             let equal = least[lane] >= most[lane];
             let std = if equal { 0.0 } else { std };
@@ -210,7 +214,7 @@ impl LaneStatistics {
         }
     }
 
-    /// Return the statistics of the group of a lane, which has `count` votes.
+    /// Return the statistics of the group in a lane, which has `count` votes.
     #[inline]
     pub(super) fn statistics(&self, lane: usize, count: u32) -> Statistics {
         let [weight, mean, std, least, most] =
@@ -220,12 +224,12 @@ impl LaneStatistics {
     }
 }
 
-/// The grid of each group: see [`Grid`](super::Grid).
+/// Grid of the group in each lane: see [`Grid`](super::Grid).
 struct Grids {
     origins: PerLane<f64>,
-    /// Factors of distances from the origin, one after the other.
+    /// Two factors by which distances from the origin are multiplied, one after the other.
     scales: [PerLane<f64>; 2],
-    /// Their inverses.
+    /// Inverses of the scales.
     steps: [PerLane<f64>; 2],
 }
 
@@ -276,7 +280,7 @@ mod tests {
         ]
     }
 
-    /// Groups of any size, or so many of one size that all lanes are full.
+    /// Generate groups of any size, or groups of one size, enough to fill all lanes.
     fn groups() -> impl Strategy<Value = Vec<Vec<f64>>> {
         let alike = (0..10_usize)
             .prop_flat_map(|size| prop::collection::vec(prop::collection::vec(value(), size), LANES..2 * LANES + 2));

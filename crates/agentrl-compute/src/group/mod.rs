@@ -1,19 +1,20 @@
-//! Statistics of groups of rows, and advantages made from them.
+//! Statistics of groups of rows, and advantages computed from them.
 //!
-//! A statistic of a group has the same bits in whatever order the group's rows stand, and on any number of threads,
-//! because its sums are exact integer additions. Rows that are not valid neither vote nor get a value.
+//! A statistic of a group has the same bits for any order of the group's rows and any number of threads, because its
+//! sums are exact integer additions. Rows that are not valid neither vote nor get a value.
 //!
-//! The files, each after those that it uses:
+//! Files, each after the files that it uses:
 //!
-//! - `columns` checks the rows, `options` the options;
-//! - `accumulator` adds numbers exactly, `extent` is the count and range of values, `grid` rounds values so that integer sums are
-//!   exact, `moments` turns those sums into count, mean, deviation and range;
+//! - `columns` holds and checks the rows, `options` the options;
+//! - `accumulator` adds numbers exactly, `extent` is the count and range of values, `grid` rounds values so that
+//!   integer sums are exact, `moments` turns those sums into count, mean, deviation and range;
 //! - `lanes` computes the statistics of many small groups at once, `sums` only sums;
-//! - `votes` holds the votes of neighbouring groups, `buckets` collects them if the rows of groups are scattered, and `grouped` runs work
-//!   on each group on all threads;
-//! - `statistics`, `order` (quantiles), `reduce` (one number for each group, or a column made within groups) and `normalise` are what
-//!   users call. `normalise` turns the statistics of a group into a `rule` (with `beta` for one of its scales) and applies it to the
-//!   rows, by `runs` if ids never decrease; `whitened` is its shortcut for one group of all rows;
+//! - `votes` holds the votes of neighbouring groups, `buckets` collects them if the rows of groups are scattered, and
+//!   `grouped` runs work on each group on all threads;
+//! - `statistics`, `order` (quantiles), `reduce` (one number for each group, or a column computed within groups) and
+//!   `normalise` are the public functions. `normalise` turns the statistics of a group into a `rule` (with `beta` for
+//!   one of its scales) and applies it to the rows, by `runs` if ids never decrease; `whitened` is its shortcut for one
+//!   group of all rows;
 //! - `partial` splits statistics over several ranks.
 
 mod accumulator;

@@ -1,8 +1,8 @@
-//! Mean and variance as integers: sums on a grid that is chosen before the first addition.
+//! Mean and variance from integer sums on a grid that is chosen before the first addition.
 //!
-//! An [`Extent`] (count and range) fixes the grid, [`Moments`] are integer sums on it. Both merge exactly, so any order of
-//! the rows and any split over threads or ranks gives the same bits. Values are taken relative to the middle of their range
-//! where that is far from zero, so a large offset costs no digits.
+//! An [`Extent`] (count and range) fixes the grid, [`Moments`] are integer sums on it. Both merge exactly, so any order
+//! of the rows and any split over threads or ranks gives the same bits. If the range of the values is far from zero,
+//! they are taken relative to its middle, so a large offset costs no digits.
 
 use super::accumulator::{Accumulator, binary_order, times_power_of_two};
 use super::extent::Extent;
@@ -10,13 +10,13 @@ use super::grid::{Grid, halves, headroom, nearest, squares};
 use crate::Float;
 use crate::simd::{BLOCK, keep, wide};
 
-/// Number of values from which on several are squared at once.
+/// Smallest number of values that are squared with SIMD.
 const SQUARED_AT_ONCE: usize = 64;
 
 /// Sums of weights, values and squares on the grid of an [`Extent`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moments {
-    /// Sum of the weights; 0 if all weigh the same.
+    /// Sum of the weights; 0 without weights.
     pub weight: i128,
     /// Sum of the values.
     pub first: i128,
@@ -25,7 +25,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Of some of the values that the extent describes.
+    /// Return the sums of values on the grid of an extent that includes them.
     #[inline(never)]
     pub(crate) fn of<T: Float>(extent: Extent, values: &[T], weights: &[f64]) -> Self {
         if extent.count == 0 || extent.least >= extent.most && weights.is_empty() {
@@ -46,7 +46,7 @@ impl Moments {
         Self { weight: weight_sum.integer(), first: first.integer(), second: second.integer() }
     }
 
-    /// Of those of some values that are valid.
+    /// Return the sums of the valid values on the grid of an extent that includes them.
     pub(crate) fn of_valid<T: Float>(extent: Extent, values: &[T], valid: Option<&[bool]>) -> Self {
         if extent.count == 0 || extent.least >= extent.most {
             return Self::default();
@@ -65,19 +65,19 @@ impl Moments {
         found
     }
 
-    /// Of the values of both.
+    /// Return the sums of the values of both.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self { weight: self.weight + other.weight, first: self.first + other.first, second: self.second + other.second }
     }
 }
 
-/// Return the sums of values on a grid. Values that are NaN are left out.
+/// Return the sums of values on a grid. NaN is skipped.
 #[inline]
 fn grid_moments<T: Float>(grid: &Grid, values: &[T]) -> Moments {
     let (mut first, mut second) = (0, 0);
     for few in values.chunks(BLOCK) {
-        // Sums of few values fit 64 bits, as the values of all grids do.
+        // Values of all grids have at most 51 digits, so the sum of a block fits 64 bits.
         let mut sum = 0;
         if few.len() >= SQUARED_AT_ONCE {
             let mut numbers = [0.0; BLOCK];
@@ -97,8 +97,7 @@ fn grid_moments<T: Float>(grid: &Grid, values: &[T]) -> Moments {
 
 /// Return the sum of at most [`BLOCK`] values, and `squares` with their squares added.
 ///
-/// A value `2^26 a + b` has the square `2^52 a² + 2^27 a b + b²`; products of so few values add up to no more than 64 bits
-/// hold.
+/// A value `2^26 a + b` has the square `2^52 a² + 2^27 a b + b²`. The sums of these products over a block fit 64 bits.
 #[inline(never)]
 fn add_many(grid: &Grid, numbers: &[f64], squares: i128) -> (i64, i128) {
     let [sum, high, middle, low] = wide(
@@ -119,11 +118,11 @@ fn add_many(grid: &Grid, numbers: &[f64], squares: i128) -> (i64, i128) {
     (sum, squares + (i128::from(high) << 52) + (i128::from(middle) << 27) + i128::from(low))
 }
 
-/// How values with weights enter their sums: both scaled by powers of two to at most 2.
+/// Scaling of values and weights for weighted sums: both are multiplied by powers of two, to at most 2.
 #[derive(Clone, Copy, Debug)]
 struct WeightedGrid {
     origin: f64,
-    /// Distances from the origin are below two to the power of this plus one.
+    /// Distances from the origin are below `2^(order + 1)`.
     order: i32,
     distance: f64,
     weight: f64,
@@ -146,14 +145,14 @@ impl WeightedGrid {
     }
 }
 
-/// The statistics of one group.
+/// Statistics of one group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
     /// Number of votes.
     pub count: u64,
-    /// Sum of their weights; the count if all weigh the same.
+    /// Sum of the weights; the count without weights.
     pub weight: f64,
-    /// Mean; NaN for a group without votes. Exactly the value if all are equal.
+    /// Mean; NaN for a group without votes. Exactly the value if all values are equal.
     pub mean: f64,
     /// Standard deviation `sqrt(Σ w (x - mean)² / (Σ w - ddof))`; NaN if the divisor is not above 0. Exactly 0 if all
     /// values are equal.
@@ -165,7 +164,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Of all votes: what [`finish`](Self::finish) makes of their sums, with the grid made once.
+    /// Return the statistics of all votes: the same as [`finish`](Self::finish) of their sums, but the grid is computed
+    /// once.
     #[inline]
     pub(crate) fn of<T: Float>(values: &[T], weights: &[f64], ddof: u32) -> Self {
         let extent = Extent::of(values, weights);
@@ -176,7 +176,7 @@ impl Statistics {
         Self::plain(extent, &grid, grid_moments(&grid, values), ddof)
     }
 
-    /// From the sums of all votes.
+    /// Return the statistics from the sums of all votes.
     #[inline(never)]
     pub fn finish(extent: Extent, moments: Moments, ddof: u32) -> Self {
         let Extent { count, least, most, .. } = extent;
@@ -196,7 +196,7 @@ impl Statistics {
         Self::new(extent, weight, ddof, mean, variance)
     }
 
-    /// Of values that all weigh the same and are not all equal.
+    /// Return the statistics of values without weights that are not all equal.
     #[inline]
     fn plain(extent: Extent, grid: &Grid, moments: Moments, ddof: u32) -> Self {
         let weight = extent.count as f64;
@@ -208,23 +208,24 @@ impl Statistics {
     fn new(extent: Extent, weight: f64, ddof: u32, mean: f64, variance: (f64, i32)) -> Self {
         let Extent { count, least, most, .. } = extent;
         let std = if weight > f64::from(ddof) { times_power_of_two(variance.0.sqrt(), variance.1) } else { f64::NAN };
-        // Rounding can miss the range by one digit.
+        // Rounding can move the mean out of the range by one digit.
         Self { count, weight, mean: mean.clamp(least, most), std, least, most }
     }
 }
 
-/// Of groups of up to two to the power of this the sums fit 64 bits, and what is rounded away is nothing: that saves divisions
-/// of integers, which would cost as much as all the rest.
+/// Groups with at most two to the power of this many votes have sums that fit 64 bits and are computed without rounding
+/// loss. That saves integer divisions, which would cost as much as everything else.
 const SMALL_GROUP_BITS: i32 = 12;
 
-/// Mean, and the variance times a power of four with the exponent of its root.
+/// Return the mean, and the variance as `(v, e)`: the variance is `v · 4^e`, the standard deviation `sqrt(v) · 2^e`.
 #[inline]
 fn plain_moments(votes: u64, grid: &Grid, Moments { first, second, .. }: Moments, divisor: f64) -> (f64, (f64, i32)) {
     let count = votes as f64;
     let (mean, variance) = if headroom(votes) <= SMALL_GROUP_BITS {
         let mean = first as i64 as f64 / count;
-        // The sum of squares about the nearest integer m, exactly; about the mean itself it is less by at most a quarter for
-        // each value, which no float near a square of half of the grid's digits can say.
+        // Exact sum of squares about m, the integer nearest to the mean. About the mean itself it is less by at most a
+        // quarter for each value, which is below the precision of a float as large as a square of half of the grid's
+        // digits.
         let m = i128::from(nearest(mean));
         let about = second - m * (2 * first - m * i128::from(votes));
         (mean, squares((about >> 52) as i64, (about & ((1 << 52) - 1)) as i64) / divisor)
@@ -234,10 +235,11 @@ fn plain_moments(votes: u64, grid: &Grid, Moments { first, second, .. }: Moments
     (grid.origin + times_power_of_two(mean, -grid.exponent), (variance, -grid.exponent))
 }
 
-/// The sum of squares about the mean.
+/// Return the sum of squares about the mean.
 #[inline(never)]
 fn squares_of_many(count: i128, first: i128, second: i128) -> f64 {
-    // Squares about the nearest integer m below the mean, exactly: intermediate results may wrap, for the last one fits.
+    // Exact squares about m, the largest integer that is at most the mean. Intermediate results may wrap, because the
+    // last one fits.
     let (nearest, rest) = (first.div_euclid(count), first.rem_euclid(count));
     let about = second.wrapping_sub(nearest.wrapping_mul((2 * first).wrapping_sub(nearest.wrapping_mul(count))));
     // Then about the mean itself: Σ (q - m)² - rest² / count.
@@ -248,12 +250,12 @@ fn squares_of_many(count: i128, first: i128, second: i128) -> f64 {
     squares.max(0.0)
 }
 
-/// The same of values with weights.
+/// Return the same for values with weights.
 fn weighted_moments(extent: Extent, moments: Moments, divisor: f64) -> (f64, (f64, i32)) {
     let units = WeightedGrid::of(extent);
     let [weight, first, second] = [moments.weight, moments.first, moments.second].map(Double::of);
     let mean = first.0 / weight.0;
-    // Σ w (d - q)² = Σ w d² - q (2 Σ w d - q Σ w), whatever q is; 106 digits, for the terms may nearly cancel.
+    // Σ w (d - q)² = Σ w d² - q (2 Σ w d - q Σ w) for any q; with 106 digits, because the terms may nearly cancel.
     let cross = first.plus(first).plus(weight.times(-mean)).times(-mean);
     let squares = units.empty.with(1).divided_by(1.0) * second.plus(cross).0.max(0.0);
     let variance = squares / (divisor * units.weight);
@@ -284,7 +286,7 @@ impl Double {
 
     fn times(self, factor: f64) -> Self {
         let product = self.0 * factor;
-        // Dekker: halves of 26 digits have exact products.
+        // Dekker's product: halves of 26 digits have exact products.
         let halves = |value: f64| {
             let shifted = value * 134_217_729.0;
             let high = shifted - (shifted - value);
@@ -317,7 +319,7 @@ mod tests {
         assert!(none.count == 0 && none.mean.is_nan() && none.std.is_nan() && none.least.is_nan());
     }
 
-    /// Weights that are counts are the same as rows that repeat.
+    /// An integer weight is the same as a row that is repeated that often.
     #[test]
     fn a_weight_is_a_frequency() {
         let found = one_shot(&[1.0, 0.1, -3.0], &[2.0, 3.0, 1.0], 1);
@@ -346,7 +348,7 @@ mod tests {
         assert!((heavy.std / exact - 1.0).abs() < 1e-14, "{heavy:?}");
     }
 
-    /// 1/3, 0.1 and their like times a count are not floats, so sum and quotient are rounded; the mean must not be.
+    /// 1/3, 0.1 and similar values times a count are not floats, so sum and quotient are rounded; the mean must not be.
     #[test]
     fn equal_values_are_their_own_mean() {
         for count in 1..200 {
@@ -361,7 +363,7 @@ mod tests {
     }
 
     proptest! {
-        /// Parts of any size, in any order, give the bits of the whole.
+        /// Merged parts of any size, in any order, give the bits of the whole.
         #[test]
         fn parts_merge_exactly(
             rows in prop::collection::vec((prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL, 0.1_f64..1e9), 1..40),

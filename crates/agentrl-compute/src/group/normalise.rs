@@ -1,4 +1,4 @@
-//! Values compared with their group: the operator of GRPO, RLOO, whitening and their relatives.
+//! Group normalisation: the advantage operator of GRPO, RLOO, whitening and related methods.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -16,34 +16,38 @@ use crate::thread_pool::SingleThreaded;
 use crate::{Error, Float, Result};
 
 thread_local! {
-    /// Room for the lines of groups, kept for the next call: to get as much anew from the system takes a fifth of the time
-    /// that all else takes.
+    /// Memory for the lines of groups, kept for the next call: a new allocation would take a fifth of the time of
+    /// everything else.
     static LINES: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
-/// Lines for which room is kept at most: 4 MB.
+/// Largest number of lines for which memory is kept: 4 MB.
 const KEPT: usize = 1 << 18;
 
 /// Columns that only some centres and scales need.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extra<'a> {
-    /// For [`Center::Baseline`]: what is subtracted from each row.
+    /// For [`Center::Baseline`]: the number that is subtracted from each row.
     pub baseline: Option<&'a [f64]>,
     /// For [`Scale::Divisor`]: the spread of each row.
     pub divisor: Option<&'a [f64]>,
-    /// Dense ids of other groups, over whose votes the spread is taken; `None`: the same groups.
+    /// Dense ids of other groups, over whose votes the spread is computed; `None`: the same groups.
     pub scale_groups: Option<&'a [u32]>,
 }
 
-/// Each value compared with its group: `clip((x - centre) / (max(sqrt(spread² + variance_eps), scale_at_least) + eps))`, or the
-/// numerator alone with [`Scale::None`].
+/// Compare each value with its group: `clip((x - centre) / (max(sqrt(spread² + variance_eps), scale_at_least) + eps))`,
+/// or the numerator alone with [`Scale::None`].
 ///
-/// Centre and spread are taken over the votes of the row's group; the spread is that of the values themselves, over the
-/// groups of `scale_groups` if they are given. Equal values have exactly themselves as mean and median, so they give 0.
-/// Rows that are not valid get 0. So do groups whose spread is at most `scale_above`, or 0 if nothing is added to it, and,
-/// by [`Singleton::Zero`](Singleton), groups with too few votes; [`Singleton::Raw`](Singleton) gives those the value itself
-/// over the divisor of a spread of 1. Sources: GRPO arXiv:2402.03300 (the defaults), Dr.GRPO
-/// arXiv:2503.20783 (no scale), RLOO arXiv:2402.14740 (leave one out, no scale), MC-GRPO (median and mad), `BNPO` (beta).
+/// Centre and spread are computed over the votes of the row's group, or the spread over the groups of `scale_groups` if
+/// they are given. The spread is that of the values before centring. The mean and the median of equal values are
+/// exactly their value, so equal values give 0.
+///
+/// Rows that are not valid get 0. Groups get 0 if their spread is at most `scale_above`, or if it is 0 and nothing is
+/// added to it. With [`Singleton::Zero`](Singleton), groups with too few votes get 0 too; with
+/// [`Singleton::Raw`](Singleton), they get the value itself over the divisor of a spread of 1.
+///
+/// Sources: GRPO arXiv:2402.03300 (the defaults), Dr.GRPO arXiv:2503.20783 (no scale), RLOO arXiv:2402.14740 (leave one
+/// out, no scale), MC-GRPO (median and mad), `BNPO` (beta).
 ///
 /// ```
 /// use agentrl_compute::group::{Center, Columns, Extra, Options, Scale, normalise};
@@ -57,9 +61,9 @@ pub struct Extra<'a> {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, a valid value, baseline or divisor is not finite (the message names its row), a column
-/// that an option needs is missing, or an option is out of range; `Overflow` if a result or the distance of a group's values
-/// is too large for its type. `out` is unspecified after an error.
+/// `InvalidInput` if lengths differ, a valid value, baseline or divisor is not finite (the message names its row), a
+/// column that an option needs is missing, or an option is out of range; `Overflow` if a result or the range of a
+/// group's values is too large for its type. `out` is unspecified after an error.
 pub fn normalise<T: NormalisedFloat>(
     columns: &Columns<'_, T>,
     options: &Options,
@@ -69,7 +73,8 @@ pub fn normalise<T: NormalisedFloat>(
     normalise_by(&columns.groups, columns, options, extra, out)
 }
 
-/// [`normalise`] by any ids of the groups: those of the columns are not read. Where they never decrease it takes one pass.
+/// Normalise as [`normalise`], with group ids of any type; the group ids of `columns` are not read. If the ids never
+/// decrease, this takes one pass.
 ///
 /// ```
 /// use agentrl_compute::group::{Columns, Extra, Options, Scale, normalise_by};
@@ -94,9 +99,10 @@ pub fn normalise_by<T: NormalisedFloat>(
     T::normalise(ids, columns, options, extra, out)
 }
 
-/// A float type for which [`normalise_by`] is compiled in this crate, because the calling crate may be compiled to be small.
+/// Float type for which [`normalise_by`] is compiled in this crate, because the calling crate may be compiled for small
+/// size.
 pub trait NormalisedFloat: Float {
-    /// [`normalise_by`] of a column of this type.
+    /// Run [`normalise_by`] on a column of this type.
     fn normalise(
         ids: &dyn Ids,
         columns: &Columns<'_, Self>,
@@ -124,7 +130,7 @@ macro_rules! normalised_floats {
 
 normalised_floats!(f32, f64);
 
-/// [`normalise_by`] into a column of either type.
+/// Run [`normalise_by`] with a result column of either type.
 pub(crate) fn normalise_into<T: Float, O: Float>(
     ids: &dyn Ids,
     columns: &Columns<'_, T>,
@@ -138,7 +144,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
     columns.check_lengths()?;
     let baseline = given("baseline", "center", columns, options.center == Center::Baseline, extra.baseline)?;
     let divisor = given("divisor", "scale", columns, options.scale == Scale::Divisor, extra.divisor)?;
-    // What is known of some groups does not follow from their rows alone.
+    // With these options, the results of a few groups do not depend on their rows alone.
     let whole = columns.units.is_some() || extra.scale_groups.is_some() || options.scale == Scale::Beta;
     let some_groups = |rows: Range<usize>, starts: Vec<u32>, out: &mut [O]| {
         let columns = columns.part(rows.clone());
@@ -152,7 +158,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         return Ok(());
     }
     let _alone = (ids.rows() <= SINGLE_BUCKET_ROWS).then(SingleThreaded::begin);
-    // Of many rows that stand anywhere no column of labels is made, unless their ids are far apart.
+    // For many rows in any order, a column of labels is not created unless their ids are far apart.
     let range = if whole || ids.rows() <= SINGLE_BUCKET_ROWS { None } else { ids.label_range()? };
     if let Some(range) = range.filter(|range| !range.sorted) {
         let rows = RowInputs { columns, options, units: None, spreads: None, baseline, divisor };
@@ -193,20 +199,20 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
     rows.compare(columns.row_order(count, sorted)?, Maker::new(columns, count, sorted, options)?, out)
 }
 
-/// The inputs of each row's result besides its group's rule.
+/// Inputs of each row's result besides the rule of its group.
 #[derive(Debug)]
 struct RowInputs<'a, T> {
     columns: &'a Columns<'a, T>,
     options: &'a Options,
     units: Option<&'a UnitRows>,
-    /// Groups over which the spread is taken, and their rules.
+    /// Groups over which the spread is computed, and their rules.
     spreads: Option<(&'a [u32], Vec<Rule>)>,
     baseline: Option<&'a [f64]>,
     divisor: Option<&'a [f64]>,
 }
 
 impl<T: Float> RowInputs<'_, T> {
-    /// Fills the results of all rows, by the rule or the line that is made of each group.
+    /// Fill the results of all rows, from the rule or the line of each group.
     fn compare<O: Float>(&self, stand: RowOrder<'_>, maker: Maker<'_>, out: &mut [O]) -> Result<()> {
         if !self.are_on_lines() {
             let by_group = |group: &mut Group<'_, '_, T>| maker.rule(group);
@@ -223,14 +229,14 @@ impl<T: Float> RowInputs<'_, T> {
         filled
     }
 
-    /// Whether a row's result depends on nothing but its value and the line of its group.
+    /// Return whether a row's result depends only on its value and the line of its group.
     fn are_on_lines(&self) -> bool {
         self.spreads.is_none()
             && self.divisor.is_none()
             && matches!(self.options.center, Center::None | Center::Mean | Center::Median)
     }
 
-    /// Fills the results of neighbouring rows, by the rules of their groups.
+    /// Fill the results of neighbouring rows from the rules of their groups.
     fn fill<O: Float>(&self, start: usize, out: &mut [O], rules: &[Rule]) -> Result<()> {
         let bound = self.options.at_most.unwrap_or(f64::INFINITY);
         for ((row, place), &rule) in (start..).zip(out).zip(rules) {
@@ -240,7 +246,7 @@ impl<T: Float> RowInputs<'_, T> {
         Ok(())
     }
 
-    /// The same for a block whose rules are lines, with few enough branches to be vectorised.
+    /// Fill the results of a block whose rules are lines, with few enough branches to be vectorised.
     fn fill_lines<O: Float>(&self, start: usize, out: &mut [O], lines: &[Line]) -> Result<()> {
         let bound = self.options.at_most.unwrap_or(f64::INFINITY);
         let rows = start..start + out.len();
@@ -255,7 +261,7 @@ impl<T: Float> RowInputs<'_, T> {
         rows.zip(numbers).try_for_each(|(row, &mut number)| O::result(row, number).map(drop))
     }
 
-    /// The result of a valid row.
+    /// Return the result of a valid row.
     fn result(&self, row: usize, rule: Rule) -> f64 {
         let value = self.columns.values[row].to_f64();
         if rule.small {
@@ -272,7 +278,7 @@ impl<T: Float> RowInputs<'_, T> {
                 let weight = self.columns.weights.map_or(1.0, |weights| weights[row]);
                 (value - centre) / ((rule.weight - weight) / rule.weight)
             }
-            // The row's own unit is left out, which may differ from the row.
+            // The row's own unit is left out; its mean may differ from the row's value.
             (Center::LeaveOneOut, _, Some(units)) => {
                 let own = units.means[units.rows[row] as usize];
                 let others = (own - centre) / (rule.weight - 1.0);
@@ -285,7 +291,7 @@ impl<T: Float> RowInputs<'_, T> {
     }
 }
 
-/// The results of rows, by the lines of their groups; 0 if they are not valid.
+/// Replace values by their results, from the lines of their groups; 0 if they are not valid.
 fn compare(numbers: &mut [f64], lines: &[Line], valid: Option<&[bool]>, bound: f64) {
     wide(
         #[inline(always)]
@@ -300,13 +306,13 @@ fn compare(numbers: &mut [f64], lines: &[Line], valid: Option<&[bool]>, bound: f
     );
 }
 
-/// A result within its bounds; adding zero turns a negative zero into zero.
+/// Clip a result to its bounds; adding zero turns a negative zero into zero.
 #[inline(always)]
 fn cut(value: f64, bound: f64) -> f64 {
     within(value, bound) + 0.0
 }
 
-/// A column that an option needs, checked; `None` if it needs none.
+/// Return the column that an option needs, checked; `None` if the option needs none.
 fn given<'a, T: Float>(
     name: &str,
     option: &str,

@@ -1,4 +1,4 @@
-//! Values compared with their group: by hand, as the formula, and in whatever order and manner they are worked on.
+//! Tests of normalisation: by hand, against the formula, and in any row order and code path.
 
 use super::*;
 use crate::group::testing::{Group, at, masked_groups, naive, shuffle};
@@ -36,7 +36,7 @@ fn by_hand() -> Result<()> {
     assert_eq!(plain(&[1.0, 2.0, 3.0, 5.0, 5.0], &[0, 0, 0, 1, 1], scaled)?, [-1.0, 0.0, 1.0, 0.0, 0.0]);
     let population = Options { ddof: 0, eps: 1.0, ..scaled };
     assert_eq!(plain(&[1.0, 3.0], &[0, 0], population)?, [-0.5, 0.5]);
-    // Variance 1, and 3 added under the root.
+    // Variance 1, plus 3 under the root.
     assert_eq!(plain(&[1.0, 3.0], &[0, 0], Options { ddof: 0, variance_eps: 3.0, ..scaled })?, [-0.5, 0.5]);
     assert_eq!(plain(&[1.0, 3.0], &[0, 0], Options { ddof: 0, scale_at_least: 4.0, ..scaled })?, [-0.25, 0.25]);
     assert_eq!(plain(&[1.0, 3.0], &[0, 0], Options { ddof: 0, scale_above: 1.0, ..scaled })?, [0.0, 0.0]);
@@ -48,7 +48,8 @@ fn by_hand() -> Result<()> {
     Ok(())
 }
 
-/// MC-GRPO: lower median 1, distances 1, 0, 0, 3 whose lower median is 0: the divisor is eps, or the least scale.
+/// MC-GRPO: the lower median is 1; the distances 1, 0, 0, 3 have the lower median 0, so the divisor is eps, or the
+/// smallest scale.
 #[test]
 fn medians() -> Result<()> {
     let options = Options { center: Center::Median, scale: Scale::Mad, median: Middle::Lower, eps: 0.5, ..CENTRED };
@@ -65,18 +66,18 @@ fn leaving_out_the_row_its_weight_or_its_unit() -> Result<()> {
     let options = Options { center: Center::LeaveOneOut, ..CENTRED };
     let values = [1.0, 2.0, 6.0];
     assert_eq!(plain(&values, &[0; 3], options)?, [-3.0, -1.5, 4.5]);
-    // The last row counts twice: the others of the first are 2, 6, 6.
+    // The last row counts twice: the votes besides the first row are 2, 6, 6.
     let weighted = Columns { weights: Some(&[1.0, 1.0, 2.0]), ..Columns::new("scores", &values, &[0; 3]) };
     let found = run(&weighted, options, Extra::default())?;
     let expected = [1.0 - 14.0 / 3.0, 2.0 - 13.0 / 3.0, 6.0 - 1.5];
     assert!(found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-14), "{found:?}");
-    // Units of mean 1.5 and 6.
+    // Units with means 1.5 and 6.
     let units = Columns { units: Some(&[0, 0, 1]), ..Columns::new("scores", &values, &[0; 3]) };
     assert_eq!(run(&units, options, Extra::default())?, [-5.0, -4.0, 4.5]);
     Ok(())
 }
 
-/// Lite PPO: the mean of the group, the deviation of the batch.
+/// Lite PPO: the mean of the group, the standard deviation of the batch.
 #[test]
 fn the_spread_of_other_groups() -> Result<()> {
     let columns = Columns::new("scores", &[0.0, 2.0, 4.0, 6.0], &[0, 0, 1, 1]);
@@ -146,7 +147,7 @@ fn groups_with_too_few_votes() -> Result<()> {
     Ok(())
 }
 
-/// Zero, and not negative zero, whatever rounding does to the mean.
+/// The result is zero, not negative zero, for any rounding of the mean.
 #[test]
 fn equal_scores_give_exactly_zero() -> Result<()> {
     for center in [Center::Mean, Center::Median, Center::LeaveOneOut] {
@@ -178,7 +179,7 @@ fn errors_name_the_row() {
     );
 }
 
-/// Runs are filled in one pass, large ones in pieces; rows that stand anywhere by way of buckets.
+/// Runs are filled in one pass, large ones in pieces; rows in any order are filled through buckets.
 #[test]
 fn runs_and_scattered_rows_get_the_same_bits_on_any_number_of_threads() -> Result<()> {
     let small = (0..3 * thread_pool::PIECE as u32).map(|row| row / 8);
@@ -199,7 +200,7 @@ fn runs_and_scattered_rows_get_the_same_bits_on_any_number_of_threads() -> Resul
     Ok(())
 }
 
-/// Results of a column of one type in a column of another, whatever was in it.
+/// Return the results of a column of one type, written to a column of another type that held other values.
 fn into<T: Float, O: Float>(columns: &Columns<'_, f64>, ids: &dyn Ids, options: &Options) -> Result<Vec<f64>> {
     let values: Vec<T> = columns.values.iter().map(|&value| T::from_f64(value)).collect();
     let Columns { name, weights, units, valid, .. } = *columns;
@@ -209,8 +210,8 @@ fn into<T: Float, O: Float>(columns: &Columns<'_, f64>, ids: &dyn Ids, options: 
     Ok(out.into_iter().map(Float::to_f64).collect())
 }
 
-/// Around the borders of pieces and with groups that fill one bucket or many, all rows or few of them voting: what rows get
-/// that stand anywhere is what they get in the order of their groups, in columns of either type, and follows the formula.
+/// Rows in any order get the same results as in group order, in columns of either type, and follow the formula. Covers
+/// the borders of pieces, one bucket and many, and all rows or few of them voting.
 #[test]
 fn the_room_of_results_holds_the_votes_before() -> Result<()> {
     let draw = |seed: u64, row: usize| crate::rng::uniform(seed, row as u64);
@@ -224,7 +225,7 @@ fn the_room_of_results_holds_the_votes_before() -> Result<()> {
         (2 * thread_pool::PIECE + 3, 2 * thread_pool::PIECE + 3),
         (3 * thread_pool::PIECE - 2, 300),
     ] {
-        // As float32 says them, so that both types hold the same.
+        // Rounded to f32, so that both types hold the same values.
         let values: Vec<f64> = (0..rows).map(|row| f64::from((draw(1, row) - 0.4) as f32)).collect();
         let ids: Vec<u32> = (0..rows).map(|row| (draw(2, row) * groups as f64) as u32).collect();
         let close: Vec<i64> = ids.iter().map(|&id| i64::from(id) - 9000).collect();
@@ -279,8 +280,8 @@ fn the_room_of_results_holds_the_votes_before() -> Result<()> {
     Ok(())
 }
 
-/// Ids that never decrease, of groups of any size, as every group by itself: some whole groups are worked on at a time, and a
-/// group can be longer than that.
+/// Ids that never decrease, with groups of any size, give the results of each group alone. A few whole groups are
+/// processed at a time; a group can be longer than that.
 #[test]
 fn ids_in_runs_give_what_each_group_gives_alone() -> Result<()> {
     let draw = |place: usize| crate::rng::uniform(11, place as u64);
@@ -325,7 +326,7 @@ fn ids_in_runs_give_what_each_group_gives_alone() -> Result<()> {
     Ok(())
 }
 
-/// An id that comes back at the very end, after all other rows were worked on: its group is one all the same.
+/// An id that recurs at the very end, after all other rows were processed, still belongs to its one group.
 #[test]
 fn an_id_that_comes_back_belongs_to_its_group() -> Result<()> {
     let rows = 2 * thread_pool::PIECE + 9;
@@ -342,7 +343,7 @@ fn an_id_that_comes_back_belongs_to_its_group() -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a late row is told of that row, and ids of another length are refused.
+/// An error in a late row names that row, and ids of another length are rejected.
 #[test]
 fn errors_of_late_rows_name_them() {
     let mut values = vec![0.5; thread_pool::PIECE + 5000];
@@ -392,7 +393,7 @@ proptest! {
             let divisor = if scale == Scale::Std { spread + 1e-6 } else { 1.0 };
             let others = if center == Center::LeaveOneOut && count > 1.0 { count / (count - 1.0) } else { 1.0 };
             let expected = (values[row] - mean) * others / divisor;
-            // What is rounded off the mean and the deviation, in units of the result.
+            // Rounding error of the mean and the deviation, in units of the result.
             let tolerance = 2e-12 * (largest / divisor) * (1.0 + expected.abs().min(10.0));
             prop_assert!((found[row] - expected).abs() <= tolerance, "{} {expected}", found[row]);
         }

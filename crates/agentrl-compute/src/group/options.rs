@@ -1,4 +1,4 @@
-//! Names for what papers leave implicit.
+//! Options of group normalisation. They name choices that papers leave implicit.
 
 use crate::{Error, Result, names};
 
@@ -13,7 +13,7 @@ names! {
         Median = "median",
         /// The mean of the group's other votes.
         LeaveOneOut = "leave_one_out",
-        /// The number that the caller gives for the row.
+        /// A number that the caller gives for each row.
         Baseline = "baseline",
     }
 }
@@ -31,17 +31,17 @@ names! {
         Range = "range",
         /// The density of a Beta distribution, fitted to the means of all groups, at the group's mean (`BNPO`).
         Beta = "beta",
-        /// The number that the caller gives for the row.
+        /// A number that the caller gives for each row.
         Divisor = "divisor",
     }
 }
 
 names! {
-    /// Which median an even number of values has.
+    /// Median of an even number of values.
     "median" Middle {
-        /// The mean of the two in the middle (`NumPy`).
+        /// The mean of the two middle values (`NumPy`).
         Midpoint = "midpoint",
-        /// The lower of the two in the middle (`PyTorch`).
+        /// The lower of the two middle values (`PyTorch`).
         Lower = "lower",
     }
 }
@@ -56,14 +56,14 @@ names! {
     }
 }
 
-/// How a value is compared with its group: see [`normalise`](super::normalise).
+/// Options of [`normalise`](super::normalise).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// The centre that is subtracted.
     pub center: Center,
     /// The scale that the difference is divided by.
     pub scale: Scale,
-    /// Which median an even number of values has.
+    /// Median of an even number of values.
     pub median: Middle,
     /// The variance is the sum of squares over `count - ddof`: 1 (unbiased) or 0.
     pub ddof: u32,
@@ -71,20 +71,20 @@ pub struct Options {
     pub eps: f64,
     /// Added to the square of the spread, under the root.
     pub variance_eps: f64,
-    /// The spread is at least this.
+    /// Lower bound of the spread.
     pub scale_at_least: f64,
-    /// A group whose spread is at most this gives 0.
+    /// Groups whose spread is at most this get 0.
     pub scale_above: f64,
-    /// Groups with fewer votes follow `singleton`; `None`: the fewest that centre and scale have a meaning for.
+    /// Groups with fewer votes follow `singleton`; `None`: the smallest number that centre and scale need.
     pub votes_at_least: Option<u64>,
     /// The result of rows of a group with too few votes.
     pub singleton: Singleton,
-    /// Results are cut to at most this size.
+    /// Results are clipped to at most this magnitude.
     pub at_most: Option<f64>,
 }
 
 impl Default for Options {
-    /// GRPO's: mean, unbiased standard deviation plus 1e-6; nothing for single members.
+    /// Return GRPO's options: mean, unbiased standard deviation plus 1e-6; 0 for groups with a single member.
     fn default() -> Self {
         Self {
             center: Center::Mean,
@@ -120,7 +120,7 @@ impl Options {
         Ok(())
     }
 
-    /// The fewest votes that a group is normalised with.
+    /// Return the smallest number of votes with which a group is normalised.
     pub(super) fn fewest(&self) -> u64 {
         let center = match self.center {
             Center::Mean | Center::Median | Center::LeaveOneOut => 2,

@@ -1,4 +1,4 @@
-//! Statistics that need the values of a group in order: quantiles, medians and the distance from them.
+//! Order statistics of groups: quantiles, medians, and median distances from the median.
 
 use super::columns::Columns;
 use super::options::Middle;
@@ -6,9 +6,9 @@ use super::votes::Votes;
 use crate::quantile::{self, Interpolation};
 use crate::{Float, Result};
 
-/// The `q`-th quantile of each group's valid rows, `q` from 0 to 1; NaN for a group without any.
+/// Return the `q`-quantile of each group's valid rows, `q` from 0 to 1; NaN for a group without any.
 ///
-/// The sorted values stand at places `0, 1, ..., n - 1`; the quantile is at place `q · (n - 1)`, as in `numpy.quantile`.
+/// Sorted values have the indices `0, 1, ..., n - 1`; the quantile is at index `q · (n - 1)`, as in `numpy.quantile`.
 ///
 /// ```
 /// use agentrl_compute::group::{Columns, quantile};
@@ -29,7 +29,8 @@ pub fn quantile<T: Float>(columns: &Columns<'_, T>, q: f64, interpolation: Inter
         .each(|group| Ok(quantile::quantile_of(group.votes().values, q, interpolation)?.unwrap_or(f64::NAN)))
 }
 
-/// The median of some votes, and their median distance from it; NaN for none. A weight counts how often a value stands there.
+/// Return the median of votes, and their median distance from it; NaN without votes. A weight is the number of times
+/// that a value is repeated.
 pub(super) fn median(votes: &Votes<'_>, middle: Middle) -> (f64, f64) {
     let centre = middle_of(votes.values.to_vec(), votes.weights, middle);
     let distances = votes.values.iter().map(|value| (value - centre).abs()).collect();
@@ -43,7 +44,7 @@ fn middle_of(mut values: Vec<f64>, weights: &[f64], middle: Middle) -> f64 {
     }
     let mut pairs: Vec<(f64, f64)> = values.into_iter().zip(weights.iter().copied()).collect();
     pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    // In order of value and weight, so rows may come in any order.
+    // Sorted by value and weight, so that rows may come in any order.
     let half = 0.5 * pairs.iter().map(|pair| pair.1).sum::<f64>();
     let mut below = 0.0;
     for (place, &(value, weight)) in pairs.iter().enumerate() {

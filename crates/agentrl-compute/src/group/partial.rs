@@ -1,7 +1,9 @@
-//! Statistics over several ranks: each gives its part, the caller adds them up, and each finishes with the whole.
+//! Statistics over several ranks: each rank computes its part, the caller reduces the parts, each rank finishes with
+//! the total.
 //!
-//! Two reductions: first the extents (count by sum, least by minimum, most and heaviest by maximum), which fix the grid,
-//! then the moments on it (integers, by sum). The result has the bits that one rank with all the rows would get.
+//! There are two reductions. The first reduces the extents (count by sum, least by minimum, most and heaviest by
+//! maximum), which fix the grid. The second reduces the moments on it (integers, by sum). The result has the same bits
+//! as on one rank with all rows.
 
 use super::columns::Columns;
 use super::extent::Extent;
@@ -9,9 +11,9 @@ use super::moments::Moments;
 use crate::check::{room, same_length};
 use crate::{Error, Float, Result};
 
-/// The extent of the votes that this rank has of each of `count` groups.
+/// Return the extent of this rank's votes in each of `count` groups.
 ///
-/// Ids are those of all ranks, so some groups may be empty here, and there may be more groups than rows.
+/// Ids are the same on all ranks, so some groups may be empty here, and there may be more groups than rows.
 ///
 /// ```
 /// use agentrl_compute::group::{Columns, Statistics, extents, moments};
@@ -36,7 +38,7 @@ pub fn extents<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<E
     })
 }
 
-/// The moments of the votes that this rank has of each group, on the grids of the extents of all ranks.
+/// Return the moments of this rank's votes in each group, on the grids of the extents of all ranks.
 ///
 /// # Errors
 /// `InvalidInput` as in [`extents`], or if a value lies outside its group's extent.
@@ -95,7 +97,7 @@ mod tests {
     }
 
     proptest! {
-        /// Two ranks that share groups get the bits of one rank.
+        /// Two ranks that share groups get the same bits as one rank.
         #[test]
         fn as_one_rank((group, valid) in masked_groups(), cut in 0_usize..40, weighted in any::<bool>()) {
             let Group { values, groups, count } = group;

@@ -1,4 +1,4 @@
-//! Other things that are done within groups: ranks, softmax, ranges, extremes.
+//! Maps and reductions within groups: ranks, softmax, min-max scaling, extremes.
 
 use super::columns::Columns;
 use crate::check::same_length;
@@ -7,25 +7,25 @@ use crate::{Error, Float, Result};
 /// The operation of [`map`] on the values of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Map {
-    /// Place in ascending order, 0 first; of equal values the earlier row comes first.
+    /// Index in ascending order, from 0; on ties, the earlier row comes first.
     Rank,
     /// `exp(x / temperature) / Σ exp(x / temperature)`.
     Softmax {
-        /// Above 0: small makes the largest value take all, large makes all equal.
+        /// Above 0. A small temperature moves all weight to the largest value, a large one makes all results equal.
         temperature: f64,
     },
     /// `(x - least) / (most - least + eps)`, and `constant` if all values are equal.
     MinMax {
         /// Added to the range.
         eps: f64,
-        /// The result of equal values.
+        /// The result if all values are equal.
         constant: f64,
     },
-    /// `x / mean`; values that are all 0 become 1.
+    /// `x / mean`; 1 if all values are 0.
     MeanOne,
 }
 
-/// One number for each row, made from the valid rows of its group; 0 for the others.
+/// Compute one number for each row from the valid rows of its group; 0 for the other rows.
 ///
 /// ```
 /// use agentrl_compute::group::{Columns, Map, map};
@@ -101,7 +101,7 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Sums in ascending order, so the order of rows does not matter.
+/// Sum in ascending order, so that the order of rows does not matter.
 fn sum(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -115,7 +115,8 @@ fn softmax(values: &[f64], temperature: f64) -> Vec<f64> {
     powers.iter().map(|power| power / total).collect()
 }
 
-/// `temperature · ln(mean of exp(x / temperature))` of each group's valid rows; the mean for temperature 0, NaN for no rows.
+/// Return `temperature · ln(mean of exp(x / temperature))` of each group's valid rows; the mean for temperature 0, NaN
+/// without valid rows.
 ///
 /// ```
 /// use agentrl_compute::group::{Columns, log_mean_exp};
@@ -143,7 +144,8 @@ pub fn log_mean_exp<T: Float>(columns: &Columns<'_, T>, temperature: f64) -> Res
     })
 }
 
-/// The first valid row of each group that attains its largest (or smallest) value; `None` for a group without any.
+/// Return the first valid row of each group with its largest (or smallest) value; `None` for a group without valid
+/// rows.
 ///
 /// # Errors
 /// `InvalidInput` for columns that [`statistics`](super::statistics) refuses.
@@ -216,7 +218,8 @@ mod tests {
     }
 
     proptest! {
-        /// Between the mean and the maximum, rising with 1 / temperature, and the mean at temperature 0.
+        /// The result lies between the mean and the maximum, rises with 1 / temperature, and is the mean at temperature
+        /// 0.
         #[test]
         fn log_mean_exp_lies_between_mean_and_maximum(values in prop::collection::vec(-1e3_f64..1e3, 1..9)) {
             let groups = vec![0; values.len()];

@@ -1,4 +1,4 @@
-//! The rule of a group: how its statistics turn its values into results.
+//! The rule of a group: centre and divisor that turn its values into results, computed from its statistics.
 
 use std::ops::Range;
 
@@ -15,20 +15,20 @@ use super::votes::Buffer;
 use crate::simd::wide;
 use crate::{Error, Float, Result};
 
-/// The rule for the rows of one group.
+/// Rule for the rows of one group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rule {
     pub(super) line: Line,
     pub(super) weight: f64,
-    /// Whether there are too few votes: then values are divided as they are.
+    /// Whether there are too few votes: then values are divided without centring.
     pub(super) small: bool,
 }
 
-/// Values become `(value - centre) / divisor`.
+/// Linear map of values to results: `(value - centre) / divisor`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line {
     pub(super) centre: f64,
-    /// Infinite if rows get 0.
+    /// Infinite if all rows get 0.
     pub(super) divisor: f64,
 }
 
@@ -41,7 +41,7 @@ impl Options {
         self.bounded(spread, if self.variance_eps > 0.0 { enlarged(spread, self.variance_eps) } else { spread })
     }
 
-    /// The divisor of a spread that has become a root, without a branch, for several at once.
+    /// Return the divisor for a spread and its root. There is no branch, so several are computed at once.
     #[inline(always)]
     fn bounded(&self, spread: f64, root: f64) -> f64 {
         let divisor = greater(root, self.scale_at_least) + self.eps;
@@ -50,13 +50,13 @@ impl Options {
     }
 }
 
-/// Not in line, or else every group would pay for the root.
+/// Not inlined; otherwise every group would pay for the root.
 #[inline(never)]
 fn enlarged(spread: f64, variance_eps: f64) -> f64 {
     (spread * spread + variance_eps).sqrt()
 }
 
-/// The rule of each group of checked columns without units.
+/// Return the rule of each group. Columns must be checked before and have no units.
 pub(super) fn rules<T: Float>(
     columns: &Columns<'_, T>,
     count: usize,
@@ -67,22 +67,22 @@ pub(super) fn rules<T: Float>(
     columns.grouped(count, sorted)?.each(|group| maker.rule(group))
 }
 
-/// Maker of rules: all that the rule of a group follows from, besides its votes.
+/// Builder of rules: everything that a group's rule depends on besides its votes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maker<'a> {
     name: &'a str,
     options: &'a Options,
-    /// Of the Beta distribution.
+    /// `α` and `β` of the Beta distribution.
     shape: (f64, f64),
-    /// The fewest votes that are enough.
+    /// Smallest number of votes with which a group is normalised.
     fewest: u64,
-    /// Whether values are compared with the mean and the standard deviation, to which at most `eps` is added.
+    /// Whether the centre is the mean, the scale the standard deviation, and `variance_eps` 0.
     is_common: bool,
     needs_median: bool,
 }
 
 impl<'a> Maker<'a> {
-    /// Make one for columns of `count` groups.
+    /// Create a builder for columns of `count` groups.
     pub(super) fn new<T: Float>(
         columns: &Columns<'a, T>,
         count: usize,
@@ -101,7 +101,7 @@ impl<'a> Maker<'a> {
         Ok(Self { name, options, shape, fewest: options.fewest(), is_common, needs_median })
     }
 
-    /// The rule of a group.
+    /// Return the rule of a group.
     #[inline(always)]
     pub(super) fn rule<T: Float>(&self, group: &mut Group<'_, '_, T>) -> Result<Rule> {
         let options = self.options;
@@ -110,11 +110,12 @@ impl<'a> Maker<'a> {
         self.of_statistics(index, group.statistics(options.ddof)?, middle)
     }
 
-    /// The rule of a group with these statistics, and with this median and distance from it if they are needed.
+    /// Return the rule of a group with these statistics. `middle` is the median and the median distance from it, if
+    /// needed.
     #[inline(always)]
     fn of_statistics(&self, index: usize, found: &Statistics, middle: (f64, f64)) -> Result<Rule> {
         check_distance(self.name, index, found)?;
-        // Most groups are done in a few instructions, in line.
+        // Most groups take these few inlined instructions.
         if self.is_common && found.count >= self.fewest && !found.std.is_nan() {
             let line = Line { centre: found.mean, divisor: self.options.divisor(found.std) };
             return Ok(Rule { line, weight: found.weight, small: false });
@@ -122,7 +123,8 @@ impl<'a> Maker<'a> {
         Ok(self.any(found, middle))
     }
 
-    /// The lines of groups in lanes, where values are compared with mean and standard deviation, and whether all are made so.
+    /// Compute the lines of the groups in lanes, from mean and standard deviation. Return whether that is right for all
+    /// of them.
     fn are_usual(&self, found: &LaneStatistics, lines: &mut [Line; LANES]) -> bool {
         let (options, fewest) = (self.options, self.fewest as f64);
         wide(
@@ -141,7 +143,7 @@ impl<'a> Maker<'a> {
         )
     }
 
-    /// Whatever is compared with what.
+    /// Return the rule for any centre and scale.
     #[inline(never)]
     fn any(&self, found: &Statistics, (middle, distance): (f64, f64)) -> Rule {
         let &Self { options, shape, fewest, .. } = self;
@@ -157,7 +159,7 @@ impl<'a> Maker<'a> {
             Scale::Range => options.divisor(found.most - found.least),
             Scale::Beta => density(found.mean, shape),
         };
-        // Frequencies of 1 or less in all leave nothing for an unbiased variance.
+        // Weights that sum to 1 or less leave no unbiased variance.
         let no_spread = options.scale == Scale::Std && found.std.is_nan();
         if found.count < fewest || no_spread {
             let divisor = if options.singleton == Singleton::Raw { options.divisor(1.0) } else { f64::INFINITY };
@@ -167,7 +169,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// The lines of groups, for which nothing else is needed.
+/// Computes only the lines of groups.
 impl<T: Float> Work<T, Line> for Maker<'_> {
     fn on_group(&self, group: &mut Group<'_, '_, T>) -> Result<Line> {
         self.rule(group).map(|rule| rule.line)
@@ -189,7 +191,7 @@ impl<T: Float> Work<T, Line> for Maker<'_> {
     }
 }
 
-/// The lines of neighbouring groups, made as soon as their statistics are.
+/// Receiver that turns the statistics of neighbouring groups into lines as soon as they are computed.
 struct Lines<'m, 'a> {
     maker: &'m Maker<'a>,
     first: usize,
@@ -217,13 +219,13 @@ impl Sink for Lines<'_, '_> {
     }
 }
 
-/// The weight 1 / density is at most a million.
+/// Return the density, at least 1e-6: the weight 1 / density is at most a million.
 #[inline(never)]
 fn density(mean: f64, shape: (f64, f64)) -> f64 {
     beta::density(mean, shape.0, shape.1).max(1e-6)
 }
 
-/// The Beta shape of the means of all groups that have votes.
+/// Fit the Beta distribution to the means of all groups that have votes.
 fn fit(name: &str, statistics: &[Statistics], ddof: u32) -> Result<(f64, f64)> {
     let outside = |found: &&Statistics| found.count > 0 && !(found.least >= 0.0 && found.most <= 1.0);
     if let Some(found) = statistics.iter().find(outside) {

@@ -1,5 +1,5 @@
-//! Rows whose ids never decrease, some whole groups at a time: what is made of them on the way to their results is still at
-//! hand when it is needed, and a column of megabytes is read once.
+//! Rows whose ids never decrease, processed a few whole groups at a time: intermediate results stay in cache until they
+//! are needed, and a column of megabytes is read once.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use crate::Result;
 use crate::keys::Ids;
 use crate::thread_pool::{self, PIECE};
 
-/// Rows of the groups that are worked on at once: all that is known of them fits a core's own memory.
+/// Rows of the groups that are processed at once: few enough that all their data fits a core's own cache.
 const ROWS: usize = 1 << 12;
 
-/// Fill a column by some work on neighbouring whole groups, which gets their rows, where each group starts and the last ends
-/// among them, and their part of the column.
+/// Fill a column by work on neighbouring whole groups. `work` gets the range of their rows, the start of each group and
+/// the end of the last (relative to the range), and their part of the column.
 ///
-/// `None` where ids decrease, a group has more rows than one thread should work on, or the work fails: then the column may
-/// hold anything.
+/// Return `None` if ids decrease, a group has more rows than one thread should process, or the work fails; the column
+/// may then hold anything.
 pub(super) fn fill<O: Send>(
     ids: &dyn Ids,
     mut out: &mut [O],
@@ -34,7 +34,7 @@ pub(super) fn fill<O: Send>(
     made.ok()?.into_iter().collect()
 }
 
-/// The same for the part of the column that starts at some row.
+/// Do the same for the part of the column that starts at row `start`.
 fn fill_piece<O>(
     ids: &dyn Ids,
     mut start: usize,
@@ -53,7 +53,7 @@ fn fill_piece<O>(
     Some(())
 }
 
-/// Where the group of the row before this one ends; `None` if it has more rows than one thread should work on.
+/// Return the end of the group of row `row - 1`; `None` if it has more rows than one thread should process.
 fn end(ids: &dyn Ids, row: usize) -> Option<usize> {
     let rows = ids.rows();
     if row >= rows {

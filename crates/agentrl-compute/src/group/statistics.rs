@@ -5,10 +5,10 @@ use super::moments::Statistics;
 use super::options::check_ddof;
 use crate::{Error, Float, Result};
 
-/// The statistics of each group, empty ones included, independent of row order to the last bit.
+/// Return the statistics of each group, including empty ones. Not a single bit depends on the order of rows.
 ///
-/// Sums are integers on a grid that follows from the number of votes and their range: a vote is rounded once, to 51 binary
-/// digits of the largest (fewer beyond 2²⁴ votes), and nothing is lost after that.
+/// Sums are integers on a grid that depends on the number of votes and their range. A vote is rounded once, to 51
+/// binary digits of the largest (fewer beyond 2²⁴ votes); nothing is lost after that.
 ///
 /// ```
 /// use agentrl_compute::group::{Columns, statistics};
@@ -21,7 +21,7 @@ use crate::{Error, Float, Result};
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, ids are not dense, a valid value is not finite, a weight is negative or `ddof` is
-/// neither 0 nor 1; `Overflow` if a group's values are further apart than a float can say.
+/// neither 0 nor 1; `Overflow` if the range of a group's values is too large for a float.
 pub fn statistics<T: Float>(columns: &Columns<'_, T>, ddof: u32) -> Result<Vec<Statistics>> {
     check_ddof(ddof)?;
     let (count, sorted) = columns.check()?;
@@ -31,7 +31,7 @@ pub fn statistics<T: Float>(columns: &Columns<'_, T>, ddof: u32) -> Result<Vec<S
     of_votes(columns, count, sorted, ddof)
 }
 
-/// The statistics of checked columns without units.
+/// Return the statistics of columns that are checked and have no units.
 pub(super) fn of_votes<T: Float>(
     columns: &Columns<'_, T>,
     count: usize,
@@ -45,7 +45,7 @@ pub(super) fn of_votes<T: Float>(
     })
 }
 
-/// Check that the distance of a group's values fits a float.
+/// Check that the range of a group's values fits a float.
 #[inline]
 pub(super) fn check_distance(name: &str, group: usize, found: &Statistics) -> Result<()> {
     if found.most - found.least < f64::INFINITY || found.count == 0 { Ok(()) } else { Err(too_far(name, group, found)) }
@@ -75,7 +75,7 @@ mod tests {
         Ok(())
     }
 
-    /// Trajectory 0 has three rows of mean 2, trajectory 1 one: each votes once.
+    /// Trajectory 0 has three rows with mean 2, trajectory 1 has one row: each votes once.
     #[test]
     fn a_unit_votes_once_with_its_mean() -> Result<()> {
         let columns = Columns {

@@ -1,15 +1,16 @@
-//! Keyed sums.
+//! Exact sums of the values of each group.
 
 use super::accumulator::Accumulator;
 use crate::check::{finite, same_length};
 use crate::{Error, Float, Result, thread_pool};
 
-/// The sum of the values of each of `count` groups; 0 for a group without rows. Its bits do not depend on row order.
+/// Return the sum of the values of each of `count` groups; 0 for a group without rows. Its bits do not depend on row
+/// order.
 ///
-/// A first pass finds each group's largest magnitude and number of values. They fix a grid of binary fractions, 2^-94 of
-/// the largest value's power of two for 2^32 rows and finer for fewer, on which the second pass adds 128-bit integers that
-/// cannot overflow. The sum is rounded to a float once, at the end: where values span less than 40 binary orders, it is the
-/// exactly rounded one. Every finite float can be summed.
+/// A first pass finds the largest magnitude and the number of values of each group. They fix a grid of binary
+/// fractions: 2^-94 of the largest value's power of two for 2^32 rows, and finer for fewer. On it, a second pass adds
+/// 128-bit integers that cannot overflow. The sum is rounded to a float once, at the end. If values span less than 40
+/// binary orders, it is the exactly rounded sum. Every finite float can be summed.
 ///
 /// ```
 /// use agentrl_compute::group::sums;
@@ -48,7 +49,8 @@ pub fn sums<T: Float>(values: &[T], groups: &[u32], count: usize) -> Result<Vec<
     }
 }
 
-/// Return the sum of `count` terms, on the same grid; an error if a float cannot hold it. Each term is computed twice.
+/// Return the sum of `count` terms on such a grid; an error if the sum is too large for a float. Each term is computed
+/// twice.
 pub(crate) fn total(count: usize, term: impl Fn(usize) -> f64 + Sync) -> Result<f64> {
     let largest = thread_pool::map(thread_pool::pieces(count), |piece| {
         Ok(piece.fold(0.0_f64, |largest, place| largest.max(term(place).abs())))

@@ -1,9 +1,9 @@
-//! Ragged groups for property tests: interleaved, with empty, single and constant groups, NaN in invalid rows, and values
-//! of every size.
+//! Generators of ragged groups for property tests: interleaved, with empty, single and constant groups, NaN in invalid
+//! rows, and values of every magnitude.
 
 use proptest::prelude::*;
 
-/// Rows of some groups.
+/// Values and groups of rows, and the number of groups.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) values: Vec<f64>,
@@ -11,7 +11,7 @@ pub(crate) struct Group {
     pub(crate) count: usize,
 }
 
-/// Rows with group ids below the number of rows.
+/// Generate rows with group ids below the number of rows.
 pub(crate) fn groups() -> impl Strategy<Value = Group> {
     let value = prop_oneof![
         3 => prop_oneof![Just(0.0), Just(1.0), Just(-1.0), Just(0.1)],
@@ -32,7 +32,7 @@ pub(crate) fn groups() -> impl Strategy<Value = Group> {
                 values[row] = 0.1 * f64::from(*group) + 1.0 / 3.0;
             }
         }
-        // The last id is used once at most, often by nobody.
+        // The last row has the largest id, so that there are exactly `count` groups.
         if let Some(last) = groups.last_mut() {
             *last = (count - 1) as u32;
         }
@@ -40,7 +40,7 @@ pub(crate) fn groups() -> impl Strategy<Value = Group> {
     })
 }
 
-/// Groups and a mask; invalid rows hold NaN or infinity.
+/// Generate groups and a mask; invalid rows hold NaN or infinity.
 pub(crate) fn masked_groups() -> impl Strategy<Value = (Group, Vec<bool>)> {
     (groups(), any::<u64>()).prop_map(|(mut group, seed)| {
         let draws = (0..group.values.len() as u64).map(|row| crate::rng::uniform(seed, row));
@@ -52,19 +52,19 @@ pub(crate) fn masked_groups() -> impl Strategy<Value = (Group, Vec<bool>)> {
     })
 }
 
-/// An order of some rows.
+/// Return a random order of rows.
 pub(crate) fn shuffle(rows: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows).collect();
     order.sort_by_key(|&row| crate::rng::structural_seed(&[seed, row as u64]));
     order
 }
 
-/// Some rows of a column.
+/// Return the values of a column in this order.
 pub(crate) fn at<V: Copy>(order: &[usize], values: &[V]) -> Vec<V> {
     order.iter().map(|&row| values[row]).collect()
 }
 
-/// Mean and standard deviation by the textbook, in plain floats of values brought near 1.
+/// Return mean and standard deviation by the textbook formulas, in plain floats of values scaled to near 1.
 pub(crate) fn naive(members: &[f64], ddof: u32) -> (f64, f64) {
     let largest = members.iter().fold(f64::MIN_POSITIVE, |largest: f64, value| largest.max(value.abs()));
     let members: Vec<f64> = members.iter().map(|value| value / largest).collect();

@@ -1,24 +1,24 @@
-//! Votes, brought together: what is read of neighbouring groups, and of one of them.
+//! Buffers for the votes of neighbouring groups, and views of the votes of one group.
 
 use super::moments::Statistics;
 
-/// The votes of neighbouring groups, group after group.
+/// Votes of neighbouring groups, group after group.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
-    /// Where the votes of each group start, and where the last end.
+    /// Start of each group's votes, and the end of the last.
     pub(super) starts: Vec<u32>,
     pub(super) values: Vec<f64>,
-    /// None if all weigh the same.
+    /// Empty without weights.
     pub(super) weights: Vec<f64>,
-    /// The row of each vote; none if they count up from `first`.
+    /// The row of each vote; empty if rows count up from `first`.
     pub(super) rows: Vec<u32>,
     pub(super) first: u32,
     pub(super) read: Read,
-    /// Statistics of all groups, once those of one were asked for.
+    /// Statistics of all groups, after those of one were requested.
     pub(super) found: Vec<Statistics>,
 }
 
-/// The parts of its votes that a buffer holds.
+/// Parts of the votes that a buffer holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub(super) enum Read {
     #[default]
@@ -51,14 +51,14 @@ impl Buffer {
 #[derive(Debug)]
 pub(crate) struct Votes<'b> {
     pub(crate) values: &'b mut [f64],
-    /// None if all weigh the same.
+    /// Empty without weights.
     pub(crate) weights: &'b [f64],
     rows: &'b [u32],
     first: u32,
 }
 
 impl Votes<'_> {
-    /// The row of a vote.
+    /// Return the row of a vote.
     pub(crate) fn row(&self, vote: usize) -> u32 {
         self.rows.get(vote).copied().unwrap_or(self.first + vote as u32)
     }
@@ -66,7 +66,7 @@ impl Votes<'_> {
 
 #[cfg(test)]
 impl<'b> Votes<'b> {
-    /// Votes of no rows in particular.
+    /// Create votes without row numbers.
     pub(crate) fn of(values: &'b mut [f64], weights: &'b [f64]) -> Self {
         Self { values, weights, rows: &[], first: 0 }
     }

@@ -1,4 +1,4 @@
-//! One group of all rows, in place: what a column of a batch needs, which is too long to be read more often than that.
+//! Whitening of one long column in place, as one group of all rows, with as few reads of the column as possible.
 
 use super::extent::Extent;
 use super::moments::{Moments, Statistics};
@@ -7,10 +7,10 @@ use super::statistics::check_distance;
 use crate::simd::{BLOCK, wide};
 use crate::{Float, Result, thread_pool};
 
-/// Shifts and scales the valid values of a column to mean 0 and unbiased variance 1; the others become 0.
+/// Shift and scale the valid values of a column to mean 0 and unbiased variance 1; set the others to 0.
 ///
-/// `(x - mean) / sqrt(variance + variance_eps)`, to the same bits as [`normalise`](super::normalise) with one group of all
-/// rows. The values are numbers, and the extent is theirs.
+/// The result is `(x - mean) / sqrt(variance + variance_eps)`, with the same bits as [`normalise`](super::normalise)
+/// with one group of all rows. The valid values must be finite, and `extent` must be theirs.
 pub(crate) fn whitened<T: Float>(
     name: &str,
     values: &mut [T],
@@ -18,7 +18,8 @@ pub(crate) fn whitened<T: Float>(
     extent: Extent,
     variance_eps: f64,
 ) -> Result<()> {
-    // From the end, where values that were just made are still at hand, as those at the beginning are for the second pass.
+    // Backwards: the last values were just computed and are still in cache; then the first ones are in cache for the
+    // second pass.
     let pieces = thread_pool::pieces(values.len()).into_iter().rev().collect();
     let moments = thread_pool::map(pieces, |piece| {
         Ok(Moments::of_valid(extent, &values[piece.clone()], valid.map(|valid| &valid[piece])))
@@ -76,7 +77,7 @@ mod tests {
         normalise(&columns, &options, Extra::default(), &mut out).map(|()| out)
     }
 
-    /// More rows than a piece has, on any number of threads.
+    /// A column with more rows than a piece, on any number of threads.
     #[test]
     fn as_normalised_on_any_number_of_threads() -> Result<()> {
         let rows = 2 * thread_pool::PIECE + 77;
