@@ -1,4 +1,4 @@
-//! The best scores of one long column, found without bringing it in order.
+//! The best scores of one long column, selected without sorting it.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use crate::check::{column, mask_length};
 use crate::simd::{BLOCK, wide};
 use crate::{Float, Result, thread_pool};
 
-/// Scores by which it is guessed between which two the last chosen one lies.
+/// Number of sampled scores from which bounds around the last chosen score are estimated.
 const SAMPLE: usize = 1 << 14;
 
-/// Scores of which it is seen at once that none is near.
+/// Number of scores that are skipped at once if none lies between these bounds.
 const SCORES_PER_CHECK: usize = 8;
 
-/// Choose rows as [`top`](super::top), if all are in one group.
+/// Choose rows as [`top`](super::top) does, for rows that are all in one group.
 ///
 /// ```
 /// use agentrl_compute::weight::{Amount, Ties, Top, best};
@@ -31,7 +31,7 @@ pub fn best<T: Float>(name: &str, scores: &[T], valid: Option<&[bool]>, options:
     best_of_checked(scores, valid, options)
 }
 
-/// The same of a column that is known to be fine.
+/// Do the same for a column that is already checked.
 pub(super) fn best_of_checked<T: Float>(scores: &[T], valid: Option<&[bool]>, options: &Top) -> Result<Vec<bool>> {
     let rows = SignedScores { scores, valid, sign: if options.largest { -1.0 } else { 1.0 } };
     let votes = valid.map_or(scores.len(), |valid| valid.iter().filter(|&&valid| valid).count());
@@ -58,7 +58,7 @@ pub(super) fn best_of_checked<T: Float>(scores: &[T], valid: Option<&[bool]>, op
     Ok(chosen)
 }
 
-/// The scores, the best of which are the smallest once they have the sign.
+/// Scores with a sign: multiplied by it, the best scores are the smallest.
 #[derive(Clone, Copy, Debug)]
 struct SignedScores<'a, T> {
     scores: &'a [T],
@@ -66,13 +66,13 @@ struct SignedScores<'a, T> {
     sign: f64,
 }
 
-/// The last score that is chosen.
+/// The last chosen score.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     score: f64,
-    /// How many rows have it,
+    /// Number of rows with this score.
     equal: usize,
-    /// and how many of them are chosen.
+    /// Number of these rows that are chosen.
     chosen: usize,
 }
 
@@ -81,14 +81,14 @@ impl<T: Float> SignedScores<'_, T> {
         self.valid.is_none_or(|valid| valid[row])
     }
 
-    /// Reads some scores with their sign; NaN for those that are not valid.
+    /// Read the scores of a range of rows, times the sign; NaN for rows that are not valid.
     fn read(&self, rows: Range<usize>, numbers: &mut [f64]) {
         T::read(&self.scores[rows.clone()], numbers);
         let valid = self.valid.map(|valid| &valid[rows]);
         with_sign(numbers, self.sign, valid);
     }
 
-    /// The score at a place, if the valid ones stood in order.
+    /// Return the score at an index of the sorted valid scores.
     fn at(&self, place: usize, votes: usize) -> Result<Last> {
         let (low, high) = self.around(place, votes);
         let (mut below, mut near) = self.between(low, high)?;
@@ -101,7 +101,7 @@ impl<T: Float> SignedScores<'_, T> {
         Ok(Last { score, equal, chosen: place + 1 - less })
     }
 
-    /// Two scores between which the one at a place very likely lies, with few others.
+    /// Return bounds between which the score at an index of the sorted scores very likely lies, with few others.
     fn around(&self, place: usize, votes: usize) -> (f64, f64) {
         let step = self.scores.len() / SAMPLE;
         if step < 8 {
@@ -110,14 +110,14 @@ impl<T: Float> SignedScores<'_, T> {
         let rows = (0..self.scores.len()).step_by(step).filter(|&row| self.counts(row));
         let mut sample: Vec<f64> = rows.map(|row| self.sign * self.scores[row].to_f64()).collect();
         let middle = (place as f64 * sample.len() as f64 / votes as f64) as usize;
-        // Four standard deviations of a place in a sample, which is the largest in the middle: half a root.
+        // Four standard deviations of an index in a sample. The deviation is largest in the middle: half a root.
         let margin = 2 * sample.len().isqrt();
         let (low, high) = (middle.checked_sub(margin), Some(middle + margin).filter(|&high| high < sample.len()));
         let mut at = |place: usize| *sample.select_nth_unstable_by(place, f64::total_cmp).1;
         (low.map_or(f64::NEG_INFINITY, &mut at), high.map_or(f64::INFINITY, at))
     }
 
-    /// How many scores are below the first of two, and those from there to the second.
+    /// Return the number of scores below `low`, and the scores from `low` to `high`.
     fn between(&self, low: f64, high: f64) -> Result<(usize, Vec<f64>)> {
         let parts = thread_pool::map(thread_pool::pieces(self.scores.len()), |piece| {
             let (mut numbers, mut near, mut below) = ([0.0; BLOCK], Vec::new(), 0);
@@ -134,7 +134,7 @@ impl<T: Float> SignedScores<'_, T> {
     }
 }
 
-/// Gives numbers a sign; what is not valid becomes NaN.
+/// Multiply numbers by a sign and set those that are not valid to NaN.
 fn with_sign(numbers: &mut [f64], sign: f64, valid: Option<&[bool]>) {
     wide(
         #[inline(always)]
@@ -150,7 +150,7 @@ fn with_sign(numbers: &mut [f64], sign: f64, valid: Option<&[bool]>) {
     );
 }
 
-/// How many of a block of numbers are below the first of two; those from there to the second are added to `near`.
+/// Return how many numbers of a block are below `low`; append those from `low` to `high` to `near`.
 fn sort_out(numbers: &[f64], low: f64, high: f64, near: &mut Vec<f64>) -> usize {
     let mut marks = [false; BLOCK];
     let below = wide(
@@ -162,7 +162,7 @@ fn sort_out(numbers: &[f64], low: f64, high: f64, near: &mut Vec<f64>) -> usize 
             })
         },
     );
-    // Where some are near, every number is written, and the next one over it if it is not: there is no branch to mistake.
+    // Branchless within a chunk: every number is written, and the next one overwrites it if it is not near.
     let (mut kept, mut found) = ([0.0; BLOCK + 1], 0);
     for (numbers, marks) in numbers.chunks(SCORES_PER_CHECK).zip(marks.as_chunks::<SCORES_PER_CHECK>().0) {
         if *marks != [false; SCORES_PER_CHECK] {
@@ -176,7 +176,7 @@ fn sort_out(numbers: &[f64], low: f64, high: f64, near: &mut Vec<f64>) -> usize 
     below as usize
 }
 
-/// Whether numbers are no larger than a bound.
+/// Mark the numbers that are at most `bound`.
 fn at_most(numbers: &[f64], bound: f64, out: &mut [bool]) {
     wide(
         #[inline(always)]
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::weight::Amount;
 
-    /// By sorting: the rows with the best scores, of equal ones the earlier.
+    /// Reference implementation by sorting: the rows with the best scores; on ties, the earlier rows.
     fn sorted(scores: &[f32], valid: &[bool], count: usize, largest: bool) -> Vec<bool> {
         let mut order: Vec<usize> = (0..scores.len()).filter(|&row| valid[row]).collect();
         let by = |a: &usize, b: &usize| scores[*a].total_cmp(&scores[*b]);
@@ -199,7 +199,7 @@ mod tests {
         chosen
     }
 
-    /// So many rows that a sample is drawn: at random, in order, with many ties, and such that the sample misleads.
+    /// So many rows that a sample is drawn: random, in order, with many ties, and such that the sample misleads.
     #[test]
     fn as_by_sorting() -> Result<()> {
         let rows = 9 * SAMPLE + 7;

@@ -1,4 +1,4 @@
-//! Tokens that good and bad answers of a group share at the same place.
+//! Tokens that good and bad answers of a group share at the same position.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,20 @@ use crate::group::group_count;
 use crate::members::Members;
 use crate::ragged::Ragged;
 
-/// Which tokens are shared by rows of both signs, in the runs at either end of a row.
+/// Masks of the tokens that rows of both signs share, in runs from either end of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflicts {
-    /// The token, and all before it in its row, stand at the same place from the start in a row of each sign.
+    /// True if the token, and all before it in its row, occur at the same position from the start in a row of each
+    /// sign.
     pub prefix: Vec<bool>,
-    /// The same, counted from the end.
+    /// The same, with positions counted from the end.
     pub suffix: Vec<bool>,
 }
 
-/// Marks the conflict tokens of GTPO (arXiv:2508.03772): position by position from the start (and from the end), tokens whose
-/// id stands there in a row with a positive and in a row with a negative advantage of the group, up to the first that does
-/// not. Rows with advantage 0 neither make a conflict nor have one.
+/// Mark the conflict tokens of GTPO (arXiv:2508.03772). A token is a conflict if its id occurs at its position in a row
+/// with a positive and in a row with a negative advantage of the group. Marking goes position by position from the
+/// start (and from the end) and stops at the first token of a row that is no conflict. Rows with advantage 0 neither
+/// cause conflicts nor have any.
 ///
 /// ```
 /// use agentrl_compute::ragged::Ragged;
@@ -74,7 +76,7 @@ pub fn conflict_tokens(tokens: Ragged<'_, i32>, groups: &[u32], advantages: &[f6
     Ok(found)
 }
 
-/// Marks the run of each row: as long as both signs have its token at the same place.
+/// Mark the run of each row: it continues as long as rows of both signs have its token at the same position.
 fn runs(
     rows: &[usize],
     advantages: &[f64],
@@ -84,7 +86,7 @@ fn runs(
     let mut running = rows.to_vec();
     let mut place = 0;
     while !running.is_empty() {
-        // Rows whose run has ended still vote.
+        // Rows whose run has ended still count for the other rows.
         let mut signs: HashMap<i32, (bool, bool)> = HashMap::new();
         for &row in rows {
             if let Some(token) = token(row, place) {

@@ -1,36 +1,38 @@
-//! The denominator of the loss: the divisor of the sum over tokens.
+//! The denominator of the loss: the divisor of its sum over tokens.
 
 use crate::check::{finite, mask_length, same_length};
 use crate::group::{group_count, sums};
 use crate::names::choice;
 use crate::{Error, Result};
 
-/// The divisor of the sum over tokens, where `m` is a token's share (0 if untrained) and K the number of valid draws
-/// with any `m > 0`.
+/// Divisor of the sum over tokens. In the formulas, `m` is a token's share (0 if untrained) and K the number of valid
+/// draws with any `m > 0`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Denominator {
-    /// `m / Σ m`: every token counts the same.
+    /// `m / Σ m`: every token has the same weight.
     TokenMean,
-    /// `m / (Σ m of its draw) / K`: every draw counts the same.
+    /// `m / (Σ m of its draw) / K`: every draw has the same weight.
     SequenceMean,
-    /// `m / (Σ m of its draw) / constant`, and no mean over draws: with a constant of 1 the weights sum to K (OTM of DCPO,
-    /// arXiv:2509.02333), with the size of a minibatch they do not follow what was filtered (LOOP, arXiv:2502.01600).
+    /// `m / (Σ m of its draw) / constant`, without a mean over draws. With a constant of 1 the weights sum to K (OTM of
+    /// DCPO, arXiv:2509.02333). With the size of a minibatch they do not depend on how many rows were filtered (LOOP,
+    /// arXiv:2502.01600).
     SequenceMeanSum(f64),
-    /// `m / (Σ m of its turn) / (turns of its draw) / K`: every turn of a draw counts the same, and every draw.
+    /// `m / (Σ m of its turn) / (turns of its draw) / K`: draws have equal weights, and so have the turns of a draw.
     TurnMean,
-    /// `m / (Σ m of its turn) / turns`: every turn counts the same, whichever draw it is of.
+    /// `m / (Σ m of its turn) / turns`: every turn has the same weight, in any draw.
     StepMean,
-    /// `m / (Σ m of its episode) / episodes`: trajectories of one episode count as one.
+    /// `m / (Σ m of its episode) / episodes`: every episode has the same weight; its trajectories share it.
     EpisodeMean,
-    /// `m / (constant · K)`: a token counts the same however long its draw is (Dr.GRPO, arXiv:2503.20783).
+    /// `m / (constant · K)`: a token has the same weight for any length of its draw (Dr.GRPO, arXiv:2503.20783).
     Constant(f64),
 }
 
 impl Denominator {
-    /// The denominator of a name; `constant` belongs to `"constant"`, and to `"sequence_mean_sum"` if it is given.
+    /// Return the denominator with this name. `constant` is required by `"constant"` and optional for
+    /// `"sequence_mean_sum"`.
     ///
     /// # Errors
-    /// `InvalidInput` for a name that is none, a constant if none is used, or a missing one.
+    /// `InvalidInput` for an unknown name, a constant that is not used, or a missing one.
     pub fn from_name(name: &str, constant: Option<f64>) -> Result<Self> {
         let denominators = [
             ("token_mean", Self::TokenMean),
@@ -52,29 +54,30 @@ impl Denominator {
     }
 }
 
-/// The units that each token belongs to, as dense ids.
+/// The units of each token, as dense ids.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenUnits<'a> {
-    /// Its draw.
+    /// The draw of the token.
     pub draws: &'a [u32],
-    /// Its turn: one step of one draw.
+    /// The turn of the token: one step of one draw.
     pub turns: &'a [u32],
-    /// The episode of its draw, which several draws can be views of.
+    /// The episode of the token's draw. Several draws can be views of one episode.
     pub episodes: &'a [u32],
 }
 
 impl<'a> TokenUnits<'a> {
-    /// Draws of one turn each, and each an episode of its own.
+    /// Create units of draws with one turn each; each draw is an episode of its own.
     pub fn of_draws(draws: &'a [u32]) -> Self {
         Self { draws, turns: draws, episodes: draws }
     }
 }
 
-/// Return the weight in the loss of a token that counts once, for each row of tokens; see [`Denominator`] for the formulas.
+/// Return the loss weight of a token with share 1, for each row of tokens; see [`Denominator`] for the formulas.
 ///
-/// Row `i` is a token, or several of one turn: it belongs to draw `units.draws[i]`, and its trained tokens count
-/// `shares[i]` in all (from [`shares`]); `valid` has one value for each draw. Rows without a share or of an invalid draw
-/// have weight 0. A token weighs its own share of that, to the same bits whether a row is a token or a turn.
+/// Row `i` is a token, or several tokens of one turn. It belongs to draw `units.draws[i]`, and the shares of its
+/// trained tokens sum to `shares[i]` (see [`shares`]). `valid` has one value for each draw. Rows without a share and
+/// rows of an invalid draw have weight 0. The weight of a token is its own share times the weight of its row; it has
+/// the same bits whether a row is a token or a turn.
 ///
 /// ```
 /// use agentrl_compute::weight::{Denominator, TokenUnits, token_weights};
@@ -88,8 +91,8 @@ impl<'a> TokenUnits<'a> {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, a draw has no value in `valid`, a share is negative or not a number, or the constant
-/// is not positive.
+/// `InvalidInput` if lengths differ, a draw has no value in `valid`, a share is negative or not a number, or the
+/// constant is not positive.
 pub fn token_weights(
     units: &TokenUnits<'_>,
     shares: &[f64],
@@ -123,22 +126,23 @@ pub fn token_weights(
     }
 }
 
-/// 1 for each row that has a share, 0 for the others.
+/// Return 1 for each row that has a share, 0 for the others.
 fn ones(shares: &[f64]) -> Vec<f64> {
     shares.iter().map(|&share| if share > 0.0 { 1.0 } else { 0.0 }).collect()
 }
 
-/// `1 / constant / units with a share` for each row that has one.
+/// Return `1 / constant / units with a share` for each row that has a share, 0 for the others.
 fn by_constant(shares: &[f64], units: &[u32], count: usize, constant: f64) -> Vec<f64> {
     let total = constant * active(shares, units, count) as f64;
     shares.iter().map(|&share| if share > 0.0 { 1.0 / total } else { 0.0 }).collect()
 }
 
-/// The mean over units of the mean over smaller units: `units` name the unit of each token, smallest first.
+/// Return token weights that form a mean over units of the mean over smaller units. `units` are the unit ids of each
+/// token, for each level, smallest first.
 ///
-/// With none, every token counts the same (by its share); with draws, every draw; with the rollouts that rows were split
-/// from, every rollout; with turns and then trajectories, every turn of a trajectory and every trajectory. A unit without
-/// a share counts nowhere. The weights sum to 1, or are all 0.
+/// Without levels, every token has the same weight (by its share). With draws, every draw has the same weight; with the
+/// rollouts from which rows were split, every rollout. With turns and then trajectories, every turn of a trajectory and
+/// every trajectory have the same weight. A unit without a share has no weight. The weights sum to 1, or are all 0.
 ///
 /// ```
 /// use agentrl_compute::weight::mean_of_means;
@@ -150,15 +154,16 @@ fn by_constant(shares: &[f64], units: &[u32], count: usize, constant: f64) -> Ve
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, ids are not dense, a share is negative or not a number, or a unit lies in two larger
-/// ones.
+/// `InvalidInput` if lengths differ, ids are not dense, a share is negative or not a number, or a unit lies in two
+/// larger ones.
 pub fn mean_of_means(shares: &[f64], units: &[&[u32]]) -> Result<Vec<f64>> {
     check_shares("shares", shares)?;
     divided(shares.to_vec(), shares, &counted(shares, units)?)
 }
 
-/// The weights of the tokens of rows in which every token has the share 1, row after row: made once a row. `units` name the
-/// unit of each row, smallest first; with a `constant` and one of them, a token weighs `1 / constant / units with tokens`.
+/// Return the token weights of rows in which every token has share 1, row after row; each weight is computed once for
+/// its row. `units` are the unit ids of each row, for each level, smallest first. With a `constant` and one level, a
+/// token has the weight `1 / constant / units with tokens`.
 ///
 /// ```
 /// use agentrl_compute::weight::weights_of_rows;
@@ -170,7 +175,7 @@ pub fn mean_of_means(shares: &[f64], units: &[&[u32]]) -> Result<Vec<f64>> {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, ids are not dense, a length is negative, there is no memory for so many tokens, a unit
+/// `InvalidInput` if lengths differ, ids are not dense, a length is negative, the tokens do not fit in memory, a unit
 /// lies in two larger ones, or the constant is not positive.
 pub fn weights_of_rows(
     lengths: &[i64],
@@ -207,7 +212,7 @@ pub fn weights_of_rows(
     Ok(weights)
 }
 
-/// Units of checked ids, and their number.
+/// Check unit ids and return each level with its number of units.
 fn counted<'a>(shares: &[f64], units: &[&'a [u32]]) -> Result<Vec<(&'a [u32], usize)>> {
     let count = |(level, &unit): (usize, &&'a [u32])| {
         let name = format!("units[{level}]");
@@ -224,7 +229,7 @@ fn check_constant(constant: f64) -> Result<()> {
     Err(Error::invalid(format!("constant is {constant}, but must be a positive number")))
 }
 
-/// Weights of rows, divided by the shares of their units and by the number of units in larger ones.
+/// Divide the weights of rows by the shares of their units and by the number of units in each larger unit.
 fn divided(mut weights: Vec<f64>, shares: &[f64], units: &[(&[u32], usize)]) -> Result<Vec<f64>> {
     let mut divide = |of_unit: &[f64], unit_of: &dyn Fn(usize) -> usize| {
         for (row, weight) in weights.iter_mut().enumerate().filter(|(_, weight)| **weight > 0.0) {
@@ -248,7 +253,7 @@ fn divided(mut weights: Vec<f64>, shares: &[f64], units: &[(&[u32], usize)]) -> 
     Ok(weights)
 }
 
-/// Number of units that have a share, of `count` at most.
+/// Return the number of units that have a share. `count` is the number of all units.
 fn active(shares: &[f64], units: &[u32], count: usize) -> usize {
     let mut seen = vec![false; count];
     for (&unit, _) in units.iter().zip(shares).filter(|(_, share)| **share > 0.0) {
@@ -257,7 +262,7 @@ fn active(shares: &[f64], units: &[u32], count: usize) -> usize {
     seen.iter().filter(|&&seen| seen).count()
 }
 
-/// Number of smaller units with a share in each larger one.
+/// Return the number of smaller units with a share in each larger unit.
 fn members(shares: &[f64], finer: (&[u32], usize), unit: &[u32], count: usize, level: usize) -> Result<Vec<f64>> {
     let mut inside: Vec<Option<u32>> = vec![None; finer.1];
     let mut members = vec![0.0; count];
@@ -336,7 +341,7 @@ mod tests {
         assert!(message(weights(f64::NAN, 1.0)).starts_with("shares[0] is NaN"));
     }
 
-    /// The weights of tokens that count their shares.
+    /// Return the weights of tokens times their shares.
     fn of_tokens(units: &TokenUnits<'_>, shares: &[f64], valid: &[bool], denominator: Denominator) -> Result<Vec<f64>> {
         let weights = token_weights(units, shares, valid, denominator)?;
         Ok(weights.iter().zip(shares).map(|(weight, share)| weight * share).collect())
@@ -399,7 +404,7 @@ mod tests {
             message(mean_of_means(&[1.0, 1.0], &[&[0, 0], &[0, 1]])),
             "units[1][1] is 1, but unit 0 of units[0] also lies in 0; it must lie in one"
         );
-        // What has no share is in nobody's way.
+        // A row without a share may conflict with the others.
         assert_eq!(message(mean_of_means(&[1.0, 0.0], &[&[0, 0], &[0, 1]])), "fine");
         assert_eq!(
             message(mean_of_means(&[1.0], &[&[0, 0]])),
@@ -408,7 +413,7 @@ mod tests {
     }
 
     proptest! {
-        /// Made once a row, the weights are those of the tokens to the last bit.
+        /// Computed once for each row, the weights are those of the tokens to the last bit.
         #[test]
         fn rows_weigh_as_their_tokens_do(
             rows in prop::collection::vec((0_i64..4, 0_u32..3, any::<bool>()), 0..20), constant in 0.5_f64..9.0,
@@ -435,7 +440,7 @@ mod tests {
             prop_assert_eq!(found(&[&larger], Some(constant))?, by_constant?);
         }
 
-        /// However the tokens of a trajectory are cut into rows, nothing changes as long as the units stay.
+        /// The split of a trajectory's tokens into rows does not change the weights, as long as the units are the same.
         #[test]
         fn means_of_means_by_definition(rows in prop::collection::vec((0_u32..6, 0_u32..3), 1..30)) {
             // Turn t lies in trajectory t / 2; every third token has no share.

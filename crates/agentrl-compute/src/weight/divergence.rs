@@ -1,4 +1,4 @@
-//! How far the policy that is trained is from the one that acted: measured, and bounded.
+//! Divergence between the trained policy and the behaviour policy: diagnostics and trust regions.
 
 use super::ratios::{Ratios, kept};
 use crate::check::same_length;
@@ -7,9 +7,9 @@ use crate::simd::{BLOCK, Summary, exp_m1, wide};
 use crate::{Error, Float, Result, names, thread_pool};
 
 names! {
-    /// An estimate of the divergence of two policies at a token, of its log-ratio `d = log π - log μ`.
+    /// Estimate of the divergence of two policies at a token, from its log-ratio `d = log π - log μ`.
     "kind" Divergence {
-        /// `-d`: unbiased for KL(μ ‖ π), of either sign.
+        /// `-d`: unbiased for KL(μ ‖ π); positive or negative.
         K1 = "k1",
         /// `d² / 2`.
         K2 = "k2",
@@ -30,7 +30,7 @@ impl Divergence {
 }
 
 names! {
-    /// Over what a divergence is compared with its bounds.
+    /// Aggregation of a divergence before it is compared with its bounds.
     "aggregate" Aggregate {
         /// Each token by itself.
         Token = "token",
@@ -38,26 +38,26 @@ names! {
         Sum = "sum",
         /// The mean over a row.
         Mean = "mean",
-        /// The largest of a row.
+        /// The maximum over a row.
         Max = "max",
     }
 }
 
-/// The bound that a token or row must not exceed to be trained.
+/// Bounds on the divergence of a token or row; beyond them it is not trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrustRegion {
-    /// The divergence that is measured.
+    /// The estimate of the divergence.
     pub divergence: Divergence,
-    /// Over what.
+    /// The aggregation of the estimate.
     pub aggregate: Aggregate,
-    /// The least divergence that is kept; `None`: any.
+    /// The smallest divergence that is kept; `None`: no lower bound.
     pub at_least: Option<f64>,
     /// The largest divergence that is kept.
     pub at_most: f64,
 }
 
-/// Which tokens are kept: those that take part and lie, alone or with their row, within the bounds. verl's `rollout_rs` modes
-/// are `token_k1` … `seq_max_k3`; its bounds of `k1` are ratios, here their logarithms.
+/// Mark the tokens that are kept: those in the mask that lie within the bounds, by themselves or with their row. verl's
+/// `rollout_rs` modes are `token_k1` … `seq_max_k3`; its bounds of `k1` are ratios, here they are logarithms of ratios.
 ///
 /// ```
 /// use agentrl_compute::weight::{Aggregate, Divergence, Ratios, TrustRegion, trust_region};
@@ -71,8 +71,8 @@ pub struct TrustRegion {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, or
-/// `at_least` is above `at_most`.
+/// `InvalidInput` if lengths differ, offsets do not cover the tokens, the log-ratio of a token in the mask is not
+/// finite, or `at_least` is above `at_most`.
 pub fn trust_region<T: Float>(ratios: &Ratios<'_, T>, region: &TrustRegion, out: &mut [bool]) -> Result<()> {
     let (least, most) = (region.at_least.unwrap_or(f64::NEG_INFINITY), region.at_most);
     if least > most || least.is_nan() || most.is_nan() {
@@ -102,18 +102,18 @@ pub fn trust_region<T: Float>(ratios: &Ratios<'_, T>, region: &TrustRegion, out:
     })
 }
 
-/// How far two policies are apart on the tokens that were drawn from one of them.
+/// Divergence of two policies on the tokens that were sampled from one of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Diagnostics {
-    /// `(Σ w)² / Σ w²` over rows, `w = Π ρ`: how many rows of the trained policy they are worth.
+    /// `(Σ w)² / Σ w²` over rows, `w = Π ρ`: the equivalent number of rows sampled from the trained policy.
     pub effective_sample_size: f64,
-    /// The same as a part of the rows that have tokens.
+    /// The effective sample size as a fraction of the rows with tokens in the mask.
     pub effective_fraction: f64,
-    /// Means of the estimates over tokens.
+    /// Mean of the estimate [`Divergence::K1`] over tokens.
     pub k1: f64,
-    /// See `k1`.
+    /// Mean of the estimate [`Divergence::K2`] over tokens.
     pub k2: f64,
-    /// See `k1`.
+    /// Mean of the estimate [`Divergence::K3`] over tokens.
     pub k3: f64,
     /// `mean(ρ²) - 1` over tokens.
     pub chi_squared_token: f64,
@@ -123,13 +123,13 @@ pub struct Diagnostics {
     pub ratio_max: f64,
     /// The smallest `ρ` of a token.
     pub ratio_min: f64,
-    /// Rows with a token that takes part.
+    /// Number of rows with a token in the mask.
     pub rows: u64,
-    /// Tokens that take part.
+    /// Number of tokens in the mask.
     pub tokens: u64,
 }
 
-/// Measures how far off-policy some rows are.
+/// Measure how far off-policy rows are.
 ///
 /// ```
 /// use agentrl_compute::weight::{Ratios, importance_diagnostics};
@@ -141,8 +141,8 @@ pub struct Diagnostics {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, or no
-/// token takes part.
+/// `InvalidInput` if lengths differ, offsets do not cover the tokens, the log-ratio of a token in the mask is not
+/// finite, or the mask excludes all tokens.
 pub fn importance_diagnostics<T: Float>(ratios: &Ratios<'_, T>) -> Result<Diagnostics> {
     ratios.check()?;
     let rows = thread_pool::row_pieces(ratios.offsets.len() - 1, |row| ratios.offsets[row] as usize);
@@ -156,7 +156,7 @@ pub fn importance_diagnostics<T: Float>(ratios: &Ratios<'_, T>) -> Result<Diagno
     let most = rows.iter().map(|row| row.most).fold(f64::NEG_INFINITY, f64::max);
     let [k1, k2, k3, chi_squared_token] = means_of_tokens(ratios, count, kept(least), kept(most))?;
     let sum_of_rows = |of: &(dyn Fn(f64) -> f64 + Sync)| total(rows.len(), |row| of(rows[row].total));
-    // Relative to the largest weight, so that no product leaves the range of a float.
+    // Relative to the largest weight, so that no product overflows a float.
     let largest = rows.iter().map(|row| row.total).fold(f64::NEG_INFINITY, f64::max);
     let effective =
         sum_of_rows(&|sum| (sum - largest).exp())?.powi(2) / sum_of_rows(&|sum| (2.0 * (sum - largest)).exp())?;
@@ -176,20 +176,21 @@ pub fn importance_diagnostics<T: Float>(ratios: &Ratios<'_, T>) -> Result<Diagno
     })
 }
 
-/// Of a log-ratio `d` and `e^d - 1`.
+/// Return the four terms of [`means_of_tokens`] from a log-ratio `d` and `e^d - 1`.
 #[inline(always)]
 fn terms(d: f64, power: f64) -> [f64; 4] {
     [-d, 0.5 * d * d, power - d, power * (power + 2.0)]
 }
 
-/// The means of `-d`, `d² / 2`, `e^d - 1 - d` and `e^2d - 1` over the tokens that take part, whose least and largest `d` are
-/// given. Sums are integers on a grid that follows from these, so the order of the rows is of no account.
+/// Return the means of `-d`, `d² / 2`, `e^d - 1 - d` and `e^2d - 1` over the tokens in the mask. `least` and `most` are
+/// the extreme `d` of these tokens; they fix the grid on which integers are summed, so the order of the rows does not
+/// matter.
 fn means_of_tokens<T: Float>(ratios: &Ratios<'_, T>, count: u64, least: f64, most: f64) -> Result<[f64; 4]> {
     let mut powers = [least, most];
     exp_m1(&mut powers);
     let ends = [terms(least, powers[0]), terms(most, powers[1])];
     let grids: [Grid; 4] = std::array::from_fn(|term| {
-        // All of them are 0 for a token that takes no part.
+        // A token outside the mask has terms of 0, so the ranges include 0.
         let (least, most) = (ends[0][term].min(ends[1][term]).min(0.0), ends[0][term].max(ends[1][term]).max(0.0));
         Grid::of(Extent { count, least, most, heaviest: 1.0 })
     });
@@ -208,7 +209,8 @@ fn means_of_tokens<T: Float>(ratios: &Ratios<'_, T>, count: u64, least: f64, mos
     Ok(std::array::from_fn(|term| grids[term].mean(count, sums.iter().map(|sums| sums[term]).sum())))
 }
 
-/// The sums of the terms of a block of log-ratios, which few enough integers of the grids make for 64 bits to hold them.
+/// Return the sums of the terms of a block of log-ratios, in integers of the grids. The block is small enough for 64
+/// bits.
 fn add_terms(grids: &[Grid; 4], numbers: &mut [f64], powers: &mut [f64]) -> [i64; 4] {
     wide(
         #[inline(always)]

@@ -1,4 +1,4 @@
-//! Importance ratios between the policy that is trained and the one that acted, as weights.
+//! Importance ratios between the trained policy and the behaviour policy, as weights.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::simd::{BLOCK, exp, wide};
 use crate::{Error, Float, Result, names, thread_pool};
 
 names! {
-    /// The tokens that share one importance weight.
+    /// Tokens that share one importance weight.
     "level" Level {
         /// Each token: `ρ_t`.
         Token = "token",
@@ -28,15 +28,15 @@ names! {
 }
 
 names! {
-    /// The action on weights beyond the bounds.
+    /// Treatment of weights beyond the bounds.
     "kind" Action {
-        /// They become the bound (TIS).
+        /// Set them to the bound (TIS).
         Truncate = "truncate",
-        /// They become 0 (`IcePop`, masked importance sampling).
+        /// Set them to 0 (`IcePop`, masked importance sampling).
         Mask = "mask",
-        /// They become 0, and all others 1: the ratio chooses and does not weigh.
+        /// Set them to 0, and all others to 1: the ratio selects tokens but does not weight them.
         Filter = "filter",
-        /// All weights of their row become 0.
+        /// Set all weights of their row to 0.
         Veto = "veto",
     }
 }
@@ -44,21 +44,22 @@ names! {
 /// Options of [`importance_weights`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ImportanceOptions<'a> {
-    /// The tokens that share one weight.
+    /// Tokens that share one weight.
     pub level: Level,
-    /// Where steps begin and end, for the levels that have them; they must not cross rows.
+    /// Offsets of the steps, for the levels with steps; steps must not cross rows.
     pub steps: Option<&'a [i64]>,
-    /// The least weight within bounds, above 0.
+    /// Lower bound of a weight, above 0.
     pub at_least: Option<f64>,
-    /// The largest weight within bounds.
+    /// Upper bound of a weight.
     pub at_most: Option<f64>,
-    /// The action on weights beyond them.
+    /// Treatment of weights beyond the bounds.
     pub action: Action,
 }
 
-/// Importance weights of tokens, to multiply the loss with. Log-ratios (summed over what shares a weight) are kept within ± 20.
+/// Compute the importance weights of tokens, by which the loss is multiplied. Log-ratios (summed over the tokens that
+/// share a weight) are clamped to ± 20.
 ///
-/// Truncated at token level: TIS; masked there: `IcePop`. As verl's `rollout_corr_helper`.
+/// Truncation at token level is TIS, masking is `IcePop`. The results are those of verl's `rollout_corr_helper`.
 ///
 /// ```
 /// use agentrl_compute::weight::{Action, ImportanceOptions, Level, Ratios, importance_weights};
@@ -75,8 +76,8 @@ pub struct ImportanceOptions<'a> {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, bounds
-/// are not `0 < at_least <= at_most`, or steps are missing, given without need, or cross rows.
+/// `InvalidInput` if lengths differ, offsets do not cover the tokens, the log-ratio of a token in the mask is not
+/// finite, bounds are not `0 < at_least <= at_most`, or steps are missing, given but not used, or cross rows.
 pub fn importance_weights<T: Float>(
     ratios: &Ratios<'_, T>,
     options: &ImportanceOptions<'_>,
@@ -110,7 +111,7 @@ pub fn importance_weights<T: Float>(
     })
 }
 
-/// The action on weights beyond their bounds.
+/// Bounds of weights, and the treatment of weights beyond them.
 #[derive(Debug)]
 struct Bounds {
     least: f64,
@@ -119,17 +120,18 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Brings weights within the bounds; those of tokens that take no part become 0. Whether one of the others was outside.
+    /// Bring weights within the bounds and set those of tokens outside the mask to 0. Return whether a weight in the
+    /// mask was out of bounds.
     fn apply(&self, weights: &mut [f64], mask: Option<&[bool]>) -> bool {
         let &Self { least, most, action } = self;
         let (below, above) = if action == Action::Truncate { (least, most) } else { (0.0, 0.0) };
         let filter = action == Action::Filter;
-        // Moved into the closure: numbers that it only borrows are chosen by their addresses, and then gathered.
+        // Moved into the closure: numbers that it only borrows are selected by address and then gathered.
         wide(
             #[inline(always)]
             move || {
                 if let Some(mask) = mask {
-                    // What is NaN is not outside.
+                    // NaN is never out of bounds.
                     let tokens = weights.iter_mut().zip(mask);
                     tokens.for_each(|(weight, &acted)| *weight = if acted { *weight } else { f64::NAN });
                 }
@@ -148,7 +150,7 @@ impl Bounds {
     }
 }
 
-/// Writes the weights of a unit's tokens; whether one that takes part was outside the bounds.
+/// Write the weights of a unit's tokens. Return whether a token in the mask was out of bounds.
 fn fill_unit<T: Float>(
     ratios: &Ratios<'_, T>,
     unit: Range<usize>,
@@ -156,7 +158,7 @@ fn fill_unit<T: Float>(
     bounds: &Bounds,
     out: &mut [T],
 ) -> bool {
-    // The weight that all tokens of the unit share.
+    // The weight that all tokens of the unit share, if there is one.
     let shared = match level {
         Level::Step | Level::Sequence => Some(ratios.total(unit.clone()).0),
         Level::StepGeometric | Level::Geometric => {
@@ -204,7 +206,7 @@ fn fill_unit<T: Float>(
     outside
 }
 
-/// The bounds of what shares weights within a row: its steps, or the row itself.
+/// Return the offsets of the units that share weights within a row: its steps, or the row itself.
 fn units(row: &Range<usize>, steps: Option<&[i64]>) -> Vec<i64> {
     let Some(bounds) = steps else { return vec![row.start as i64, row.end as i64] };
     let first = bounds.partition_point(|&bound| (bound as usize) < row.start);
@@ -212,7 +214,7 @@ fn units(row: &Range<usize>, steps: Option<&[i64]>) -> Vec<i64> {
     bounds[first..last].to_vec()
 }
 
-/// Steps must be given for the levels that have them, and cross no row.
+/// Check that steps are given if the level needs them, and cross no row.
 fn check_steps<T: Float>(ratios: &Ratios<'_, T>, options: &ImportanceOptions<'_>) -> Result<()> {
     match (matches!(options.level, Level::Step | Level::StepGeometric), options.steps) {
         (false, None) => Ok(()),

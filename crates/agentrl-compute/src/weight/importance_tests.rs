@@ -1,4 +1,4 @@
-//! Tests of importance weights and divergences: against products and minima by definition.
+//! Tests of importance weights and divergences, against products and minima by definition.
 
 use proptest::prelude::*;
 
@@ -62,7 +62,7 @@ fn beyond_the_bounds() -> Result<()> {
     Ok(())
 }
 
-/// Rows of several pieces, one of them longer than a piece; f32 rounds what f64 gives.
+/// Rows of several pieces, one of them longer than a piece; f32 results are the rounded f64 results.
 #[test]
 fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
     let offsets =
@@ -107,7 +107,7 @@ proptest! {
         let log_ratios: Vec<f64> = tokens.iter().map(|token| token.0).collect();
         let mask: Vec<bool> = tokens.iter().map(|token| token.1 > 0).collect();
         let ratios = Ratios { log_ratios: &log_ratios, offsets: &offsets, mask: Some(&mask) };
-        // Every row is cut into steps of two tokens.
+        // Each row is split into steps of two tokens.
         let mut steps = vec![0];
         for (row, start) in rows.iter().zip(&offsets) {
             steps.extend((0..row.len()).step_by(2).map(|at| start + (at + 2).min(row.len()) as i64));

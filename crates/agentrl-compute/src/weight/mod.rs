@@ -1,8 +1,7 @@
-//! How much each token counts in the loss: which branch trains a shared step, what the sum is divided by, which tokens and
-//! rows are chosen, and how far the policy that is trained is from the one that acted.
+//! Loss weights of tokens: shares of steps, denominators, selection of tokens and rows, importance ratios.
 //!
 //! The loss is a plain sum over tokens of `weight · something`, so every denominator is here. Draws that are not valid
-//! count nowhere: not in a share, not in a denominator.
+//! enter neither shares nor denominators.
 
 mod best;
 mod conflict;

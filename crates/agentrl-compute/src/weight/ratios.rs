@@ -1,4 +1,4 @@
-//! Log-ratios of the policy that is trained and the one that acted, in ragged rows.
+//! Log-ratios of the trained policy and the behaviour policy, in ragged rows.
 
 use std::ops::Range;
 
@@ -7,17 +7,18 @@ use crate::ragged::Ragged;
 use crate::simd::{BLOCK, SUMMARIES, Summaries, Summary, add, keep};
 use crate::{Error, Float, Result};
 
-/// Log-ratios are kept within ± this before they are exponentiated, as verl does.
+/// Log-ratios are clamped to ± this before they are exponentiated, as in verl.
 pub(super) const MOST_LOG_RATIO: f64 = 20.0;
 
 /// `log π(token) - log μ(token)` of ragged rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Ratios<'a, T> {
-    /// One for each token.
+    /// One log-ratio for each token.
     pub log_ratios: &'a [T],
-    /// Where the rows (sequences) begin and end; they cover all tokens.
+    /// Offsets of the rows (sequences); they cover all tokens.
     pub offsets: &'a [i64],
-    /// Which tokens were acted; the others (tool output, prompts) take no part and get 0. `None` means all.
+    /// Mask of the tokens that the policy sampled. The others (tool output, prompts) are excluded and get 0. `None`:
+    /// all.
     pub mask: Option<&'a [bool]>,
 }
 
@@ -34,7 +35,7 @@ impl<T: Float> Ratios<'_, T> {
         cover("offsets", self.offsets, self.log_ratios.len())
     }
 
-    /// Check that tokens that take part have numbers.
+    /// Check that the log-ratios of tokens in the mask are finite.
     pub(super) fn check_tokens(&self, tokens: Range<usize>) -> Result<()> {
         finite_piece("log_ratios", self.log_ratios, self.mask, tokens)
     }
@@ -47,12 +48,12 @@ impl<T: Float> Ratios<'_, T> {
         self.offsets[row] as usize..self.offsets[row + 1] as usize
     }
 
-    /// Those of a range that take part.
+    /// Iterate over the log-ratios of the tokens of a range that are in the mask.
     pub(super) fn of(&self, tokens: Range<usize>) -> impl Iterator<Item = f64> + Clone {
         tokens.filter(|&token| self.acted(token)).map(|token| self.log_ratios[token].to_f64())
     }
 
-    /// Reads the log-ratios of some tokens; NaN for those that take no part.
+    /// Read the log-ratios of a range of tokens; NaN for tokens outside the mask.
     pub(super) fn read(&self, tokens: Range<usize>, numbers: &mut [f64]) {
         T::read(&self.log_ratios[tokens.clone()], numbers);
         if let Some(mask) = self.mask {
@@ -60,7 +61,7 @@ impl<T: Float> Ratios<'_, T> {
         }
     }
 
-    /// Sum and number of the log-ratios of a range.
+    /// Return sum and number of the log-ratios of a range, for tokens in the mask.
     pub(super) fn total(&self, tokens: Range<usize>) -> (f64, u64) {
         if self.mask.is_some() {
             let found = self.sum(tokens);
@@ -74,7 +75,7 @@ impl<T: Float> Ratios<'_, T> {
         (sums.iter().sum(), count)
     }
 
-    /// Sum, count and range of the log-ratios of some tokens.
+    /// Return sum, count and range of the log-ratios of a range of tokens, for tokens in the mask.
     pub(super) fn sum(&self, tokens: Range<usize>) -> Summary {
         let mut numbers = [0.0; BLOCK];
         let mut lanes = Summaries::EMPTY;
@@ -88,7 +89,7 @@ impl<T: Float> Ratios<'_, T> {
     }
 }
 
-/// Offsets must go from the first to the last of some tokens.
+/// Check that offsets start at 0 and end at the number of tokens.
 pub(super) fn cover(name: &str, offsets: &[i64], count: usize) -> Result<()> {
     Ragged::new(&vec![(); count], offsets)?;
     if offsets[0] != 0 || offsets[offsets.len() - 1] as usize != count {
@@ -101,7 +102,7 @@ pub(super) fn cover(name: &str, offsets: &[i64], count: usize) -> Result<()> {
     Ok(())
 }
 
-/// A log-ratio as far as it is kept.
+/// Clamp a log-ratio to its allowed range.
 #[inline(always)]
 pub(super) fn kept(log_ratio: f64) -> f64 {
     log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)

@@ -1,4 +1,4 @@
-//! From scores to masks: which rows or tokens of each group are chosen.
+//! Selection of rows or tokens in each group by score, as masks.
 
 use super::best::best_of_checked;
 use super::top::{Amount, Ties, Top};
@@ -9,7 +9,7 @@ use crate::quantile::Interpolation;
 use crate::rng::structural_seed;
 use crate::{Float, Result, thread_pool};
 
-/// The rows of each group with the largest scores, or the smallest. Every row counts once. O(n).
+/// Choose the rows of each group with the largest scores, or the smallest. Every row counts once. O(n).
 ///
 /// ```
 /// use agentrl_compute::group::Columns;
@@ -31,7 +31,7 @@ pub fn top<T: Float>(columns: &Columns<'_, T>, options: &Top) -> Result<Vec<bool
         columns.check_rows()?;
         return best_of_checked(columns.values, columns.valid, options);
     }
-    // Of each group the last score that is chosen, and how many rows with just that score are.
+    // The last chosen score of each group, and the number of chosen rows with exactly this score.
     let mut bounds = columns.grouped(count, sorted)?.each(|group| {
         let values = group.votes().values;
         let Some(last) = options.amount.of(values.len()).checked_sub(1) else { return Ok((f64::NEG_INFINITY, 0)) };
@@ -58,13 +58,13 @@ pub fn top<T: Float>(columns: &Columns<'_, T>, options: &Top) -> Result<Vec<bool
 pub struct AboveQuantile {
     /// From 0 to 1.
     pub q: f64,
-    /// Which value stands for a quantile that falls between two.
+    /// Interpolation of a quantile that falls between two values.
     pub interpolation: Interpolation,
-    /// Whether a score must be above the quantile, or may equal it.
+    /// Whether a score must be above the quantile; otherwise it may equal it.
     pub strict: bool,
 }
 
-/// The rows of each group whose score is at least a quantile of its scores, or above it. Every row counts once.
+/// Choose the rows of each group whose score is at least a quantile of its scores, or above it. Every row counts once.
 ///
 /// ```
 /// use agentrl_compute::group::Columns;
@@ -94,9 +94,9 @@ pub fn above_quantile<T: Float>(columns: &Columns<'_, T>, options: &AboveQuantil
     Ok(chosen)
 }
 
-/// Choose the rows of each group whose scores have the largest variance among all choices of that number: the lowest `i` and
-/// the highest `count - i`, for the best `i`. Equal scores: the first rows. O(n log n). Sources: PODS, arXiv:2504.13818;
-/// D3S, arXiv:2509.22115.
+/// Choose the rows of each group whose scores have the largest variance among all subsets of that size: the lowest `i`
+/// and the highest `count - i`, for the best `i`. If scores are equal, the first rows are chosen. O(n log n). Sources:
+/// PODS, arXiv:2504.13818; D3S, arXiv:2509.22115.
 ///
 /// ```
 /// use agentrl_compute::group::Columns;
@@ -117,7 +117,7 @@ pub fn max_variance_subset(columns: &Columns<'_, f64>, amount: Amount) -> Result
         let mut order = rows.to_vec();
         order.sort_unstable_by(|&a, &b| scores[a as usize].total_cmp(&scores[b as usize]).then(a.cmp(&b)));
         let (Some(&lowest), Some(&highest), true) = (order.first(), order.last(), count > 0) else { return Vec::new() };
-        // Relative to the lowest and to the range, so that neither an offset nor size costs digits.
+        // Relative to the lowest score and to the range, so that neither an offset nor the scale costs digits.
         let range = scores[highest as usize] / 2.0 - scores[lowest as usize] / 2.0;
         let relative = |row: u32| {
             let above = scores[row as usize] / 2.0 - scores[lowest as usize] / 2.0;
@@ -129,7 +129,7 @@ pub fn max_variance_subset(columns: &Columns<'_, f64>, amount: Amount) -> Result
         let mut taken = sums(&order[..count]);
         let (mut best, mut below) = (spread(taken), count);
         for low in (0..count).rev() {
-            // One fewer from below, one more from above.
+            // One row less from the lowest, one more from the highest.
             let (out, into) = (relative(order[low]), relative(order[order.len() - count + low]));
             taken = (taken.0 - out + into, taken.1 - out * out + into * into);
             if spread(taken) > best + 1e-12 {
@@ -143,18 +143,18 @@ pub fn max_variance_subset(columns: &Columns<'_, f64>, amount: Amount) -> Result
 /// Options of [`quota`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// How many rows of each group are chosen.
+    /// Number of rows of each group to choose.
     pub target: usize,
-    /// The least number of failures and of successes, if there are as many.
+    /// The smallest numbers of failures and of successes, as far as there are enough.
     pub at_least: (usize, usize),
-    /// The seed by which failures are chosen; without one, the first ones.
+    /// Seed of the random choice of failures; `None`: the first ones.
     pub seed: Option<u64>,
 }
 
-/// Choose `target` rows of each group, successes and failures in about their proportion: the successes with the smallest
-/// penalty and failures without preference (Resample-on-Correct of rStar2-Agent, arXiv:2508.20722).
+/// Choose `target` rows of each group, successes and failures in about their proportion: the successes with the
+/// smallest penalty, and failures without preference (Resample-on-Correct of rStar2-Agent, arXiv:2508.20722).
 ///
-/// Where both kinds would fall to their minimum, all rows are chosen; of a group with fewer rows than `target`, none.
+/// If both kinds would fall to their minimum, all rows are chosen. A group with fewer rows than `target` gets none.
 ///
 /// ```
 /// use agentrl_compute::group::Columns;
@@ -202,7 +202,7 @@ pub fn quota(columns: &Columns<'_, f64>, success: &[bool], ids: &[i64], options:
     })
 }
 
-/// Checks the columns and lets `pick` choose among the valid rows of each group.
+/// Check the columns, then let `pick` choose among the valid rows of each group.
 fn choose(columns: &Columns<'_, f64>, pick: impl Fn(&[u32]) -> Vec<u32> + Sync) -> Result<Vec<bool>> {
     let Columns { name, values: scores, groups, valid, .. } = *columns;
     same_length("groups", groups.len(), name, scores.len())?;

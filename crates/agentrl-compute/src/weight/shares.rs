@@ -1,4 +1,4 @@
-//! Which of the draws that contain a step counts it.
+//! Shares of a step in the draws that contain it.
 
 use super::denominator::check_draws;
 use crate::check::same_length;
@@ -6,21 +6,22 @@ use crate::group::group_count;
 use crate::{Error, Result, names};
 
 names! {
-    /// How draws that contain the same step (a branch inherits the steps before it) count it.
+    /// Distribution of a step over the draws that contain it (a branch inherits the steps before it).
     "shared" Shared {
-        /// Every draw counts it fully.
+        /// Every draw gets share 1.
         Each = "each",
-        /// The draws that contain it share it evenly.
+        /// All draws with the step get equal shares.
         Split = "split",
-        /// The first draw that contains it counts it, the others do not.
+        /// The first draw with the step gets share 1, the others 0.
         Owner = "owner",
     }
 }
 
-/// The share of each step of each draw: 1, 1/(draws that contain the same step), or 1 in the first of them and else 0.
+/// Return the share of each step of each draw: 1, 1/(draws that contain the same step), or 1 in the first of these
+/// draws and 0 in the others.
 ///
-/// `step_keys[i]` is the dense id of the physical step in row `i` (equal where branches share it), `draw_of_step[i]` its
-/// draw, in ascending order; `valid` has one value for each draw, and steps of invalid draws have share 0.
+/// `step_keys[i]` is the dense id of the physical step in row `i` (equal if branches share it). `draw_of_step[i]` is
+/// its draw, in ascending order. `valid` has one value for each draw; steps of invalid draws have share 0.
 ///
 /// ```
 /// use agentrl_compute::weight::{Shared, shares};
@@ -34,7 +35,8 @@ names! {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, draws are not in ascending order or have no value in `valid`, or keys are not dense.
+/// `InvalidInput` if lengths differ, draws are not in ascending order or have no value in `valid`, or keys are not
+/// dense.
 pub fn shares(step_keys: &[u32], draw_of_step: &[u32], valid: &[bool], shared: Shared) -> Result<Vec<f64>> {
     same_length("step_keys", step_keys.len(), "draw_of_step", draw_of_step.len())?;
     check_draws("draw_of_step", draw_of_step, valid)?;
@@ -47,7 +49,7 @@ pub fn shares(step_keys: &[u32], draw_of_step: &[u32], valid: &[bool], shared: S
         )));
     }
     let steps = group_count("step_keys", step_keys)?;
-    // Of each physical step: in how many draws it is, the first of them, and the last seen so far.
+    // For each physical step: the number of draws with it, the first of them, and the last one visited so far.
     let mut found: Vec<Option<(u32, u32, u32)>> = vec![None; steps];
     for (&key, &draw) in step_keys.iter().zip(draw_of_step).filter(|&(_, &draw)| valid[draw as usize]) {
         let entry = found[key as usize].get_or_insert((0, draw, u32::MAX));
@@ -111,7 +113,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each physical step counts once in all under split and owner, and as often as it is drawn under each.
+        /// The shares of a physical step sum to 1 with split and owner, and to its number of draws with each.
         #[test]
         fn shares_of_a_step_sum_to_one(rows in prop::collection::btree_set((0_usize..5, 0_u32..8), 0..30), seed in any::<u64>()) {
             let valid: Vec<bool> = (0..5).map(|draw| crate::rng::uniform(seed, draw) < 0.7).collect();

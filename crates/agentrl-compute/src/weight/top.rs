@@ -1,38 +1,38 @@
-//! Options of choices by score: how many rows of a group, which end of the scores, and what happens to ties.
+//! Options of selection by score: the number of rows of a group, the end of the scores, and the treatment of ties.
 
 use crate::check::within;
 use crate::{Error, Result, names};
 
 names! {
-    /// How a part of a number of rows becomes whole.
+    /// Rounding of a fraction of rows to a whole number.
     "rounding" Rounding {
         /// Down.
         Floor = "floor",
         /// Up.
         Ceil = "ceil",
-        /// To the nearest; halves to even.
+        /// To the nearest; ties to even.
         Nearest = "nearest",
     }
 }
 
-/// How many rows of a group.
+/// Number of rows to choose in each group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
-    /// This number, or all if there are fewer.
+    /// This number, or all rows if there are fewer.
     Count(usize),
-    /// A part of the valid rows, at least `at_least` of them.
+    /// A fraction of the valid rows, at least `at_least` of them.
     Fraction {
         /// From 0 to 1.
         fraction: f64,
-        /// How the part becomes whole.
+        /// Rounding of the result to a whole number.
         rounding: Rounding,
-        /// The least number, if there are as many.
+        /// The smallest number, as far as there are enough rows.
         at_least: usize,
     },
 }
 
 impl Amount {
-    /// The amount of a count or a fraction, exactly one of which is given.
+    /// Create an amount from a count or a fraction; exactly one must be given.
     ///
     /// # Errors
     /// `InvalidInput` for both or none, or a fraction outside [0, 1].
@@ -64,7 +64,7 @@ impl Amount {
 }
 
 names! {
-    /// The treatment of rows that equal the last chosen one.
+    /// Treatment of rows that tie with the last chosen one.
     "ties" Ties {
         /// Earlier rows are chosen first, so that the number is exact.
         First = "first",
@@ -76,11 +76,11 @@ names! {
 /// Options of [`top`](super::top()).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Top {
-    /// How many rows of each group.
+    /// Number of rows to choose in each group.
     pub amount: Amount,
-    /// Whether those with the largest scores, or with the smallest.
+    /// Whether the rows with the largest scores are chosen, or those with the smallest.
     pub largest: bool,
-    /// The treatment of rows that equal the last chosen one.
+    /// Treatment of rows that tie with the last chosen one.
     pub ties: Ties,
 }
 
