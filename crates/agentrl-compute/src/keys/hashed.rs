@@ -1,4 +1,4 @@
-//! Dense ids of texts, of words of 128 bits and of pairs of ids, by hash.
+//! Dense ids of texts, of 128-bit words and of pairs of ids, by hashing.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -7,10 +7,10 @@ use super::table::{self, Keys};
 use crate::Result;
 use crate::check::same_length;
 
-/// Rows that are few for [`pair`].
+/// Largest number of rows for which [`pair`] uses a direct table.
 const FEW_PAIRS: usize = 1 << 9;
 
-/// Ids of texts or other byte strings.
+/// Return the ids of texts or other byte strings.
 ///
 /// ```
 /// use agentrl_compute::keys::dense_bytes;
@@ -23,17 +23,17 @@ pub fn dense_bytes<'a, K: AsRef<[u8]> + ?Sized + 'a>(keys: impl IntoIterator<Ite
     table::hashed(keys.len(), |row| keys[row], xxh3_64)
 }
 
-/// Ids of the byte strings that a function gives for each of some rows.
+/// Return the ids of the byte strings that `key` returns for each row.
 pub fn dense_bytes_of<'a>(rows: usize, key: impl Fn(usize) -> &'a [u8] + Sync) -> Result<Keys> {
     dense_bytes_at(rows, &key)
 }
 
-/// Not for every function: what calls this may be compiled to be small, and this is compiled here.
+/// Not generic over the function: a calling crate may be compiled for small size, but this is compiled here.
 fn dense_bytes_at<'a>(rows: usize, key: &(dyn Fn(usize) -> &'a [u8] + Sync)) -> Result<Keys> {
     table::hashed(rows, key, xxh3_64)
 }
 
-/// Ids of keys that are words of 128 bits, as short texts can be: several times faster than those of the texts.
+/// Return the ids of 128-bit words, such as short texts: several times faster than the ids of the texts.
 ///
 /// ```
 /// use agentrl_compute::keys::dense_words;
@@ -45,7 +45,7 @@ pub fn dense_words(keys: &[u128]) -> Result<Keys> {
     table::hashed(keys.len(), |row| keys[row], |key| mix(mix(0, key as u64), (key >> 64) as u64))
 }
 
-/// Ids of pairs of ids: rows have the same id if both ids are the same.
+/// Return the ids of pairs of ids: rows have the same id if both ids are equal.
 ///
 /// ```
 /// use agentrl_compute::keys::pair;
@@ -60,7 +60,7 @@ pub fn dense_words(keys: &[u128]) -> Result<Keys> {
 /// `InvalidInput` if the lengths differ.
 pub fn pair(first: &[u32], second: &[u32]) -> Result<Keys> {
     same_length("second", second.len(), "first", first.len())?;
-    // Where there are few rows, to look into a table with a place for each pair takes half as long as to hash.
+    // For few rows, a lookup in a table with a slot for each possible pair takes half as long as hashing.
     if first.len() <= FEW_PAIRS {
         let [range, width] = [first, second].map(|ids| ids.iter().max().map_or(0, |&most| most as usize + 1));
         if let Some(places) = range.checked_mul(width).filter(|&places| places <= 2 * FEW_PAIRS) {

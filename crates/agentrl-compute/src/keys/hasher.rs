@@ -4,13 +4,14 @@ use std::hash::Hasher;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// One multiplication; both halves of the product, for a table looks at the lowest bits and at the highest.
+/// Hash a word by one multiplication. Both halves of the product are combined, because a table uses the lowest and the
+/// highest bits.
 pub(super) fn mix(seed: u64, word: u64) -> u64 {
     let product = u128::from(seed ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Hashes words by one multiplication and everything else by XXH3: several times faster than the standard hasher.
+/// Hasher of words by one multiplication and of everything else by XXH3: several times faster than the standard hasher.
 #[derive(Default)]
 pub(crate) struct FixedHasher(u64);
 

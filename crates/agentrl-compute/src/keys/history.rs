@@ -1,4 +1,4 @@
-//! Keys of what an agent saw last, at several depths (`HGPO`).
+//! Keys of the last states of an agent, at several depths (`HGPO`).
 
 use super::hashed::pair;
 use super::table::Keys;
@@ -9,16 +9,18 @@ use crate::{Error, Result};
 /// Ids of steps by the last states of their trajectory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
-    /// One id for each step: equal if the states are.
+    /// One id for each step: equal if the group and the last states are equal.
     pub keys: Keys,
-    /// Whether the trajectory had that many states already; if not, the id is meaningless.
+    /// Whether the trajectory has enough states up to this step; if not, the id is meaningless.
     pub valid: Vec<bool>,
 }
 
-/// For k = 1, 2, ... `levels`: ids of steps whose group and last k states are equal, the state acted on included.
+/// Return, for k = 1, 2, ... `levels`, ids of steps that are equal if the group and the last k states are equal. The
+/// state in which the step was taken is the last of them.
 ///
-/// `states`, `groups` and `trajectories` are dense ids; the steps of a trajectory stand in order, among steps of others or
-/// not. Levels are nested: who shares k states shares k - 1. The ids are exact, not hashes of hashes. Source: HGPO.
+/// `states`, `groups` and `trajectories` are dense ids. The steps of a trajectory are in order; steps of others may lie
+/// between them. Levels are nested: steps that share k states share k - 1. The ids are exact, not hashes of hashes.
+/// Source: HGPO.
 ///
 /// ```
 /// use agentrl_compute::keys::history;
@@ -46,7 +48,7 @@ pub fn history(states: &[u32], trajectories: &[u32], groups: &[u32], levels: usi
     let mut made = vec![History { valid: vec![true; states.len()], keys: now.clone() }];
     for _ in 1..levels {
         let shorter = &made[made.len() - 1];
-        // What the trajectory had seen one step ago, and what it sees now; ids above all others where there was nothing.
+        // The ids of the step before at the shorter level, and of the current state. Without a step before: `u32::MAX`.
         let earlier: Vec<Option<u32>> =
             before.iter().map(|&row| row.filter(|&row| shorter.valid[row as usize])).collect();
         let past: Vec<u32> =

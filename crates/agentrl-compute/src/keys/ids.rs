@@ -1,4 +1,4 @@
-//! Ids of rows as they come, for what gives one result for each row: whole numbers of either type that most ids have.
+//! Id columns of the two most common integer types, for functions that return one result for each row.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::integers::{LabelRange, Labels, label, label_integers, label_range};
 use crate::Result;
 use crate::simd::{ascend, wide};
 
-/// A column of ids, of which only it is asked which rows have the same.
+/// A column of ids, of which only equality and order are used.
 ///
 /// ```
 /// use agentrl_compute::keys::Ids;
@@ -19,29 +19,31 @@ pub trait Ids: Sync {
     /// Number of rows.
     fn rows(&self) -> usize;
 
-    /// Whether the ids of some rows never decrease, nor from the row before them.
+    /// Return whether the ids of a range of rows never decrease, compared also with the row before the range.
     fn ascend(&self, rows: Range<usize>) -> bool;
 
-    /// Return the first of some rows whose id is not that of the row before it; `None` if all are the same.
+    /// Return the first row of a range whose id differs from that of the row before it; `None` if there is none.
     fn end_of_run(&self, rows: Range<usize>) -> Option<usize>;
 
-    /// Where each run of equal ids of some rows starts, and where the last ends, from the first of them.
+    /// Return the start of each run of equal ids in a range, and the end of the last run, relative to the start of the
+    /// range.
     fn starts(&self, rows: Range<usize>) -> Vec<u32>;
 
-    /// Return the labels of all ids, as [`label_integers`].
+    /// Return the labels of all ids, as [`label_integers`] does.
     fn labels(&self) -> Result<Labels<'_>>;
 
-    /// The range from which [`read`](Self::read) makes labels without a column of them, if the ids are close together.
+    /// Return the range from which [`read`](Self::read) computes labels without storing a column of them; `None` if the
+    /// ids are not close together.
     fn label_range(&self) -> Result<Option<LabelRange>>;
 
-    /// Adds the labels of neighbouring rows.
+    /// Append the labels of a range of rows.
     fn read(&self, rows: Range<usize>, range: &LabelRange, labels: &mut Vec<u32>);
 }
 
-/// Keys that are compared at once: as many as a word has bits.
+/// Number of keys that are compared at once: one for each bit of a word.
 const WORD: usize = u64::BITS as usize;
 
-/// Where each run of equal keys starts, and where the last ends.
+/// Return the start of each run of equal keys, and the end of the last run.
 fn starts<K: Copy + PartialEq>(keys: &[K]) -> Vec<u32> {
     let mut starts = Vec::with_capacity(keys.len() / 4);
     starts.push(0);
@@ -58,7 +60,7 @@ fn starts<K: Copy + PartialEq>(keys: &[K]) -> Vec<u32> {
     starts
 }
 
-/// A bit for each key but the first: whether it is another than the one before it.
+/// Return a bit for each key but the first: whether it differs from the key before it.
 fn differing<K: Copy + PartialEq>(keys: &[K]) -> u64 {
     let (before, keys) = (&keys[..keys.len() - 1], &keys[1..]);
     wide(
@@ -72,7 +74,7 @@ fn differing<K: Copy + PartialEq>(keys: &[K]) -> u64 {
     )
 }
 
-// Not for every type: what calls this may be compiled to be small, and this is compiled here.
+// Not generic: a calling crate may be compiled for small size, but this is compiled here.
 macro_rules! ids {
     ($($type:ty),+) => {
         $(impl Ids for &[$type] {
@@ -116,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Ids that are close together are read as the labels that they have, wherever one begins; others are not.
+        /// Ids that are close together are read as their labels, from any row on; for other ids there is no range.
         #[test]
         fn labels_are_read_where_ids_are_close(
             ids in prop::collection::vec(-60_i64..60, 0..100), base in prop_oneof![Just(0_i64), any::<i64>()], cut in 0_usize..100,
@@ -145,7 +147,7 @@ mod tests {
             }
         }
 
-        /// Row by row, from the definition; words end before, at and after the last key.
+        /// Compare with the definition, row by row. Words end before, at and after the last key.
         #[test]
         fn runs_and_their_ends(
             steps in prop::collection::vec(prop_oneof![6 => Just(0_i64), 2 => 1_i64..3, 1 => -1_i64..0], 0..300),

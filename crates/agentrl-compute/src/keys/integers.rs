@@ -1,4 +1,4 @@
-//! Ids of integers: dense, or labels that are below the number of rows.
+//! Ids of integers: dense ids, or labels below the number of rows.
 
 use std::borrow::Cow;
 
@@ -7,12 +7,12 @@ use super::table::{self, Keys};
 use crate::simd::{ascend, wide};
 use crate::{Result, thread_pool};
 
-/// A whole number that can be a key: as many bits as it has, whatever its sign.
+/// An integer type of keys, of any width up to 64 bits, signed or unsigned.
 pub trait Integer: Copy + Send + Sync + PartialOrd {
-    /// A different number for every different key of the type.
+    /// Return a different `u64` for each different value of the type.
     fn key(self) -> u64;
 
-    /// [`label_integers`] of a column of this type.
+    /// Return [`label_integers`] of a column of this type.
     fn labels(keys: &[Self]) -> Result<Labels<'_>> {
         labels(keys, &spans(keys)?)
     }
@@ -23,7 +23,7 @@ macro_rules! integers {
         $(impl Integer for $type {
             #[inline(always)]
             fn key(self) -> u64 {
-                // The order of keys is kept, so that neighbours stay neighbours.
+                // Keeps the order of keys, so that neighbours stay neighbours.
                 (i128::from(self) - i128::from(<$type>::MIN)) as u64
             }
 
@@ -33,7 +33,7 @@ macro_rules! integers {
 }
 
 integers!(i8, i16, i32, u8, u16, u64, i64 {
-    // What most ids are, compiled here: what calls this may be compiled to be small.
+    // Most ids have this type. Compiled here, because a calling crate may be compiled for small size.
     fn labels(keys: &[Self]) -> Result<Labels<'_>> {
         labels(keys, &spans(keys)?)
     }
@@ -47,12 +47,12 @@ integers!(i8, i16, i32, u8, u16, u64, i64 {
     }
 });
 
-/// Ids of rows in no particular order, below the number of rows.
+/// Ids of rows, in no particular order and below the number of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labels<'a> {
-    /// One id for each row: the keys themselves if they are such ids.
+    /// One id for each row: the keys themselves if they are below the number of rows.
     pub ids: Cow<'a, [u32]>,
-    /// All ids are below it; not each needs to occur.
+    /// All ids are below this number; not every smaller id occurs.
     pub count: usize,
     /// Whether the ids never decrease.
     pub sorted: bool,
@@ -64,18 +64,18 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// The range of ids that are close together, from which their labels follow: `label = id - least`.
+/// Range of ids that are close together, from which their labels are computed: `label = id - least`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabelRange {
     /// The smallest id, as [`Integer::key`].
     pub(super) least: u64,
-    /// All labels are below it; not each needs to occur.
+    /// All labels are below this number; not every smaller label occurs.
     pub(crate) count: usize,
     /// Whether the ids never decrease.
     pub(crate) sorted: bool,
 }
 
-/// Ids of integers of any width.
+/// Return the dense ids of integers of any width.
 ///
 /// ```
 /// use agentrl_compute::keys::dense_integers;
@@ -93,17 +93,18 @@ pub fn dense_integers<K: Integer>(keys: &[K]) -> Result<Keys> {
         return table::in_runs(keys);
     }
     let (least, range) = range(&spans);
-    // A table with a place for every number in the range beats hashing as long as it is about as large as the column.
+    // A table with a slot for every integer in the range is faster than hashing, if it is about as large as the column.
     if range < 2 * keys.len() as u64 + 1024 {
         return table::direct(keys.len(), range as usize + 1, |row| (keys[row].key() - least) as usize);
     }
     table::hashed(keys.len(), |row| keys[row].key(), |key| mix(0, key))
 }
 
-/// Ids of integers in no particular order: equal if the keys are, and below the number of rows. Not each needs to occur.
+/// Return labels of integers, in no particular order: equal for equal keys, and below the number of rows. Not every
+/// label occurs.
 ///
-/// Where the keys are close together this is several times faster than [`dense_integers`], and enough for all that does not
-/// give one result for each group.
+/// If the keys are close together, this is several times faster than [`dense_integers`]. It suffices for functions that
+/// do not return one result for each group.
 ///
 /// ```
 /// use agentrl_compute::keys::label_integers;
@@ -130,13 +131,13 @@ fn labels<K: Integer>(keys: &[K], spans: &[KeySpan]) -> Result<Labels<'static>> 
     Ok(Labels::new(Cow::Owned(labels), range as usize + 1, spans))
 }
 
-/// The label of a key that is less than 2³² above the least.
+/// Return the label of a key that is less than 2³² above the least key.
 #[inline(always)]
 pub(super) fn label<K: Integer>(key: K, least: u64) -> u32 {
     (key.key() - least) as u32
 }
 
-/// Return the range of labels of keys that are close together.
+/// Return the range of labels of keys; `None` if they are not close together.
 pub(super) fn label_range<K: Integer>(keys: &[K]) -> Result<Option<LabelRange>> {
     table::check(keys.len())?;
     let spans = spans(keys)?;
@@ -146,14 +147,14 @@ pub(super) fn label_range<K: Integer>(keys: &[K]) -> Result<Option<LabelRange>> 
     Ok((range < keys.len() as u64 || keys.is_empty()).then(labels))
 }
 
-/// The range of the keys of a piece, and whether they never decrease.
+/// Range of the keys of a piece, and whether they never decrease.
 struct KeySpan {
     least: u64,
     most: u64,
     sorted: bool,
 }
 
-/// Of each piece, with the key before it, so that pieces hang together.
+/// Return the span of each piece. It includes the key before the piece, so that borders are compared too.
 fn spans<K: Integer>(keys: &[K]) -> Result<Vec<KeySpan>> {
     thread_pool::map(thread_pool::pieces(keys.len()), |piece| {
         let keys = &keys[piece.start.saturating_sub(1)..piece.end];
@@ -170,7 +171,7 @@ fn spans<K: Integer>(keys: &[K]) -> Result<Vec<KeySpan>> {
     })
 }
 
-/// The least of all keys, and how far the greatest is from it.
+/// Return the smallest key, and the difference between the largest and the smallest.
 fn range(spans: &[KeySpan]) -> (u64, u64) {
     let least = spans.iter().map(|span| span.least).min().unwrap_or(0);
     (least, spans.iter().map(|span| span.most).max().unwrap_or(0) - least)

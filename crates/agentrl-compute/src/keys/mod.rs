@@ -1,6 +1,6 @@
-//! Dense ids: the first key seen is 0, the next new one 1, and so on. Every keyed function takes these.
+//! Dense ids: the first key is 0, the next new one 1, and so on. All keyed functions take these ids.
 //!
-//! Rows of one group mostly stand together, so a key that equals the one before it costs a comparison and no look-up.
+//! Rows of one group are mostly contiguous, so a key that equals the one before it costs a comparison and no lookup.
 
 mod hashed;
 mod hasher;

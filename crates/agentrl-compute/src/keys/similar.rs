@@ -1,4 +1,4 @@
-//! Groups of texts that are nearly the same.
+//! Clusters of nearly equal texts.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -14,38 +14,41 @@ use crate::{Error, Result};
 
 type HashedMap<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
 
-/// How two texts are compared.
+/// Similarity measure of two texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Similarity {
-    /// [`sequence_ratio`]: exact, quadratic in the length of texts, every text against every group.
+    /// [`sequence_ratio`]: exact, and quadratic in the length of texts. Each text is compared with every cluster of its
+    /// group.
     Sequence,
-    /// The share of word shingles in common, estimated from sketches: for many or long texts. A text is compared with the
-    /// clusters that share a band with it, which are many where most texts are just not similar enough.
+    /// The share of common word shingles, estimated from sketches: for many or long texts. A text is compared with the
+    /// clusters that share a band with it. There are many of them if most texts are just not similar enough.
     Jaccard(Sketch),
 }
 
-/// A sketch of a text (`MinHash`): the smallest hash of its shingles under each of several hash functions.
+/// Parameters of the sketch of a text (`MinHash`): the smallest hash of its shingles under each of several hash
+/// functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sketch {
-    /// Words of a shingle.
+    /// Number of words of a shingle.
     pub words: usize,
-    /// Hash functions: the estimate's standard error is at most `0.5 / sqrt(hashes)`.
+    /// Number of hash functions: the standard error of the estimate is at most `0.5 / sqrt(hashes)`.
     pub hashes: usize,
-    /// Bands of `hashes / bands` hashes: only texts with a band in common are compared.
+    /// Number of bands of `hashes / bands` hashes: only texts with a common band are compared.
     pub bands: usize,
 }
 
 impl Default for Sketch {
-    /// Standard error 0.044; texts that share half their shingles are compared in 87 of 100 cases, at 0.7 in all but 1 of
-    /// 5 000.
+    /// Return a sketch with standard error 0.044. Texts that share half their shingles are compared in 87 of 100 cases;
+    /// texts that share 0.7 of them in all but 1 of 6 500.
     fn default() -> Self {
         Self { words: 3, hashes: 128, bands: 32 }
     }
 }
 
-/// Ids of texts: each joins the first cluster of its group whose first text is at least `threshold` similar, or opens one.
+/// Return the cluster ids of texts. Each text joins the first cluster of its group whose first text is at least
+/// `threshold` similar; otherwise it starts a new cluster.
 ///
-/// Clusters are tried in order of appearance, so the result depends on the order of rows, and on nothing else.
+/// Clusters are tried in order of appearance, so the result depends on the order of rows.
 ///
 /// ```
 /// use agentrl_compute::keys::{Similarity, similar};
@@ -61,7 +64,7 @@ pub fn similar(texts: &[&str], groups: &[u32], threshold: f64, similarity: Simil
     same_length("groups", groups.len(), "texts", texts.len())?;
     crate::check::within("threshold", threshold, 0.0, 1.0)?;
     let count = group_count("groups", groups)?;
-    // Equal texts of a group join the same cluster, so one of them is compared.
+    // Equal texts of a group join the same cluster, so only one of them is compared.
     let different = pair(groups, &dense_bytes_of(texts.len(), |row| texts[row].as_bytes())?.ids)?;
     let mut rows = Vec::with_capacity(different.count as usize);
     for (row, &id) in different.ids.iter().enumerate() {
@@ -76,7 +79,7 @@ pub fn similar(texts: &[&str], groups: &[u32], threshold: f64, similarity: Simil
     Ok(made)
 }
 
-/// [`similar`] of texts that are different in each group.
+/// Do the same for texts that differ within each group.
 fn clusters_of(texts: &[&str], groups: &[u32], count: usize, threshold: f64, similarity: Similarity) -> Result<Keys> {
     match similarity {
         Similarity::Sequence => {
@@ -133,7 +136,7 @@ fn clusters_of(texts: &[&str], groups: &[u32], count: usize, threshold: f64, sim
     }
 }
 
-/// Ids given row by row: `join` gets a row and the next free id, and answers an id up to that.
+/// Assign ids row by row: `join` gets a row and the next free id, and returns an id up to that one.
 fn greedy(rows: usize, mut join: impl FnMut(usize, u32) -> u32) -> Keys {
     let mut count = 0;
     let ids = (0..rows).map(|row| {
@@ -145,7 +148,7 @@ fn greedy(rows: usize, mut join: impl FnMut(usize, u32) -> u32) -> Keys {
     Keys { ids, count }
 }
 
-/// The smallest hash of a text's shingles under each hash function. A text of fewer words is one shingle.
+/// Return the smallest hash of a text's shingles under each hash function. A text with fewer words is one shingle.
 fn minima(text: &str, words: usize, hashes: usize) -> Vec<u64> {
     let words_of: Vec<u64> = text.split_whitespace().map(|word| xxh3_64_with_seed(word.as_bytes(), 0)).collect();
     let shingles: Vec<u64> = if words_of.len() < words {
@@ -157,11 +160,12 @@ fn minima(text: &str, words: usize, hashes: usize) -> Vec<u64> {
     (0..hashes as u64).map(smallest).collect()
 }
 
-/// How similar two texts are, from 0 to 1: twice the characters in matching blocks over all characters.
+/// Return the similarity of two texts, from 0 to 1: twice the characters in matching blocks over all characters.
 ///
-/// The blocks are those of Ratcliff and Obershelp: the longest common substring, then the longest on either side of it, and
-/// so on. It is `difflib.SequenceMatcher(None, first, second).ratio()` of Python, which `GiGPO`'s public code uses, with its
-/// rule that in a second text of 200 characters or more no block is seeded by a character that makes up over 1 % of it.
+/// The blocks are those of Ratcliff and Obershelp: the longest common substring, then the longest on either side of it,
+/// and so on. The result is that of Python's `difflib.SequenceMatcher(None, first, second).ratio()`, which `GiGPO`'s
+/// public code uses. That includes the rule for second texts of 200 characters or more: a character that makes up over
+/// 1 % of the text seeds no block.
 ///
 /// ```
 /// use agentrl_compute::keys::sequence_ratio;
@@ -173,14 +177,15 @@ pub fn sequence_ratio(first: &str, second: &str) -> f64 {
     Pattern::new(&second).ratio(&first)
 }
 
-/// A second text, indexed once.
+/// The second text, indexed once.
 #[derive(Debug)]
 struct Pattern<'a> {
     text: &'a [char],
     kinds: Kinds,
-    /// How often each kind of letter is there.
+    /// Number of occurrences of each kind of letter.
     counts: Vec<usize>,
-    /// The places of each kind, one kind after the other, and where each kind's end; none of a kind that seeds no block.
+    /// Indices of each kind's occurrences, kind after kind, and the end of each kind. A kind that seeds no block has
+    /// none.
     places: Vec<usize>,
     ends: Vec<usize>,
 }
@@ -200,7 +205,7 @@ impl<'a> Pattern<'a> {
             end += if seeds(count) { count } else { 0 };
             start
         });
-        // Where a kind starts, until its places are there.
+        // The start of each kind, until its indices are filled in; then the end.
         let mut ends: Vec<usize> = starts.collect();
         let mut places = vec![0; end];
         for (place, &letter) in text.iter().enumerate() {
@@ -213,14 +218,14 @@ impl<'a> Pattern<'a> {
         Self { text, kinds, counts, places, ends }
     }
 
-    /// The places of a letter that may seed a block, ascending.
+    /// Return the ascending indices of a letter that may seed a block.
     fn places(&self, letter: char) -> &[usize] {
         let Some(kind) = self.kinds.of(letter) else { return &[] };
         let start = if kind == 0 { 0 } else { self.ends[kind - 1] };
         &self.places[start..self.ends[kind]]
     }
 
-    /// Whether the ratio is at least a threshold, most often without finding any block.
+    /// Return whether the ratio is at least a threshold, mostly without searching for blocks.
     fn reaches(&self, first: &[char], threshold: f64) -> bool {
         let total = first.len() + self.text.len();
         let bound = |matches: usize| if total == 0 { 1.0 } else { 2.0 * matches as f64 / total as f64 };
@@ -257,7 +262,8 @@ impl<'a> Pattern<'a> {
         2.0 * matches as f64 / total as f64
     }
 
-    /// The longest block within two ranges: its starts and its length. Of equally long ones, the first in the first text.
+    /// Return the starts and the length of the longest block within two ranges. On ties, the first one in the first
+    /// text.
     fn longest(
         &self,
         first: &[char],
@@ -280,7 +286,7 @@ impl<'a> Pattern<'a> {
             }
             scratch.advance();
         }
-        // Letters that seed no block may still lengthen one.
+        // Letters that seed no block may still extend one.
         while start > a.start && other > b.start && first[start - 1] == self.text[other - 1] {
             (start, other, size) = (start - 1, other - 1, size + 1);
         }
@@ -291,7 +297,7 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// Numbers of kinds of letters, counted up: most letters are found without hashing.
+/// Consecutive numbers of the kinds of letters: most letters are found without hashing.
 #[derive(Debug)]
 struct Kinds {
     ascii: [u32; 128],
@@ -305,7 +311,7 @@ impl Default for Kinds {
 }
 
 impl Kinds {
-    /// The number of a letter's kind, if there is one.
+    /// Return the number of a letter's kind; `None` if the letter is unknown.
     fn of(&self, letter: char) -> Option<usize> {
         match self.ascii.get(letter as usize) {
             Some(&kind) => (kind < u32::MAX).then_some(kind as usize),
@@ -313,7 +319,7 @@ impl Kinds {
         }
     }
 
-    /// The number of a letter's kind; the next one if it is new.
+    /// Return the number of a letter's kind; a new letter gets the number `next`.
     fn number(&mut self, letter: char, next: usize) -> usize {
         match self.ascii.get_mut(letter as usize) {
             Some(kind) => {
@@ -325,7 +331,7 @@ impl Kinds {
     }
 }
 
-/// Lengths of the common suffixes at the letter before and at this one.
+/// Lengths of the common suffixes that end at the letter before and at the current letter.
 #[derive(Debug, Default)]
 struct Scratch {
     before: Vec<usize>,
@@ -363,7 +369,7 @@ impl Scratch {
 mod tests {
     use super::*;
 
-    /// Numbers that Python's difflib gives.
+    /// Expected values come from Python's difflib.
     #[test]
     fn as_difflib() {
         let long = "the quick brown fox jumps over the lazy dog ".repeat(6);

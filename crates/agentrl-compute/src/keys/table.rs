@@ -1,22 +1,22 @@
-//! Ids by a look-up: in a table with a place for every key, or by hash.
+//! Ids by lookup: in a table with a slot for every key, or in a hash table.
 
 use std::ops::Range;
 
 use crate::thread_pool;
 use crate::{Error, Result};
 
-/// Ids of the keys of some rows.
+/// Dense ids of the keys of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// One id for each row: equal keys have equal ids, and ids count up in order of first appearance.
+    /// One id for each row: equal keys have equal ids, and ids ascend from 0 in order of first appearance.
     pub ids: Vec<u32>,
-    /// Number of different keys; ids are below it.
+    /// Number of different keys; all ids are below it.
     pub count: u32,
 }
 
 const NO_ID: u32 = u32::MAX;
 
-/// Rows are counted in 32 bits, and so are ids.
+/// Check that row numbers and ids fit 32 bits.
 pub(super) fn check(rows: usize) -> Result<()> {
     if rows < NO_ID as usize {
         return Ok(());
@@ -24,7 +24,7 @@ pub(super) fn check(rows: usize) -> Result<()> {
     Err(Error::overflow(format!("there are {rows} rows; ids are made for at most 2^32 - 2 of them, so split them")))
 }
 
-/// Ids of keys that are themselves small numbers, below `range`.
+/// Return the ids of keys that are themselves small integers, below `range`.
 pub(super) fn direct(rows: usize, range: usize, key: impl Fn(usize) -> usize) -> Result<Keys> {
     check(rows)?;
     let mut table = vec![NO_ID; range];
@@ -40,10 +40,10 @@ pub(super) fn direct(rows: usize, range: usize, key: impl Fn(usize) -> usize) ->
     Ok(Keys { ids: ids.collect(), count })
 }
 
-/// Ids of keys of which equal ones stand together.
+/// Return the ids of keys if equal ones are contiguous.
 pub(super) fn in_runs<K: PartialEq + Sync>(keys: &[K]) -> Result<Keys> {
     check(keys.len())?;
-    // Each piece with the key before it; of the first piece, the first key itself.
+    // Each piece with the key before it; the first piece starts with the first key itself.
     let with_before = |piece: &Range<usize>| &keys[piece.start.saturating_sub(1)..piece.end];
     let starts = |pair: &[K]| u32::from(pair[0] != pair[1]);
     let pieces = thread_pool::pieces(keys.len());
@@ -66,17 +66,17 @@ pub(super) fn in_runs<K: PartialEq + Sync>(keys: &[K]) -> Result<Keys> {
     Ok(Keys { count: if ids.is_empty() { 0 } else { last + 1 }, ids })
 }
 
-/// Rows of a bucket: its table, and what it is compared with, fit a core's own memory.
+/// Rows of a bucket: few enough that its table and keys fit a core's own cache.
 const ROWS_PER_BUCKET: usize = 1 << 13;
 
 /// The largest number of bits of a hash that select a bucket.
 const MAX_BUCKET_BITS: u32 = 8;
 
-/// Ids of keys that can be hashed and compared.
+/// Return the ids of keys that can be hashed and compared.
 ///
-/// The keys are read in parallel. Where a key differs from the one before it, a run starts; only runs are looked up, each in
-/// the table of its bucket, which is that of the first bits of its hash. Ids count up in order of appearance: by how many
-/// first rows of keys come before.
+/// The keys are read in parallel. A run starts where a key differs from the one before it. Only runs are looked up,
+/// each in the table of the bucket that the first bits of its hash select. Ids are in order of appearance: an id is the
+/// number of first rows of other keys before the key's first row.
 pub(super) fn hashed<K: Copy + PartialEq>(
     rows: usize,
     key: impl Fn(usize) -> K + Sync,
@@ -121,13 +121,13 @@ pub(super) fn hashed<K: Copy + PartialEq>(
     Ok(Keys { ids, count })
 }
 
-/// The hash of a key, and the first row of neighbours that have it.
+/// The hash of a key, and the first row of a run of rows with that key.
 type Run = (u32, u32);
 
-/// The runs of neighbouring rows, bucket after bucket, in row order within each.
+/// Runs of a piece of rows, bucket after bucket, in row order within each bucket.
 struct Runs {
     runs: Vec<Run>,
-    /// Where each bucket ends.
+    /// End of each bucket.
     ends: Vec<u32>,
 }
 
@@ -144,7 +144,7 @@ impl Runs {
         Self { ends: vec![runs.len() as u32], runs }
     }
 
-    /// The same by the first bits of their hashes.
+    /// Sort the runs into buckets by the first bits of their hashes.
     fn in_buckets(self, bits: u32) -> Self {
         if bits == 0 {
             return self;
@@ -155,7 +155,7 @@ impl Runs {
         let mut end = 0;
         for length in &mut ends {
             end += *length;
-            // Where the bucket starts, until its runs are there.
+            // The start of the bucket, until its runs are filled in; then the end.
             *length = end - *length;
         }
         let mut runs = vec![(0, 0); self.runs.len()];
@@ -168,13 +168,13 @@ impl Runs {
     }
 }
 
-/// The lengths of what ends at some places, one after the other.
+/// Return the lengths of consecutive ranges from their ends.
 fn lengths(ends: &[u32]) -> impl Iterator<Item = usize> {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     starts.zip(ends).map(|(start, end)| (end - start) as usize)
 }
 
-/// Puts, for the first row of each key, the number of first rows before it; gives the number of all.
+/// Replace the first row of each key by the number of first rows before it; return the number of keys.
 fn number(rows: usize, first: &mut [Vec<Run>]) -> Result<u32> {
     let mut words = vec![(0_u64, 0_u32); rows.div_ceil(64)];
     for &(_, row) in first.iter().flatten() {
@@ -195,13 +195,13 @@ fn number(rows: usize, first: &mut [Vec<Run>]) -> Result<u32> {
     Ok(count)
 }
 
-/// An open-addressed table from hashes to ids.
+/// An open-addressing hash table from hashes to ids.
 struct Table<K> {
-    /// A hash, and the id; `NO_ID` if the slot is free.
+    /// Hash and id; the id is `NO_ID` if the slot is free.
     slots: Vec<(u32, u32)>,
     /// Hash and first row of each id.
     first: Vec<Run>,
-    /// The key of each id: that of its first row is far away.
+    /// The key of each id: a copy, because the key's first row is far away in memory.
     keys: Vec<K>,
 }
 
@@ -210,7 +210,7 @@ impl<K: PartialEq> Table<K> {
         Self { slots: vec![(0, NO_ID); slots], first: Vec::new(), keys: Vec::new() }
     }
 
-    /// The id of a row's key; a new one if no row before it has the same.
+    /// Return the id of a row's key; a new one if no row before has the key.
     fn id(&mut self, (hash, row): Run, key: K) -> u32 {
         let mask = self.slots.len() - 1;
         let mut place = hash as usize & mask;
@@ -254,7 +254,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// All keys have one hash: they differ all the same.
+    /// Keys with equal hashes still get different ids.
     #[test]
     fn equal_hashes_are_told_apart() -> Result<()> {
         let keys = [5, 5, 3, 4, 5, 3];
@@ -263,7 +263,7 @@ mod tests {
         Ok(())
     }
 
-    /// Ids in order of appearance, by a map that is not ours.
+    /// Reference implementation with the standard map: ids in order of appearance.
     fn naive(keys: &[u64]) -> Keys {
         let mut known = HashMap::new();
         let mut id = |key: &u64| {
@@ -274,8 +274,8 @@ mod tests {
         Keys { ids, count: known.len() as u32 }
     }
 
-    /// Many buckets and pieces: keys that come back in other pieces, in runs and alone; hashes that are good, that put most
-    /// keys into one bucket, and of which many keys have the same.
+    /// Many buckets and pieces. Keys recur in other pieces, in runs and alone. The hashes are good, put most keys into
+    /// one bucket, or are shared by many keys.
     #[test]
     fn buckets_number_keys_in_order_of_appearance_on_any_number_of_threads() -> Result<()> {
         let hashes: [fn(u64) -> u64; 3] = [|key| uniform_word(key), |key| key << 32, |key| uniform_word(key % 500)];
@@ -301,7 +301,7 @@ mod tests {
     }
 
     proptest! {
-        /// As if all rows were one piece, however few bits tell buckets and keys apart.
+        /// The same as if all rows were one piece, even if few bits select buckets and distinguish keys.
         #[test]
         fn runs_stay_in_order_in_their_buckets(keys in prop::collection::vec(0_u64..40, 0..200), bits in 0_u32..5, weak in any::<bool>()) {
             let hash = |key: u64| if weak { key << 61 } else { uniform_word(key) };

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Result, thread_pool};
 
-/// Quadratic and obviously right.
+/// Quadratic reference implementation.
 fn naive<K: PartialEq>(keys: &[K]) -> Keys {
     let mut seen: Vec<&K> = Vec::new();
     let mut ids = Vec::new();
@@ -31,7 +31,7 @@ fn pairs_of_different_length_are_refused() {
     assert_eq!(message, Err("second has 1 values, but first has 2; give one value of each for every row".to_owned()));
 }
 
-/// Keys that a weak hash sends to the same place: multiples of large powers of two, neighbours, both ends.
+/// Keys that collide under a weak hash: multiples of large powers of two, neighbours, both ends of the range.
 #[test]
 fn regular_keys_stay_apart_and_fast() -> Result<()> {
     let patterns: [fn(i64) -> i64; 4] = [|i| i << 44, |i| i, |i| i << 32 | 1, |i| i64::MIN + i];
@@ -44,7 +44,7 @@ fn regular_keys_stay_apart_and_fast() -> Result<()> {
     Ok(())
 }
 
-/// Both ends of every width, and more rows than one piece holds, on any number of threads.
+/// Both ends of the range of every width, and more rows than one piece, on any number of threads.
 #[test]
 fn every_width_and_any_number_of_threads() -> Result<()> {
     assert_eq!(dense_integers(&[i8::MIN, i8::MAX, i8::MIN])?.ids, [0, 1, 0]);
@@ -74,7 +74,7 @@ proptest! {
         prop_assert_eq!(dense_integers(&keys)?, naive(&keys));
     }
 
-    /// Close together or far apart, labels tell the same rows apart as ids do.
+    /// For keys that are close together or far apart, labels distinguish the same rows as dense ids.
     #[test]
     fn labels(keys in prop::collection::vec(prop_oneof![-30_i64..30, -30_i64..30, any::<i64>()], 0..60), near in any::<bool>()) {
         let keys: Vec<i64> = keys.into_iter().map(|key| if near { key % 30 } else { key }).collect();
