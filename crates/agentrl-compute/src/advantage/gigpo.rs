@@ -1,4 +1,4 @@
-//! Group-in-group advantages (`GiGPO`): a step is compared with its group's episodes and with what was done in the same
+//! Group-in-group advantages (`GiGPO`): each step is compared with its group's episodes and with steps in the same
 //! state.
 
 use crate::check::{column, same_length};
@@ -8,23 +8,24 @@ use crate::returns::{Paths, discounted};
 use crate::{Error, Float, Result, names, thread_pool};
 
 names! {
-    /// The votes in the statistics of a group's episodes.
+    /// Voters in the statistics of a group's episodes.
     "voter" Voter {
-        /// Every step votes with its episode's score, so a long episode weighs more (the public code's default).
+        /// Every step votes with its episode's score, so a long episode has more weight (the default of the public
+        /// code).
         Step = "step",
         /// Every trajectory votes once in its group.
         Trajectory = "trajectory",
     }
 }
 
-/// How the two comparisons are made and added.
+/// Options of [`gigpo`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GigpoOptions {
     /// Weight ω of the comparison within a state.
     pub step_weight: f64,
-    /// The divisor of both centred scores.
+    /// The scale by which both centred scores are divided.
     pub scale: Scale,
-    /// The votes in the statistics of a group's episodes.
+    /// Voters in the statistics of a group's episodes.
     pub voter: Voter,
     /// Both variances are sums of squares over `count - ddof`: 1 or 0.
     pub ddof: u32,
@@ -33,13 +34,13 @@ pub struct GigpoOptions {
 }
 
 impl Default for GigpoOptions {
-    /// The public code's: ω = 1, only centred, every step votes.
+    /// Return the options of the public code: ω = 1, centred but not scaled, every step votes.
     fn default() -> Self {
         Self { step_weight: 1.0, scale: Scale::None, voter: Voter::Step, ddof: 1, eps: 1e-6 }
     }
 }
 
-/// Columns of [`gigpo`]: one value for each step, in any order.
+/// Columns of [`gigpo`]: one value for each step, in any order of steps.
 #[derive(Clone, Copy, Debug)]
 pub struct GigpoColumns<'a, T> {
     /// Score of the whole episode, the same at each of its steps.
@@ -52,17 +53,16 @@ pub struct GigpoColumns<'a, T> {
     pub trajectories: &'a [u32],
     /// Dense ids of the states in which the steps were taken.
     pub anchors: &'a [u32],
-    /// Steps that count; `None` means all.
+    /// Mask of the valid steps; `None`: all.
     pub valid: Option<&'a [bool]>,
 }
 
-/// `A = A_E + ω · A_S` for each step; 0 for invalid ones.
+/// Compute `A = A_E + ω · A_S` for each step; 0 for invalid steps.
 ///
-/// `A_E` compares the episode's score with its group; `A_S` compares the step's return with those of all steps of the
-/// group that were taken in the same state, at whatever time and in whichever trajectory. Both are `x - mean`, or
-/// `(x - mean) / (std + eps)` with [`Scale::Std`]. A single voter of a group has `A_E = x` (over `1 + eps` if scaled); a
-/// single step of a state has `A_S = 0`. Source: arXiv:2505.10978, and the rules of verl-agent's
-/// public code.
+/// `A_E` compares the episode's score with its group. `A_S` compares the step's return with the returns of all steps of
+/// the group that were taken in the same state, at any time and in any trajectory. Both are `x - mean`, or
+/// `(x - mean) / (std + eps)` with [`Scale::Std`]. The only voter of a group has `A_E = x` (over `1 + eps` if scaled);
+/// the only step in a state has `A_S = 0`. Source: arXiv:2505.10978, and the rules of verl-agent's public code.
 ///
 /// ```
 /// use agentrl_compute::advantage::{GigpoColumns, GigpoOptions, gigpo};
@@ -83,8 +83,8 @@ pub struct GigpoColumns<'a, T> {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, ids are not dense, a valid value is not finite or an option is out of range; `Overflow`
-/// as in [`normalise`](crate::group::normalise). `out` is unspecified after an error.
+/// `InvalidInput` if lengths differ, ids are not dense, a valid value is not finite or an option is out of range;
+/// `Overflow` as in [`normalise`](crate::group::normalise). `out` is unspecified after an error.
 pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, out: &mut [T]) -> Result<()> {
     let &GigpoColumns { episode_scores, step_returns, groups, trajectories, anchors, valid } = columns;
     let rows = episode_scores.len();
@@ -122,8 +122,8 @@ pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, ou
     })
 }
 
-/// Discounted reward-to-go of steps that stand in any order: `steps` has the place of each in its trajectory; of equal ones
-/// the earlier row comes first.
+/// Return the discounted reward-to-go of steps in any order. `steps` holds the index of each step in its trajectory; on
+/// ties, the earlier row comes first.
 ///
 /// ```
 /// use agentrl_compute::advantage::step_returns;
@@ -133,7 +133,7 @@ pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, ou
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, a reward is not finite or gamma lies outside [0, 1]; `Overflow` for a return that is too
+/// `InvalidInput` if lengths differ, a reward is not finite or gamma lies outside [0, 1]; `Overflow` if a return is too
 /// large.
 pub fn step_returns(rewards: &[f64], trajectories: &[u32], steps: &[i64], gamma: f64) -> Result<Vec<f64>> {
     let rows = rewards.len();
@@ -157,7 +157,7 @@ pub fn step_returns(rewards: &[f64], trajectories: &[u32], steps: &[i64], gamma:
     Ok(returns)
 }
 
-/// The same of steps in order, one trajectory after the other.
+/// Compute the same for steps in order, one trajectory after the other.
 fn of_sorted(rewards: &[f64], trajectories: &[u32], gamma: f64, returns: &mut [f64]) -> Result<()> {
     let rows = rewards.len();
     let mut offsets = vec![0];
@@ -188,7 +188,7 @@ mod tests {
         Ok(out)
     }
 
-    /// Numbers that verl-agent's public code gives for the same input, ω = 0.5.
+    /// Expected values come from verl-agent's public code for the same input, ω = 0.5.
     #[test]
     fn as_the_public_code() -> Result<()> {
         let scores = TRAJECTORIES.map(|trajectory| EPISODE[trajectory as usize]);
@@ -288,14 +288,14 @@ mod tests {
         );
     }
 
-    /// The comparison of `x` with some members, by the textbook.
+    /// Reference implementation: compare `x` with members by the textbook formulas.
     fn compared(x: f64, members: &[f64], single: f64, std: bool) -> f64 {
         let (mean, spread) = if members.len() == 1 { (single, 1.0) } else { naive(members, 1) };
         (x - mean) / if std { spread + 1e-6 } else { 1.0 }
     }
 
     proptest! {
-        /// Each step's own reward and those of all later ones of its trajectory, by the number of steps between.
+        /// The return is the step's own reward plus all later ones of its trajectory, discounted by their distance.
         #[test]
         fn returns_of_steps_by_definition(
             rows in prop::collection::vec((0_u32..4, -9_i32..9), 0..30), seed in any::<u64>(),
@@ -357,7 +357,7 @@ mod tests {
                     peers.iter().filter(|&&peer| anchors[peer] == anchors[row]).map(|&peer| returns[peer]).collect();
                 let expected = compared(scores[row], &episodes, 0.0, std)
                     + 0.7 * compared(returns[row], &in_state, returns[row], std);
-                // Where all are equal the textbook's rounding error is divided by eps.
+                // If all values are equal, the rounding error of the textbook formula is divided by eps.
                 prop_assert!((found[row] - expected).abs() < 1e-8, "{} {expected}", found[row]);
             }
             let order = shuffle(rows, seed);

@@ -1,4 +1,4 @@
-//! Advantages that combine more than one comparison. The plain group ones are in [`group`](crate::group).
+//! Advantages that combine several comparisons. Plain group advantages are in [`group`](crate::group).
 
 mod gigpo;
 

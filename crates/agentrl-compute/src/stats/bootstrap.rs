@@ -5,27 +5,27 @@ use crate::rng::word;
 use crate::{Error, Result, names, thread_pool};
 
 names! {
-    /// A number that stands for all scores of a table.
+    /// Summary statistic of all scores of a table.
     "statistic" Statistic {
         /// The mean of all scores.
         Mean = "mean",
-        /// The median over tasks of their means over runs.
+        /// The median over tasks of each task's mean over runs.
         Median = "median",
         /// The interquartile mean: the mean of the middle half of all scores.
         Iqm = "iqm",
-        /// How far scores are below the threshold on average; higher ones count as the threshold.
+        /// The mean distance of scores below the threshold; higher scores count as the threshold.
         OptimalityGap = "optimality_gap",
     }
 }
 
-/// Scores of `tasks` tasks, the runs of each task side by side.
+/// Scores of all tasks; the runs of each task are contiguous.
 struct Table {
     by_task: Vec<f64>,
     runs: usize,
 }
 
 impl Table {
-    /// Check `scores`, the rows of a table of runs by tasks, and keep them by task.
+    /// Check `scores`, the rows of a table of runs by tasks, and transpose them to tasks by runs.
     fn new(name: &str, scores: &[f64], tasks: usize) -> Result<Self> {
         all_finite(name, scores)?;
         if tasks == 0 || scores.is_empty() || !scores.len().is_multiple_of(tasks) {
@@ -40,7 +40,7 @@ impl Table {
         Ok(Self { by_task, runs })
     }
 
-    /// Write one resample over `out`: runs drawn with replacement for each task by itself.
+    /// Write one resample to `out`: for each task, runs drawn with replacement.
     fn resample(&self, draws: &mut Draws, out: &mut [f64]) {
         for (task, drawn) in self.by_task.chunks_exact(self.runs).zip(out.chunks_exact_mut(self.runs)) {
             for value in drawn {
@@ -50,7 +50,7 @@ impl Table {
     }
 }
 
-/// Places drawn by counting, two for each word.
+/// Counter-based random indices, two from each 64-bit word.
 struct Draws {
     seed: u64,
     counter: u64,
@@ -58,12 +58,12 @@ struct Draws {
 }
 
 impl Draws {
-    /// The draws of one resample.
+    /// Create the draws of one resample.
     fn of(seed: u64, resample: usize) -> Self {
         Self { seed: word(seed, resample as u64), counter: 0, spare: None }
     }
 
-    /// Draw a place below `count`.
+    /// Draw an index below `count`.
     fn below(&mut self, count: usize) -> usize {
         let half = self.spare.take().unwrap_or_else(|| {
             let bits = word(self.seed, self.counter);
@@ -75,7 +75,7 @@ impl Draws {
     }
 }
 
-/// Return a statistic of scores that are sorted by task; the scores are moved.
+/// Return a statistic of scores in task order; the scores are reordered.
 fn of(scores: &mut [f64], runs: usize, statistic: Statistic, threshold: f64) -> f64 {
     match statistic {
         Statistic::Mean => mean(scores),
@@ -104,7 +104,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Return a statistic of scores, the rows of a table of runs by `tasks` tasks.
+/// Return a statistic of `scores`, the rows of a table of runs by `tasks` tasks.
 ///
 /// ```
 /// use agentrl_compute::stats::{Statistic, statistic};
@@ -116,7 +116,7 @@ fn mean(values: &[f64]) -> f64 {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if a score is not finite, or the scores are no table.
+/// `InvalidInput` if a score is not finite, or the scores do not form a table.
 pub fn statistic(scores: &[f64], tasks: usize, statistic: Statistic, threshold: f64) -> Result<f64> {
     let Table { mut by_task, runs } = Table::new("scores", scores, tasks)?;
     Ok(of(&mut by_task, runs, statistic, threshold))
@@ -125,7 +125,7 @@ pub fn statistic(scores: &[f64], tasks: usize, statistic: Statistic, threshold: 
 /// Return the statistic of each of `resamples` stratified resamples.
 ///
 /// # Errors
-/// `InvalidInput` if a score is not finite, or the scores are no table.
+/// `InvalidInput` if a score is not finite, or the scores do not form a table.
 pub fn bootstrap(
     scores: &[f64],
     tasks: usize,
@@ -145,8 +145,8 @@ pub fn bootstrap(
     })
 }
 
-/// Return how probable it is that a run of `first` is better than one of `second` on the same task, ties counted as half:
-/// the mean over tasks.
+/// Return the probability that a run of `first` is better than a run of `second` on the same task, averaged over tasks.
+/// Ties count as half.
 ///
 /// ```
 /// use agentrl_compute::stats::improvement;
@@ -156,15 +156,15 @@ pub fn bootstrap(
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if a score is not finite, or the scores are no table.
+/// `InvalidInput` if a score is not finite, or the scores do not form a table.
 pub fn improvement(first: &[f64], second: &[f64], tasks: usize) -> Result<f64> {
     Ok(Comparison::new(first, second, tasks)?.whole())
 }
 
-/// Return the same of each of `resamples` resamples of the runs of both.
+/// Return the same probability for each of `resamples` resamples of the runs of both.
 ///
 /// # Errors
-/// `InvalidInput` if a score is not finite, or the scores are no table.
+/// `InvalidInput` if a score is not finite, or the scores do not form a table.
 pub fn improvements(first: &[f64], second: &[f64], tasks: usize, resamples: usize, seed: u64) -> Result<Vec<f64>> {
     let comparison = Comparison::new(first, second, tasks)?;
     resampled(resamples, |rows| {
@@ -173,7 +173,7 @@ pub fn improvements(first: &[f64], second: &[f64], tasks: usize, resamples: usiz
     })
 }
 
-/// For each task and pair of runs: 2 if the first is better, 1 if both are the same, 0 if not.
+/// Points of each pair of runs, for each task: 2 if the first is better, 1 if both are equal, 0 otherwise.
 struct Comparison {
     points: Vec<u8>,
     runs: (usize, usize),
@@ -211,10 +211,10 @@ impl Comparison {
     }
 }
 
-/// Resamples of one piece of work: enough that waking a thread is worth it.
+/// Number of resamples in one piece of work: enough to be worth waking a thread.
 const PIECE: usize = 256;
 
-/// Do the resamples piece by piece.
+/// Compute the resamples piece by piece.
 fn resampled(resamples: usize, work: impl Fn(std::ops::Range<usize>) -> Vec<f64> + Sync) -> Result<Vec<f64>> {
     let pieces: Vec<_> = (0..resamples).step_by(PIECE).map(|begin| begin..resamples.min(begin + PIECE)).collect();
     Ok(thread_pool::map(pieces, |rows| Ok(work(rows)))?.concat())
@@ -225,7 +225,7 @@ fn resampled(resamples: usize, work: impl Fn(std::ops::Range<usize>) -> Vec<f64>
 mod tests {
     use super::*;
 
-    /// The middle half by sorting.
+    /// Reference implementation by sorting: the mean of the middle half.
     fn sorted_iqm(scores: &[f64]) -> f64 {
         let mut sorted = scores.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -255,14 +255,14 @@ mod tests {
         Ok(())
     }
 
-    /// With two runs, a task's mean is that of 0, 1 or 2 draws of the better run: 1/4, 1/2, 1/4.
+    /// With two runs, the better run of a task is drawn 0, 1 or 2 times, with probabilities 1/4, 1/2, 1/4.
     #[test]
     fn resamples_have_their_distribution_and_keep_tasks_apart() -> Result<()> {
         let resamples = 40_000;
         let found = bootstrap(&[0.0, 10.0, 1.0, 12.0], 2, Statistic::Mean, 1.0, resamples, 5)?;
         let mut counts = [0; 7];
         for value in &found {
-            // Sums of both tasks: 0..=2 of the first, 20, 22 or 24 of the second.
+            // Sums of both tasks: the first adds 0, 1 or 2, the second 20, 22 or 24.
             counts[(value * 4.0 - 20.0) as usize] += 1;
         }
         // The first task gives 0, 1, 2 (1, 2, 1 of 4), the second 0, 2, 4: 16ths by hand.

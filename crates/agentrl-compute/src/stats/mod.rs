@@ -1,7 +1,7 @@
-//! Statistics of scores over runs: what was measured, how certain it is, and whether two differ.
+//! Statistics of scores over runs: summaries, their uncertainty, and tests of differences.
 //!
-//! Scores are a table of runs by tasks. Resampling is stratified: each task keeps its number of runs. The same seed gives
-//! the same resamples on any number of threads.
+//! Scores are a table of runs by tasks. Resampling is stratified: each task keeps its number of runs. The same seed
+//! gives the same resamples on any number of threads.
 
 mod bootstrap;
 mod sign_flip;

@@ -4,16 +4,17 @@ use crate::check::all_finite;
 use crate::rng::{uniform, word};
 use crate::{Error, Result, thread_pool};
 
-/// Up to this many differences all flips are counted.
+/// Largest number of differences for which all sign flips are enumerated.
 const EXACT: usize = 20;
 
-/// Sums that differ by less, relative to the sum of all absolute differences, are the same.
+/// Sums are equal if their difference, relative to the sum of all absolute differences, is less than this.
 const SAME: f64 = 1e-12;
 
-/// Return the two-sided p-value of paired differences: the share of sign flips whose mean is at least as far from 0.
+/// Return the two-sided p-value of paired differences: the share of sign flips whose mean is at least as far from 0 as
+/// the observed mean.
 ///
-/// Up to 20 differences every flip is counted, so the smallest p-value of `n` is `2 / 2^n`. Beyond that `resamples` flips
-/// are drawn, and the flip that was observed counts as one of them.
+/// Up to 20 differences, every flip is enumerated, so the smallest p-value of `n` differences is `2 / 2^n`. For more,
+/// `resamples` flips are drawn, and the observed flip counts as one of them.
 ///
 /// ```
 /// use agentrl_compute::stats::sign_flip;
@@ -23,7 +24,7 @@ const SAME: f64 = 1e-12;
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if there are no differences, or one is not finite; or no resamples where they are needed.
+/// `InvalidInput` if there are no differences, one is not finite, or `resamples` is 0 but needed.
 pub fn sign_flip(differences: &[f64], resamples: usize, seed: u64) -> Result<f64> {
     all_finite("differences", differences)?;
     if differences.is_empty() {
@@ -46,16 +47,16 @@ pub fn sign_flip(differences: &[f64], resamples: usize, seed: u64) -> Result<f64
     Ok((counts.iter().sum::<usize>() + 1) as f64 / (resamples + 1) as f64)
 }
 
-/// The sum that a flip has to reach.
+/// Return the absolute sum that a flip must reach, with a tolerance for rounding.
 fn least(differences: &[f64]) -> f64 {
     let observed = differences.iter().sum::<f64>().abs();
     observed - SAME * differences.iter().map(|difference| difference.abs()).sum::<f64>()
 }
 
-/// Count all flips in the order of a Gray code, in which each differs from the last by one sign.
+/// Count all flips in the order of a Gray code: each flip differs from the last by one sign.
 fn exact(differences: &[f64]) -> f64 {
     let least = least(differences);
-    // The first keeps its sign: with all signs turned the sum is as far from 0.
+    // The first difference keeps its sign: with all signs inverted, the sum is equally far from 0.
     let flips = 1_u64 << (differences.len() - 1);
     let mut signs = vec![1.0; differences.len()];
     let mut count = 0_u64;
@@ -71,7 +72,7 @@ fn exact(differences: &[f64]) -> f64 {
     count as f64 / flips as f64
 }
 
-/// The sum of one drawn flip.
+/// Return the sum of one random flip.
 fn drawn(differences: &[f64], seed: u64) -> f64 {
     let mut sum = 0.0;
     for (place, block) in differences.chunks(64).enumerate() {
@@ -85,14 +86,14 @@ fn drawn(differences: &[f64], seed: u64) -> f64 {
     sum
 }
 
-/// Return the smallest effect, in standard deviations of a difference, that `pairs` normal differences show with the
-/// probability `power` at the level `alpha`; infinity if no effect can.
+/// Return the smallest effect that `pairs` normal differences detect with probability `power` at level `alpha`, in
+/// standard deviations of a difference; infinity if no effect can be detected.
 ///
-/// The same draws stand for every effect, so the power grows with it and the answer is found by halving, to 0.001.
+/// All effects use the same draws, so the power grows with the effect, and bisection finds the answer to within 0.001.
 ///
 /// # Errors
-/// `InvalidInput` if there are fewer than 2 or more than 20 pairs, if a probability is outside (0, 1), or without
-/// simulations.
+/// `InvalidInput` if there are fewer than 2 or more than 20 pairs, a probability is outside (0, 1), or `simulations` is
+/// 0.
 pub fn detectable_effect(pairs: usize, alpha: f64, power: f64, simulations: usize, seed: u64) -> Result<f64> {
     const LARGEST: f64 = 64.0;
     if !(2..=EXACT).contains(&pairs) {
@@ -129,7 +130,7 @@ pub fn detectable_effect(pairs: usize, alpha: f64, power: f64, simulations: usiz
     Ok(high)
 }
 
-/// The `counter`-th standard normal number of a seed.
+/// Return the `counter`-th standard normal number of a seed.
 fn normal(seed: u64, counter: u64) -> f64 {
     let (one, other) = (uniform(seed, 2 * counter), uniform(seed, 2 * counter + 1));
     (-2.0 * (1.0 - one).ln()).sqrt() * (std::f64::consts::TAU * other).cos()
@@ -140,7 +141,7 @@ fn normal(seed: u64, counter: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// All flips, one after the other.
+    /// Reference implementation: all flips, one after the other.
     fn naive(differences: &[f64]) -> f64 {
         let observed = differences.iter().sum::<f64>().abs();
         let flips = 1_usize << differences.len();
@@ -159,7 +160,7 @@ mod tests {
     fn all_flips_are_counted_once() -> Result<()> {
         for count in 1..=10 {
             for seed in 0..20 {
-                // Whole numbers, so that many sums are the same.
+                // Integers, so that many sums are equal.
                 let differences: Vec<f64> = (0..count).map(|at| (word(seed, at) % 7) as f64 - 3.0).collect();
                 let found = sign_flip(&differences, 0, 0)?;
                 assert!((found - naive(&differences)).abs() < 1e-12, "{differences:?}: {found}");
@@ -192,7 +193,7 @@ mod tests {
     fn the_effect_that_can_be_seen() -> Result<()> {
         assert_eq!(detectable_effect(5, 0.05, 0.8, 200, 0)?, f64::INFINITY);
         let (ten, fifteen) = (detectable_effect(10, 0.05, 0.8, 2_000, 0)?, detectable_effect(15, 0.05, 0.8, 500, 0)?);
-        // Of the paired t-test: 1.00 with 10 pairs, 0.78 with 15.
+        // The paired t-test detects 1.00 with 10 pairs and 0.78 with 15.
         assert!((0.92..1.12).contains(&ten), "{ten}");
         assert!((0.68..0.90).contains(&fifteen), "{fifteen}");
         Ok(())
