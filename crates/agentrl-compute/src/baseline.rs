@@ -206,8 +206,7 @@ mod tests {
         Ok(())
     }
 
-    /// Row 0: the mean of the other rows is 0, k = 1, d2 = (0 - 2)^2 - 1 = 3 and w = 3 / 4: 0.5. Row 1: mean 4, d2 = 3:
-    /// 3.5.
+    /// Row 0: the others have mean 0, k = 1, d2 = (0 - 2)^2 - 1 = 3 and w = 3 / 4: 0.5. Row 1: mean 4, d2 = 3: 3.5.
     #[test]
     fn a_row_can_be_left_out_of_its_own() -> Result<()> {
         let columns = Columns::new("values", &[4.0, 0.0], &[0, 0]);

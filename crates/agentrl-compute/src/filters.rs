@@ -173,8 +173,7 @@ mod tests {
         for ddof in [0, 1] {
             let band = GroupBand { std_above: Some(0.0), ddof, ..ANY };
             assert_eq!(group_band(&[1.0], &[0], None, &band)?, [false]);
-            // `accept_single` accepts one valid row, unless its score is outside the band. Two equal rows are not a
-            // single row.
+            // `accept_single` accepts one valid row, unless its score is outside the band; equal rows are not one.
             let band = GroupBand { accept_single: true, at_most: Some(2.0), ..band };
             let keep = group_band(
                 &[1.0, 9.0, 3.0, 1.0, 1.0],

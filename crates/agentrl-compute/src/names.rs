@@ -2,8 +2,7 @@
 
 use crate::{Error, Result};
 
-/// Declare an enumeration whose variants have names. It has the methods `name` and `from_name`, whose error lists the
-/// names.
+/// Declare an enumeration whose variants have names. It gets `name`, and `from_name`, whose error lists them.
 ///
 /// ```
 /// agentrl_compute::names! {

@@ -5,8 +5,7 @@
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// Return the seed for a place in a run, from the integers that identify it. It has 63 bits, so it is not negative as
-/// an `i64`.
+/// Return the seed for a place in a run, from the integers that identify it. It fits 63 bits, so an `i64` can hold it.
 ///
 /// The length of the list matters: `[1]` and `[1, 0]` give unrelated seeds.
 ///

@@ -14,8 +14,7 @@ names! {
     }
 }
 
-/// Return the entropy of each segment: over its first `limit` tokens, divided by the largest possible,
-/// `ln(vocabulary)`.
+/// Return the entropy of each segment: over its first `limit` tokens, divided by the maximum `ln(vocabulary)`.
 ///
 /// Token entropies are in nats. The public code computes them over the ten likeliest tokens, with `limit` 20. A segment
 /// without tokens has entropy 0.

@@ -13,8 +13,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::{Error, Result};
 
-/// Rows of one piece. Waking a thread costs up to 40 µs and a row of most kernels 1 to 5 ns, so smaller pieces are not
-/// worth it.
+/// Rows of one piece. Waking a thread costs up to 40 µs and a row of most kernels 1 to 5 ns, so less is not worth it.
 pub(crate) const PIECE: usize = 1 << 15;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -77,8 +76,7 @@ impl Helpers {
     }
 }
 
-/// Return the number of threads for large columns: set by [`set_threads`], otherwise the cores that this process may
-/// use.
+/// Return the number of threads for large columns: set by [`set_threads`], otherwise the available cores.
 pub fn threads() -> usize {
     let set = THREADS.load(Ordering::Relaxed);
     if set > 0 {

@@ -9,8 +9,8 @@ const SPARE: i32 = 128 - 1 - 53;
 /// cannot overflow: its step is `2^-126 · count` times the power of two of the largest value, with `count` rounded up
 /// to a power of two. For a million values that is 106 binary digits, so values within 53 binary orders of the largest
 /// are exact. If all values are exact, so is the sum; it is rounded once, on reading. Addition of integers is
-/// associative, so any order and any split over threads gives the same bits. Every finite float fits, including
-/// subnormal ones.
+/// associative, so any order and any split over threads gives the same bits. Every finite float fits, even if
+/// subnormal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accumulator {
     sum: i128,

@@ -176,8 +176,8 @@ impl<'a, T: Float> Buckets<'a, T> {
             return read_single_bucket(columns, with_rows, buffer);
         }
         let with_rows = with_rows && self.pieces.iter().any(|piece| !piece.rows.is_empty());
-        // Copy first: a copy fetches many cache lines of slow memory at once; processing vote by vote would fetch one
-        // after the other.
+        // Copy first: a copy fetches many cache lines of slow memory at once; work on each vote would fetch them one by
+        // one.
         let (mut of_bucket, mut unsorted) =
             (Vec::with_capacity(2 * VOTES_PER_BUCKET), Vec::with_capacity(2 * VOTES_PER_BUCKET));
         for piece in &self.pieces {

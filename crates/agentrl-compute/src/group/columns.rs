@@ -7,8 +7,7 @@ use crate::keys::pair;
 use crate::simd::ascend;
 use crate::{Error, Float, Result, thread_pool};
 
-/// Values with their groups, and the weight, unit and validity with which each row votes in the statistics of its
-/// group.
+/// Values with their groups, and the weight, unit and validity of each row's vote in the statistics of its group.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a, T> {
     /// The caller's name of the values, for messages.
@@ -19,8 +18,7 @@ pub struct Columns<'a, T> {
     pub groups: &'a [u32],
     /// Frequency with which a row's vote counts, 0 or more; `None`: 1.
     pub weights: Option<&'a [f64]>,
-    /// Dense ids: rows of a group with the same unit are one vote, the mean of their values. `None`: every row is a
-    /// vote.
+    /// Dense ids: rows of a group with the same unit are one vote, the mean of their values. `None`: each row is one.
     pub units: Option<&'a [u32]>,
     /// Rows that are not valid neither vote nor get a value, and may hold anything; `None`: all are valid.
     pub valid: Option<&'a [bool]>,

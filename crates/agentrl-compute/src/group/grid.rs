@@ -15,8 +15,8 @@ pub(super) const DIGITS: i32 = 51;
 /// `1.5 · 2^52`: floats between `2^52` and `2^53` are integers, so adding this rounds a small number to an integer.
 pub(super) const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
 
-/// Split `value = 2^26 a + b` into `a` and `b`. Their products are 32-bit products, several of which processors compute
-/// at once.
+/// Split `value = 2^26 a + b` into `a` and `b`. Their products are 32-bit products, of which SIMD computes several at
+/// once.
 #[inline(always)]
 pub(super) fn halves(value: i64) -> [i64; 2] {
     [i64::from((value >> 26) as i32), i64::from((value & ((1 << 26) - 1)) as i32)]

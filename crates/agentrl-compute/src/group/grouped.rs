@@ -116,14 +116,13 @@ impl<'a, T: Float> Columns<'a, T> {
     }
 }
 
-/// Return the first row of each group, and the number of rows, for ids that never decrease. Values and weights are
-/// checked.
+/// Return the first row of each group, and the number of rows; ids never decrease. Values and weights are checked.
 fn starts<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<u32>> {
     let groups = columns.groups;
     let found = thread_pool::map(thread_pool::pieces(groups.len()), |piece| {
         columns.check_piece(piece.clone())?;
-        // Covers the groups after the group of the row before. Rows are visited backwards, so the first row of a group
-        // is kept.
+        // Covers the groups after the group of the row before. Rows are visited backwards, so a group's first row is
+        // kept.
         let next = if piece.start == 0 { 0 } else { groups[piece.start - 1] + 1 };
         let mut starts = vec![u32::MAX; (groups[piece.end - 1] + 1 - next) as usize];
         for (row, &id) in (piece.start as u32..piece.end as u32).zip(&groups[piece.clone()]).rev() {
@@ -283,8 +282,8 @@ impl<T: Float> Grouped<'_, T> {
         }
     }
 
-    /// Return the starts of groups if all rows of contiguous groups vote with weight 1: then the column itself holds
-    /// the votes.
+    /// Return the starts of contiguous groups if all rows vote, without weights: the column itself then holds the
+    /// votes.
     fn as_they_stand(&self) -> Option<&[u32]> {
         match &self.rows {
             GroupedRows::Runs(starts) if self.columns.weights.is_none() && self.columns.valid.is_none() => Some(starts),
@@ -362,7 +361,7 @@ impl<T: Float> Grouped<'_, T> {
     }
 }
 
-/// Compute the statistics of contiguous groups. `starts[0]` is the start of the first value.
+/// Compute the statistics of contiguous groups. `starts[0]` is the start of `values`.
 fn of_groups(starts: &[u32], values: &[f64], weights: &[f64], ddof: u32, sink: &mut impl Sink) {
     if weights.is_empty() {
         return lanes::statistics_of_runs(starts, values, ddof, sink);
@@ -420,8 +419,7 @@ impl<T: Float> Group<'_, '_, T> {
         Ok(())
     }
 
-    /// Compute the statistics of a large group. Its rows are read block by block, twice, so its votes are never all in
-    /// memory.
+    /// Compute the statistics of a large group. Rows are read block by block, twice: the votes are never all in memory.
     fn statistics_in_pieces(&self, ddof: u32) -> Result<Statistics> {
         let rows = match &self.grouped.rows {
             GroupedRows::Runs(starts) => starts[self.index]..starts[self.index + 1],

@@ -9,8 +9,7 @@ use crate::simd::wide;
 /// vectors are formed across votes, which are not contiguous.
 pub(super) const LANES: usize = 32;
 
-/// Smallest number of groups for lanes. An empty lane costs as much as a full one, so fewer groups are faster one by
-/// one.
+/// Smallest number of groups for lanes. Fewer groups are faster one by one, because empty lanes cost as much.
 const MIN_GROUPS: usize = LANES / 4;
 
 /// Largest number of votes of a group in a lane.
@@ -43,7 +42,7 @@ impl Sink for Vec<Statistics> {
 pub(super) type PerLane<N> = [N; LANES];
 
 /// Compute the statistics of groups with contiguous votes, with the same bits as [`Statistics::of`]. `starts` holds the
-/// start of each group and the end of the last; `starts[0]` is the start of the first value.
+/// start of each group and the end of the last; `starts[0]` is the start of `values`.
 pub(super) fn statistics_of_runs(starts: &[u32], values: &[f64], ddof: u32, sink: &mut impl Sink) {
     let of_group = |ends: &[u32]| &values[(ends[0] - starts[0]) as usize..(ends[1] - starts[0]) as usize];
     if starts.len() <= MIN_GROUPS {
@@ -96,8 +95,7 @@ pub(super) fn statistics_of_votes(
         room.clear();
         room.resize(groups.div_ceil(LANES) * longest, [f64::NAN; LANES]);
         let lanes = room.as_flattened_mut();
-        // A group with more votes than its room overwrites others; the counts reveal this afterwards, and the loop
-        // repeats.
+        // A group with more votes than its room overwrites others; the counts reveal this, and the loop repeats.
         votes.clone().for_each(|(group, value)| {
             let place = &mut places[group as usize];
             if let Some(vote) = lanes.get_mut(*place as usize) {

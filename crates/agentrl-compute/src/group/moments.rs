@@ -164,7 +164,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Return the statistics of all votes: the same as [`finish`](Self::finish) of their sums, but the grid is computed
+    /// Return the statistics of all votes: the same as [`finish`](Self::finish) of their sums, with the grid computed
     /// once.
     #[inline]
     pub(crate) fn of<T: Float>(values: &[T], weights: &[f64], ddof: u32) -> Self {

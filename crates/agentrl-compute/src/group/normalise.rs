@@ -99,8 +99,7 @@ pub fn normalise_by<T: NormalisedFloat>(
     T::normalise(ids, columns, options, extra, out)
 }
 
-/// Float type for which [`normalise_by`] is compiled in this crate, because the calling crate may be compiled for small
-/// size.
+/// Float type for which [`normalise_by`] is compiled in this crate, because callers may be compiled for small size.
 pub trait NormalisedFloat: Float {
     /// Run [`normalise_by`] on a column of this type.
     fn normalise(

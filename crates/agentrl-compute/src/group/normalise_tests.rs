@@ -48,8 +48,8 @@ fn by_hand() -> Result<()> {
     Ok(())
 }
 
-/// MC-GRPO: the lower median is 1; the distances 1, 0, 0, 3 have the lower median 0, so the divisor is eps, or the
-/// smallest scale.
+/// MC-GRPO: the lower median is 1, the lower median of distances 1, 0, 0, 3 is 0: the divisor is eps or the least
+/// scale.
 #[test]
 fn medians() -> Result<()> {
     let options = Options { center: Center::Median, scale: Scale::Mad, median: Middle::Lower, eps: 0.5, ..CENTRED };

@@ -73,7 +73,7 @@ pub struct Options {
     pub variance_eps: f64,
     /// Lower bound of the spread.
     pub scale_at_least: f64,
-    /// Groups whose spread is at most this get 0.
+    /// If above 0, groups whose spread is at most this get 0.
     pub scale_above: f64,
     /// Groups with fewer votes follow `singleton`; `None`: the smallest number that centre and scale need.
     pub votes_at_least: Option<u64>,

@@ -29,8 +29,8 @@ pub fn quantile<T: Float>(columns: &Columns<'_, T>, q: f64, interpolation: Inter
         .each(|group| Ok(quantile::quantile_of(group.votes().values, q, interpolation)?.unwrap_or(f64::NAN)))
 }
 
-/// Return the median of votes, and their median distance from it; NaN without votes. A weight is the number of times
-/// that a value is repeated.
+/// Return the median of votes, and their median distance from it; NaN without votes. A weight is the multiplicity of a
+/// value.
 pub(super) fn median(votes: &Votes<'_>, middle: Middle) -> (f64, f64) {
     let centre = middle_of(votes.values.to_vec(), votes.weights, middle);
     let distances = votes.values.iter().map(|value| (value - centre).abs()).collect();

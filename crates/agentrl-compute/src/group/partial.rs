@@ -1,5 +1,4 @@
-//! Statistics over several ranks: each rank computes its part, the caller reduces the parts, each rank finishes with
-//! the total.
+//! Statistics over several ranks: each computes its part, the caller reduces the parts, each finishes with the total.
 //!
 //! There are two reductions. The first reduces the extents (count by sum, least by minimum, most and heaviest by
 //! maximum), which fix the grid. The second reduces the moments on it (integers, by sum). The result has the same bits

@@ -218,8 +218,7 @@ mod tests {
     }
 
     proptest! {
-        /// The result lies between the mean and the maximum, rises with 1 / temperature, and is the mean at temperature
-        /// 0.
+        /// The result lies between mean and maximum, rises with 1 / temperature, and is the mean at temperature 0.
         #[test]
         fn log_mean_exp_lies_between_mean_and_maximum(values in prop::collection::vec(-1e3_f64..1e3, 1..9)) {
             let groups = vec![0; values.len()];

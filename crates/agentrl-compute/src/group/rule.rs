@@ -110,8 +110,7 @@ impl<'a> Maker<'a> {
         self.of_statistics(index, group.statistics(options.ddof)?, middle)
     }
 
-    /// Return the rule of a group with these statistics. `middle` is the median and the median distance from it, if
-    /// needed.
+    /// Return the rule of a group with these statistics. `middle` holds the median and the median distance from it.
     #[inline(always)]
     fn of_statistics(&self, index: usize, found: &Statistics, middle: (f64, f64)) -> Result<Rule> {
         check_distance(self.name, index, found)?;
@@ -123,8 +122,8 @@ impl<'a> Maker<'a> {
         Ok(self.any(found, middle))
     }
 
-    /// Compute the lines of the groups in lanes, from mean and standard deviation. Return whether that is right for all
-    /// of them.
+    /// Compute the lines of the groups in lanes, from mean and standard deviation. Return false if some need the
+    /// general rule.
     fn are_usual(&self, found: &LaneStatistics, lines: &mut [Line; LANES]) -> bool {
         let (options, fewest) = (self.options, self.fewest as f64);
         wide(
@@ -169,7 +168,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// Computes only the lines of groups.
+/// Work that computes only the lines of groups.
 impl<T: Float> Work<T, Line> for Maker<'_> {
     fn on_group(&self, group: &mut Group<'_, '_, T>) -> Result<Line> {
         self.rule(group).map(|rule| rule.line)

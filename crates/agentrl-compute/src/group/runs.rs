@@ -1,5 +1,4 @@
-//! Rows whose ids never decrease, processed a few whole groups at a time: intermediate results stay in cache until they
-//! are needed, and a column of megabytes is read once.
+//! Rows whose ids never decrease, processed a few whole groups at a time, so that intermediate results stay in cache.
 
 use std::ops::Range;
 

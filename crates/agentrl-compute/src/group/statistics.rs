@@ -5,7 +5,7 @@ use super::moments::Statistics;
 use super::options::check_ddof;
 use crate::{Error, Float, Result};
 
-/// Return the statistics of each group, including empty ones. Not a single bit depends on the order of rows.
+/// Return the statistics of each group, including empty ones. The bits do not depend on row order.
 ///
 /// Sums are integers on a grid that depends on the number of votes and their range. A vote is rounded once, to 51
 /// binary digits of the largest (fewer beyond 2²⁴ votes); nothing is lost after that.

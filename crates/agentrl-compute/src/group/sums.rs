@@ -20,8 +20,8 @@ use crate::{Error, Float, Result, thread_pool};
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if the lengths differ, an id is not below `count` or a value is not finite; `Overflow` if a sum is too
-/// large for a float.
+/// `InvalidInput` if the lengths differ, an id is not below `count` or a value is not finite; `Overflow` if a sum is
+/// too large for a float.
 pub fn sums<T: Float>(values: &[T], groups: &[u32], count: usize) -> Result<Vec<f64>> {
     same_length("groups", groups.len(), "values", values.len())?;
     let mut extents = vec![(0.0_f64, 0_u64); count];
@@ -49,7 +49,7 @@ pub fn sums<T: Float>(values: &[T], groups: &[u32], count: usize) -> Result<Vec<
     }
 }
 
-/// Return the sum of `count` terms on such a grid; an error if the sum is too large for a float. Each term is computed
+/// Return the sum of `count` terms on such a grid; an error if the sum is too large for a float. Terms are computed
 /// twice.
 pub(crate) fn total(count: usize, term: impl Fn(usize) -> f64 + Sync) -> Result<f64> {
     let largest = thread_pool::map(thread_pool::pieces(count), |piece| {

@@ -1,5 +1,7 @@
-//! Generators of ragged groups for property tests: interleaved, with empty, single and constant groups, NaN in invalid
-//! rows, and values of every magnitude.
+//! Generators of ragged groups for property tests.
+//!
+//! Groups are interleaved, and some are empty, single or constant. Invalid rows hold NaN or infinity; values have every
+//! magnitude.
 
 use proptest::prelude::*;
 
