@@ -1,4 +1,4 @@
-//! How fast turns come in, and leave as a batch: `cargo bench -p agentrl-data`. One sample is a whole collection.
+//! Speed of ingesting turns and freezing the batch: `cargo bench -p agentrl-data`. One sample is a whole collection.
 
 use agentrl_compute::ragged::Ragged;
 use agentrl_data::forest::{Finish, Forest, Handle, NewNode, Rows, Turns};
@@ -8,7 +8,7 @@ use divan::counter::ItemsCount;
 
 const SESSIONS: usize = 64;
 const TURNS: usize = 32;
-/// Tokens that each turn adds to the context, and that are sampled behind it.
+/// Tokens that each turn adds to the context, and tokens that are sampled after them.
 const SHOWN: usize = 64;
 const SAMPLED: usize = 64;
 
@@ -16,7 +16,7 @@ fn main() {
     divan::main();
 }
 
-/// Growing chats: of each turn its session, its whole context and its output, flat.
+/// Growing chats: the session, the whole context and the output of each turn, flat.
 struct Chats {
     sessions: Vec<usize>,
     prompts: (Vec<i32>, Vec<i64>),
@@ -24,7 +24,7 @@ struct Chats {
 }
 
 impl Chats {
-    /// Turn after turn of all sessions, as an engine with batches of `SESSIONS` sees them.
+    /// Create the turns of all sessions in the order in which an engine with batches of `SESSIONS` processes them.
     fn new() -> Self {
         let mut chats = Self { sessions: Vec::new(), prompts: (Vec::new(), vec![0]), outputs: (Vec::new(), vec![0]) };
         for turn in 0..TURNS {
@@ -40,7 +40,7 @@ impl Chats {
         chats
     }
 
-    /// Takes turns in calls of so many.
+    /// Ingest the turns, `calls_of` turns in each call.
     fn ingest(&self, calls_of: usize) -> Result<(Forest, Vec<Handle>)> {
         let mut forest = Forest::new(0, 0);
         forest.add_group(0, "task")?;
@@ -77,14 +77,14 @@ fn stored() -> ItemsCount {
     ItemsCount::new(SESSIONS * TURNS * (SHOWN + SAMPLED))
 }
 
-/// A call for each turn, for all sessions at once, and for the whole collection.
+/// One call for each turn, one for each turn of all sessions, and one for the whole collection.
 #[divan::bench(args = [1, SESSIONS, SESSIONS * TURNS])]
 fn ingest(bencher: Bencher<'_, '_>, calls_of: usize) {
     let chats = Chats::new();
     bencher.counter(stored()).bench_local(|| chats.ingest(calls_of));
 }
 
-/// The same tokens, node by node.
+/// Append the same tokens node by node.
 #[divan::bench]
 fn append(bencher: Bencher<'_, '_>) {
     bencher.counter(stored()).bench_local(|| -> Result<Forest> {
@@ -103,7 +103,7 @@ fn append(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// The batch of it.
+/// Freeze the batch of the same turns.
 #[divan::bench]
 fn freeze(bencher: Bencher<'_, '_>) {
     let chats = Chats::new();

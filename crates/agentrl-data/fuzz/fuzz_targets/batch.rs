@@ -1,14 +1,14 @@
-//! A pickled batch: parts of the given lengths.
+//! Fuzz target: a pickled batch, whose parts have the given lengths.
 #![no_main]
 
 use agentrl_data::batch::{Batch, Level, PackLayout, PlanOptions};
 use arrow_buffer::Buffer;
 use libfuzzer_sys::fuzz_target;
 
-// The Arrow crates panic on bytes that are no Arrow file, which the reader turns into an error. So a panic is only a failure
-// where nobody catches it: then libFuzzer ends the process.
+// The Arrow crates panic on bytes that are not an Arrow file, and the reader turns the panic into an error. So only an
+// uncaught panic is a failure: libFuzzer then ends the process.
 fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |data: &[u8]| {
-    // Each part has its length in front of it, in three bytes.
+    // Each part comes after its length, which has three bytes.
     let (mut parts, mut rest) = (Vec::new(), data);
     while let [a, b, c, tail @ ..] = rest {
         let length = usize::from(*a) | usize::from(*b) << 8 | usize::from(*c) << 16;

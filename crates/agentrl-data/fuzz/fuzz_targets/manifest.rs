@@ -1,4 +1,5 @@
-//! A manifest: any text, with its checksum made right so that what lies behind it is reached.
+//! Fuzz target: any text as a manifest, without and with a valid checksum, so that the code after the checksum runs
+//! too.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

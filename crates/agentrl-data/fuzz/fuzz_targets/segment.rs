@@ -1,4 +1,4 @@
-//! A file of rows: the first byte says of which table.
+//! Fuzz target: a file of rows. The first byte selects the table.
 #![no_main]
 
 use agentrl_data::batch::{Batch, Level};
@@ -7,8 +7,8 @@ use agentrl_data::schema::Table;
 use arrow_buffer::Buffer;
 use libfuzzer_sys::fuzz_target;
 
-// The Arrow crates panic on bytes that are no Arrow file, which the reader turns into an error. So a panic is only a failure
-// where nobody catches it: then libFuzzer ends the process.
+// The Arrow crates panic on bytes that are not an Arrow file, and the reader turns the panic into an error. So only an
+// uncaught panic is a failure: libFuzzer then ends the process.
 fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |data: &[u8]| {
     let Some((&which, bytes)) = data.split_first() else { return };
     let Ok(rows) = ipc::decode("fuzz", &Buffer::from(bytes)) else { return };

@@ -1,4 +1,4 @@
-//! The files of blobs: their names, what a killed writer left of them, and the check of contents.
+//! Blob files: names, hash checks, and removal of unfinished files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) const FOLDER: &str = "blobs";
 /// Suffix of the name of a blob that is being written.
 pub(super) const STAGED: &str = ".tmp";
 
-/// The blobs of a store, which its batches read after the store has moved on. Contents never change under their hash.
+/// Reader of blob files for the batches of a store, also after later commits. The content of a hash never changes.
 #[derive(Debug)]
 pub(super) struct StoredBlobs {
     pub(super) fs: Arc<dyn Fs>,
@@ -28,13 +28,13 @@ impl BlobFiles for StoredBlobs {
     }
 }
 
-/// The file of a blob.
+/// Return the path of a blob's file.
 pub(super) fn blob_path(store: &Path, hash: &[u8; 32]) -> PathBuf {
     let name = hex(hash);
     store.join(FOLDER).join(&name[..2]).join(name)
 }
 
-/// The content of a blob, compared with its hash; `None` if there is none.
+/// Read a blob and check its SHA-256; `None` if the store has no file for it.
 pub(super) fn read_blob(fs: &dyn Fs, store: &Path, hash: &[u8; 32]) -> Result<Option<Vec<u8>>> {
     let path = blob_path(store, hash);
     let content = match read_whole(fs, &path, MAX_FILE_BYTES) {
@@ -51,7 +51,7 @@ pub(super) fn read_blob(fs: &dyn Fs, store: &Path, hash: &[u8; 32]) -> Result<Op
     )))
 }
 
-/// Path and name of each file in the folders of blobs that has a name as a store gives it.
+/// Return path and name of each file in the blob folders whose name is a SHA-256 in hex, with or without [`STAGED`].
 pub(super) fn blob_files(fs: &dyn Fs, store: &Path) -> Result<Vec<(PathBuf, String)>> {
     let top = store.join(FOLDER);
     let mut files = Vec::new();
@@ -72,7 +72,7 @@ pub(super) fn blob_files(fs: &dyn Fs, store: &Path) -> Result<Vec<(PathBuf, Stri
     Ok(files)
 }
 
-/// Removes what a writer that was killed has left unfinished.
+/// Remove the unfinished blob files of a killed writer.
 pub(super) fn remove_unfinished(fs: &dyn Fs, store: &Path) -> Result<()> {
     for (path, name) in blob_files(fs, store)? {
         if name.ends_with(STAGED) {
@@ -82,7 +82,7 @@ pub(super) fn remove_unfinished(fs: &dyn Fs, store: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuse contents that do not match their hash.
+/// Reject contents that are larger than [`MAX_FILE_BYTES`] or do not match their SHA-256.
 pub(super) fn check_blobs(blobs: &Blobs) -> Result<()> {
     if let Some((hash, content)) = blobs.iter().find(|(_, content)| content.len() as u64 > MAX_FILE_BYTES) {
         let bytes = content.len();

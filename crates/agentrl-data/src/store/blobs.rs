@@ -1,4 +1,4 @@
-//! Contents of images and the like: each once, under its SHA-256.
+//! Blobs, such as the contents of images: each is stored once, under its SHA-256.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::batch::{Batch, Blobs, hex};
 use crate::{Error, Result};
 
 impl Store {
-    /// The content of a blob that nodes refer to, compared with its hash.
+    /// Read a blob that nodes refer to, and check its SHA-256.
     pub fn blob(&mut self, hash: &[u8; 32]) -> Result<Vec<u8>> {
         self.settle()?;
         read_blob(self.fs.as_ref(), &self.path, hash)?.ok_or_else(|| {
@@ -19,12 +19,13 @@ impl Store {
         })
     }
 
-    /// A batch of this store's rows, which reads their blobs when they are requested.
+    /// Return a batch that reads its blobs from the files of this store on request.
     pub(super) fn with_blobs(&self, batch: &Batch) -> Batch {
         batch.with_stored_blobs(Arc::new(StoredBlobs { fs: Arc::clone(&self.fs), store: self.path.clone() }))
     }
 
-    /// Writes blobs that are not there yet. They are durable when this returns, before the commit that refers to them.
+    /// Write the blobs that the store does not have yet. They are durable on return (except with [`Sync::Never`]),
+    /// before the commit that refers to them.
     pub(super) fn write_blobs(&self, blobs: &Blobs) -> Result<()> {
         self.check_process()?;
         let (fs, sync) = (self.fs.as_ref(), self.sync());
@@ -51,7 +52,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes away what no node refers to any more.
+    /// Remove the blobs whose hashes are not in `kept`.
     pub(super) fn remove_blobs_except(&self, kept: &BTreeSet<[u8; 32]>) -> Result<()> {
         let kept: BTreeSet<String> = kept.iter().map(hex).collect();
         for (path, name) in self.blob_files()? {
@@ -62,7 +63,7 @@ impl Store {
         Ok(())
     }
 
-    /// Path and name of each blob.
+    /// Return path and name of each complete blob file.
     pub(super) fn blob_files(&self) -> Result<Vec<(PathBuf, String)>> {
         Ok(blob_files(self.fs.as_ref(), &self.path)?.into_iter().filter(|(_, name)| !name.ends_with(STAGED)).collect())
     }

@@ -1,9 +1,9 @@
-//! Blocks of a sealed file: what is read and checked at once.
+//! Blocks of a sealed file: each is read as a whole and has its own checksum.
 //!
-//! A block is a record batch of the file. Where rows are looked up by a key, blocks are small, and cut where the rows of one
-//! trajectory begin: the trajectory is read without its neighbours. The Arrow footer says where the blocks are, and beside
-//! that, in its own metadata, which rows and keys each has and its checksum. So what a commit says of a file is the same
-//! however many blocks it has.
+//! A block is one record batch of the file. If rows of a folder are looked up by a key, its blocks are small and are
+//! cut where the rows of a trajectory begin, so a trajectory is read without its neighbours. The Arrow footer lists the
+//! offsets of the blocks. Its metadata adds the number of rows, the bounds of the keys and the checksum of each block.
+//! So the entry of a file in a manifest has the same size for any number of blocks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -27,11 +27,11 @@ use crate::ipc::{Footer, Passed, size};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug, wide_lists};
 
-/// Bytes of a block if nothing is looked up, about, and of the largest one with several rows.
+/// Approximate size in bytes of a block in a folder without a key, and largest size of a block with several rows.
 const MAX_BLOCK_BYTES: usize = 4 << 20;
 
-/// Bytes of a block of nodes, and of other rows that are looked up by a key. Smaller ones would be mostly Arrow's metadata
-/// about their columns.
+/// Approximate size in bytes of a block of `nodes`, and of a block of other folders with a key. Smaller blocks would
+/// consist mostly of Arrow's metadata about their columns.
 const NODES_BLOCK_BYTES: usize = 32 << 10;
 const ROWS_BLOCK_BYTES: usize = 4 << 10;
 
@@ -45,11 +45,11 @@ const BOUNDS_KEY: &str = "agentrl_bounds";
 const TEXTS_KEY: &str = "agentrl_texts";
 const NAMED_BY: &str = "task_id";
 
-/// A piece of a file: one record batch.
+/// One record batch of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, i64, i64, u64)", into = "(u64, u64, i64, i64, u64)")]
 pub(super) struct Block {
-    /// Byte of the file where it ends; it begins where the one before it ends.
+    /// Offset of its end in the file. A block begins at the end of the previous one.
     pub(super) end: u64,
     pub(super) rows: u64,
     /// Smallest and greatest key.
@@ -69,30 +69,30 @@ impl From<Block> for (u64, u64, i64, i64, u64) {
     }
 }
 
-/// The entry of a block in a footer beside its place: rows, smallest and greatest key, checksum.
+/// Metadata of a block in a footer besides its offset: number of rows, smallest and greatest key, checksum.
 type BlockEntry = (u64, i64, i64, u64);
 
-/// Smallest and greatest value of some columns in each block.
+/// Smallest and greatest value of each block, by column.
 pub(super) type BlockBounds = BTreeMap<String, Vec<(i64, i64)>>;
 
-/// The different texts of a column of a file, and which of them each block has.
+/// Distinct texts of a column in a file, and the indices of the texts in each block; by column.
 pub(super) type BlockTexts = BTreeMap<String, (Vec<String>, Vec<Vec<u32>>)>;
 
 /// The contents of a file's footer.
 #[derive(Debug)]
 pub(super) struct BlockIndex {
     pub(super) footer: Footer,
-    /// Which rows have which columns, if not all have the same.
+    /// The columns of each part of the rows; `None` if all rows have the same columns.
     parts: Option<Parts>,
     pub(super) blocks: Arc<[Block]>,
-    /// Bounds of columns that rows are chosen by, beside the key. Files of older versions lack them.
+    /// Bounds of the filter columns besides the key. Files of older versions lack them.
     pub(super) bounds: BlockBounds,
     pub(super) texts: BlockTexts,
 }
 
 impl BlockIndex {
-    /// Read the bytes of a footer, which begins at byte `begin` of a file with `rows` rows. `listed` are the blocks of
-    /// a file whose footer does not tell of them.
+    /// Parse a footer that begins at byte `begin` of a file with `rows` rows. `listed` holds the blocks of a file whose
+    /// footer does not list them.
     pub(super) fn read(
         path: &Path,
         bytes: &Buffer,
@@ -135,17 +135,17 @@ impl BlockIndex {
         Ok(Self { footer, parts, blocks, bounds, texts })
     }
 
-    /// Where a block begins.
+    /// Return the offset at which a block begins.
     pub(super) fn begin(&self, block: usize) -> u64 {
         block.checked_sub(1).map_or(0, |before| self.blocks[before].end)
     }
 
-    /// Where the blocks of a run lie.
+    /// Return the byte range of a run of blocks.
     pub(super) fn bytes(&self, run: &Range<usize>) -> Range<u64> {
         self.begin(run.start)..run.end.checked_sub(1).map_or(0, |last| self.blocks[last].end)
     }
 
-    /// The rows of a block from its bytes, as parts with the columns that they were written with.
+    /// Decode the rows of a block from its bytes, as parts with the columns that they were written with.
     pub(super) fn rows(&self, path: &Path, block: usize, bytes: &Buffer) -> Result<Vec<RecordBatch>> {
         let name = path.display().to_string();
         let rows = self.footer.rows(&name, block, bytes, self.begin(block), None)?;
@@ -159,8 +159,8 @@ impl BlockIndex {
     }
 }
 
-/// Blocks come one after the other and end where the footer begins; each is read at once, so none is so large that there is
-/// no memory for it.
+/// Check that the blocks follow one another and end at `end`, where the footer begins. Each must be small enough to be
+/// read into memory at once ([`MAX_FILE_BYTES`]).
 pub(super) fn check_order(blocks: &[Block], end: u64) -> std::result::Result<(), String> {
     let mut from = 0;
     for block in blocks {
@@ -176,13 +176,13 @@ pub(super) fn check_order(blocks: &[Block], end: u64) -> std::result::Result<(),
     }
 }
 
-/// Smallest and greatest key of some blocks.
+/// Return the smallest and greatest key of some blocks; zeros if there are none.
 pub(super) fn bounds_of(blocks: &[Block]) -> (i64, i64) {
     let known = blocks.iter().map(|block| block.keys);
     known.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))).unwrap_or_default()
 }
 
-/// Write rows of a folder as the bytes of a file. Returns its blocks, where its footer ends, and the footer's hash.
+/// Write rows of a folder as an Arrow file. Returns its blocks, the offset of its end, and the hash of its footer.
 pub(super) fn write(
     (schema, parts): &FileRows,
     folder: &str,
@@ -203,7 +203,7 @@ pub(super) fn write(
     chosen_by.retain(|_, bounds| bounds.len() == blocks.len());
     let said: Vec<BlockEntry> =
         blocks.iter().map(|block| (block.rows, block.keys.0, block.keys.1, block.hash)).collect();
-    // A file of one block has the bounds that its manifest tells of.
+    // The bounds of a file with one block are in its manifest.
     let chosen_by = Some(chosen_by).filter(|bounds| blocks.len() > 1 && !bounds.is_empty());
     let mut metadata = vec![(BLOCKS_KEY, to_json(&said)?)];
     metadata.extend(chosen_by.map(|bounds| to_json(&bounds)).transpose()?.map(|text| (BOUNDS_KEY, text)));
@@ -217,7 +217,8 @@ fn to_json(said: &impl Serialize) -> Result<String> {
     serde_json::to_string(said).map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))
 }
 
-/// The tasks of each block, if rows of one task lie side by side: there are far fewer texts than rows then.
+/// Return the distinct tasks of a file and the tasks of each block. Returns `None` for a folder without a key, for a
+/// missing or null `task_id`, and if the texts are larger than 1/16 of the rows.
 fn texts(chunks: &[RecordBatch], folder: &str) -> Option<BlockTexts> {
     key_of(folder)?;
     let columns = chunks.iter().map(|chunk| chunk.column_by_name(NAMED_BY)?.as_string_opt::<i32>());
@@ -241,8 +242,8 @@ fn texts(chunks: &[RecordBatch], folder: &str) -> Option<BlockTexts> {
     (known && is_small).then(|| BlockTexts::from([(NAMED_BY.to_owned(), (texts, blocks))]))
 }
 
-/// Smallest and greatest value of the columns that [`CHOSEN_BY`] names, beside the key of the folder. Where a value is
-/// missing nothing is said: a row without one can be wanted too.
+/// Return the smallest and greatest value of the columns in [`CHOSEN_BY`], except the key of the folder. A column with
+/// nulls has no bounds, because rows without a value can be selected too.
 pub(super) fn chosen_between(parts: &[RecordBatch], folder: &str) -> Bounds {
     let mut found = Bounds::new();
     for &name in CHOSEN_BY.iter().filter(|&&name| key_of(folder) != Some(name)) {
@@ -262,9 +263,9 @@ fn bounds(keys: &[i64]) -> (i64, i64) {
     keys.iter().fold((i64::MAX, i64::MIN), |(first, last), &key| (first.min(key), last.max(key)))
 }
 
-/// The rows of several parts as record batches: of the units that belong together, as many as a block of the folder has
-/// room for. A larger unit has a block of its own, and so has what several long ones share: it is not read with the first
-/// of them.
+/// Divide the rows of several parts into record batches. Each holds as many units as fit into a block of the folder; a
+/// larger unit has a block of its own. A shared unit before a long one (at least a quarter of a block) also has a block
+/// of its own, so that it is read without the long one.
 fn chunked(schema: &SchemaRef, parts: &[RecordBatch], folder: &str) -> Result<Vec<RecordBatch>> {
     let (most, units) = (block_bytes(folder), units(parts, folder)?);
     let alone =
@@ -275,7 +276,7 @@ fn chunked(schema: &SchemaRef, parts: &[RecordBatch], folder: &str) -> Result<Ve
         open_bytes += units[end - 1].bytes;
         let next = units.get(end);
         let goes_on = next.is_some_and(|next| open_bytes + next.bytes <= most && !alone(end) && !alone(end - 1));
-        // Units of one part lie side by side.
+        // The units of one part are adjacent.
         if !goes_on || next.is_some_and(|next| next.part != units[first].part) {
             let begin = &units[first];
             open.push(parts[begin.part].slice(begin.rows.start, units[end - 1].rows.end - begin.rows.start));
@@ -283,7 +284,7 @@ fn chunked(schema: &SchemaRef, parts: &[RecordBatch], folder: &str) -> Result<Ve
         }
         if !goes_on {
             chunks.push(match open.len() {
-                // What stands alone is written from where it is.
+                // A single slice is written without a copy.
                 1 => open.remove(0),
                 _ => wide_lists::concat_batches(schema, open.iter()).map_err(arrow_bug)?,
             });
@@ -294,7 +295,7 @@ fn chunked(schema: &SchemaRef, parts: &[RecordBatch], folder: &str) -> Result<Ve
     Ok(chunks)
 }
 
-/// Bytes of a block of a folder, about.
+/// Return the approximate size in bytes of a block of a folder.
 fn block_bytes(folder: &str) -> usize {
     match key_of(folder) {
         Some(_) if folder == Table::Nodes.name() => NODES_BLOCK_BYTES,
@@ -303,12 +304,13 @@ fn block_bytes(folder: &str) -> usize {
     }
 }
 
-/// Rows that are read together: of one key, or the nodes of one trajectory from where it left another.
+/// Rows that are read together: the rows of one key, or nodes of which each is the child of the previous one. A node
+/// with several children ends a unit.
 struct Unit {
     part: usize,
     rows: Range<usize>,
     bytes: usize,
-    /// Whether several go on from its last row.
+    /// Whether its last row is a node with several children.
     is_shared: bool,
 }
 
@@ -341,7 +343,7 @@ fn units(parts: &[RecordBatch], folder: &str) -> Result<Vec<Unit>> {
     Ok(units)
 }
 
-/// The nodes that several of some parts go on from, in their order.
+/// Return the nodes that have several children, in ascending order; none in folders other than `nodes`.
 fn shared(parts: &[RecordBatch], folder: &str) -> Result<Vec<i64>> {
     let mut parents = Vec::new();
     for part in parts.iter().filter(|_| folder == Table::Nodes.name()) {
@@ -351,7 +353,7 @@ fn shared(parts: &[RecordBatch], folder: &str) -> Result<Vec<i64>> {
     Ok(parents.chunk_by(|one, next| one == next).filter(|same| same.len() > 1).map(|same| same[0]).collect())
 }
 
-/// Adds to each row the bytes that a column has for it.
+/// Add the bytes of a column in each row to `sizes`.
 fn add_bytes(column: &ArrayRef, sizes: &mut [usize]) {
     let lengths = |offsets: &[i32], width: usize, sizes: &mut [usize]| {
         for (size, pair) in sizes.iter_mut().zip(offsets.windows(2)) {
@@ -369,7 +371,8 @@ fn add_bytes(column: &ArrayRef, sizes: &mut [usize]) {
     }
 }
 
-/// Bytes of a value, about: texts in lists are short, and there are few of them.
+/// Return the approximate size in bytes of a value. Types without a fixed width, such as texts in lists, count as 16,
+/// because these texts are short and few.
 fn width(kind: &DataType) -> usize {
     match kind {
         DataType::FixedSizeBinary(size) => *size as usize,

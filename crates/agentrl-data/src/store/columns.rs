@@ -1,6 +1,6 @@
-//! Scans: some columns of some rows, and the bounds and texts by which rows are chosen before they are read.
+//! Column scans: read some columns of some rows, after skipping rows by the bounds and texts of files and blocks.
 //!
-//! Rows are named by their numbers, which they keep when files are merged.
+//! Rows are identified by their numbers, which do not change when files are merged.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,22 +18,22 @@ use super::segment::{READ_BYTES, Segment, read_run, runs};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug, wide_lists};
 
-/// The texts of a column, and pairs of a block and the number of a text that it has.
+/// The texts of a column, and pairs of the index of a block and the index of a text in it.
 pub type Texts = (Vec<String>, Vec<i64>, Vec<i64>);
 
-/// Bounds and texts of blocks that lie one after the other.
+/// Bounds and texts of consecutive blocks.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    /// The number of the row after each.
+    /// Number of the row after each block.
     pub ends: Vec<i64>,
-    /// The smallest and the greatest value in each of columns that rows are chosen by.
+    /// Smallest and greatest value of each block, by filter column.
     pub bounds: BTreeMap<String, (Vec<i64>, Vec<i64>)>,
-    /// The texts of columns of texts.
+    /// Texts of each block, by text column.
     pub texts: BTreeMap<String, Texts>,
 }
 
 impl Store {
-    /// Return the numbers of the rows that each file of a folder has for this store, and the bounds in its manifest.
+    /// Return the row numbers in each file of a folder that this store sees, with the bounds recorded in the manifest.
     pub fn ranges(&mut self, name: &str) -> Result<Vec<(Range<u64>, Bounds)>> {
         check_folder(name)?;
         self.settle()?;
@@ -44,7 +44,7 @@ impl Store {
         })
     }
 
-    /// The blocks that have some rows.
+    /// Return the bounds and texts of the blocks that hold some of the given rows.
     pub fn blocks_of(&mut self, name: &str, rows: &Range<u64>) -> Result<Blocks> {
         check_folder(name)?;
         self.located(|store| {
@@ -83,7 +83,7 @@ impl Store {
                     }
                 }
             }
-            // Of a file that an older version wrote less is known.
+            // Files of older versions have fewer bounds and texts. Keep only those that all blocks have.
             found.bounds.retain(|_, (first, _)| first.len() == found.ends.len());
             found.texts.retain(|_, (_, blocks, _)| {
                 blocks.iter().zip(blocks.iter().skip(1)).filter(|(one, next)| one != next).count() + 1
@@ -93,8 +93,9 @@ impl Store {
         })
     }
 
-    /// Some columns of rows in ascending ranges, as parts of each file that has some; of the columns each has its own.
-    /// A file that has none of the columns has another one instead, which counts its rows.
+    /// Read columns of rows in ascending ranges. Returns a list of tables for each file that holds some of the rows; a
+    /// table has those of the columns that its file has. If a file has none of the columns, its first column is
+    /// returned instead, so that its rows can be counted.
     pub fn columns(&mut self, name: &str, rows: &[Range<u64>], columns: &[String]) -> Result<Vec<Vec<RecordBatch>>> {
         check_folder(name)?;
         let found = self.located(|store| {
@@ -138,13 +139,14 @@ fn columns_of(
         ends.push(end);
     }
     let begin = |block: usize| block.checked_sub(1).map_or(segment.first_row, |before| ends[before]);
-    // Ranges ascend: those of a block lie side by side.
+    // Ranges ascend, so those of a block are adjacent.
     let of_block = |block: usize| {
         let (first, end) = (rows.partition_point(|range| range.end <= begin(block)), ends[block]);
         rows[first..].iter().take_while(move |range| range.start < end)
     };
     let wanted: Vec<usize> = (0..ends.len()).filter(|&block| of_block(block).next().is_some()).collect();
-    // So many runs as make a large read: few rows need no threads, and come in one piece.
+    // Group the runs into loads of up to READ_BYTES. Few rows are one load, which needs no threads and returns one
+    // table.
     let (mut loads, mut bytes) = (Vec::<Vec<Range<usize>>>::new(), READ_BYTES);
     for run in runs(index, &wanted) {
         let more = index.blocks[run.end - 1].end - index.begin(run.start);
@@ -177,12 +179,12 @@ fn columns_of(
     map(loads, |load| Ok(read(load)))?.into_iter().collect()
 }
 
-/// The rows of a range that a file has.
+/// Return the part of a range of rows that a file holds.
 fn shared(segment: &Segment, rows: &Range<u64>) -> Range<u64> {
     rows.start.max(segment.first_row)..rows.end.min(segment.end_row())
 }
 
-/// Refuses the name of a folder that is no table and no level of computed columns.
+/// Reject the name of a folder that is not a table, a level of computed columns, the metrics or the states.
 pub(super) fn check_folder(name: &str) -> Result<()> {
     if [METRICS, STATES].contains(&name) || COMPUTED_FOLDERS.iter().any(|&(folder, _)| folder == name) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Writing: appends are checked and queued, and one commit makes all that is queued durable.
+//! Writing: check and queue appends, and make all queued writes durable in one commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -26,12 +26,12 @@ use crate::schema::{FORMAT_VERSION, Table};
 use crate::token_columns::RowTypes;
 use crate::{Error, Result, arrow_bug, token_columns};
 
-/// A queue that holds this many bytes is committed without being asked.
+/// Size in bytes above which the queue is committed automatically.
 const QUEUE_BYTES: usize = 256 << 20;
 
 impl Store {
-    /// Return the batch with the ids of its new rows moved after those of the store ([`Batch::rebase`]). Rows that it takes for
-    /// stored ones keep theirs, so they have to be rows of this store.
+    /// Return the batch with the ids of its new rows moved after those of the store ([`Batch::rebase`]). Rows with ids
+    /// below [`Batch::base`] keep them, so they must be rows of this store.
     pub fn rebase(&self, batch: &Batch) -> Result<Batch> {
         let next = self.next_ids();
         for (rows, name, base, next) in [
@@ -47,9 +47,9 @@ impl Store {
         batch.rebase(next)
     }
 
-    /// Check and queue the new rows of a batch, whose ids were moved after those of the store ([`Store::rebase`]):
-    /// part of the training batch of an iteration, or (`partial`) rollouts of one that was broken off. Returns the number
-    /// of the write; it is durable when [`Store::sequence`] has reached it.
+    /// Check and queue the new rows of a batch. Their ids must come after those of the store ([`Store::rebase`]). The
+    /// rows are a part of the training batch of an iteration, or with `partial` rollouts of an interrupted iteration.
+    /// Returns the number of the write, which is durable when [`Store::sequence`] has reached it.
     pub fn append(&mut self, batch: &Batch, iteration: i64, partial: bool) -> Result<u64> {
         let next = self.writable()?.next;
         Self::check_new(batch, next, iteration)?;
@@ -71,14 +71,15 @@ impl Store {
         self.queue(Write { entry, rows, blobs: batch.blobs().clone(), is_base: false }, next.max(batch.next_ids()?))
     }
 
-    /// Closes an iteration: commits the columns computed for its batch, what the components remember that made them, and
-    /// the state to go on from, a JSON text. Durable when this returns, with all that was queued before.
+    /// Close an iteration: commit the columns computed for its batch, the state of the components that computed them,
+    /// and `state`, a JSON text from which the run resumes. All of it is durable on return, with all earlier queued
+    /// writes.
     pub fn close_iteration(&mut self, batch: &Batch, state: &str) -> Result<u64> {
         self.close_with(batch, state, &Arrays::new(), &[])
     }
 
-    /// [`Store::close_iteration`], which also commits the arrays of the state, in place of those that the iteration before
-    /// had, and what was measured, by name.
+    /// [`Store::close_iteration`] that also commits metrics by name, and arrays of the state. The arrays replace those
+    /// of the previous iteration.
     pub fn close_with(
         &mut self,
         batch: &Batch,
@@ -110,7 +111,7 @@ impl Store {
         Ok(sequence)
     }
 
-    /// Makes everything queued durable, in one commit. Returns the number of the last write that is.
+    /// Make all queued writes durable in one commit. Returns the number of the last durable write.
     pub fn flush(&mut self) -> Result<u64> {
         let writer = self.writable()?;
         if writer.queue.is_empty() {
@@ -136,7 +137,7 @@ impl Store {
         Ok(sequence)
     }
 
-    /// Check that new ids begin at the store's end, and that draws are new and of this iteration.
+    /// Check that new ids come after those of the store, and that draws have distinct ids and are of this iteration.
     fn check_new(batch: &Batch, next: NextIds, iteration: i64) -> Result<()> {
         let (base, trajectories) = (batch.base(), batch.trajectories());
         let draws = batch.new_rows(Table::Draws)?;
@@ -180,7 +181,8 @@ impl Store {
         }
     }
 
-    /// Return the facts of the store after this batch: those of its first trajectories.
+    /// Return the facts of the store after this batch. The first batch with trajectories sets them, and later ones must
+    /// declare the same.
     fn check_facts(&mut self, batch: &Batch) -> Result<Option<Facts>> {
         let first = self.writable()?.facts.clone();
         if batch.new_rows(Table::Trajectories)?.num_rows() == 0 {
@@ -198,7 +200,7 @@ impl Store {
         }
     }
 
-    /// Return the token columns of the store after this batch. A column keeps its type.
+    /// Return the token columns of the store after this batch. A column never changes its type.
     fn check_row_types(&mut self, batch: &Batch) -> Result<RowTypes> {
         let known = self.writable()?.row_types.clone();
         token_columns::united(known, &batch.row_types()?).map_err(|error| {
@@ -206,8 +208,7 @@ impl Store {
         })
     }
 
-    /// The rows that a batch takes for stored ones are the very rows that the store has, or is about to have, under their
-    /// ids.
+    /// Check that the rows with ids below `base` equal the stored or queued rows with the same ids.
     fn check_stored(&mut self, batch: &Batch, table: Table, base: i64) -> Result<()> {
         let name = key_of(table.name()).ok_or_else(|| Error::internal("a table without keys was searched"))?;
         let rows = batch.table(table);
@@ -228,7 +229,7 @@ impl Store {
         let mut own = taken(rows, own.into_values().collect())?;
         let mut stored = taken(&stored, found.into_values().collect())?;
         if table == Table::Nodes {
-            // A token column that other rows have is null in these.
+            // Token columns that only other rows have are null in these rows.
             let parts = token_columns::aligned(vec![own, stored])?;
             (own, stored) = (parts[0].clone(), parts[1].clone());
         }
@@ -239,7 +240,8 @@ impl Store {
         Err(not_stored(name, &(0..wanted.len()).filter(differs).map(|row| wanted[row]).collect::<Vec<_>>()))
     }
 
-    /// Computed columns belong to draws: those of a batch with other draws could never be read back.
+    /// Check that a batch has exactly the draws that were appended for the iteration, in order. Computed columns belong
+    /// to draws, so columns of other draws could never be read back.
     fn check_trained(&mut self, batch: &Batch, iteration: i64) -> Result<()> {
         let mut appended = Vec::new();
         for entry in self.entries(Some(iteration))?.iter().filter(|entry| entry.kind == WriteKind::Batch) {
@@ -268,7 +270,7 @@ impl Store {
         )))
     }
 
-    /// The writer, if this store has one that can still be trusted.
+    /// Return the writer. Errors if the store is open for reading only, or if an earlier write failed.
     pub(super) fn writable(&mut self) -> Result<&mut Writer> {
         self.check_process()?;
         let path = self.path.display();
@@ -285,7 +287,7 @@ impl Store {
         }
     }
 
-    /// Run a commit. If it fails, it is unknown what reached the disk, so nothing more is written.
+    /// Run a commit. If it fails, the contents of the disk are unknown, so no later write is allowed.
     pub(super) fn poisoning<T>(&mut self, commit: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let done = commit(self);
         if let (Err(error), Some(writer)) = (&done, &mut self.writer) {
@@ -320,8 +322,8 @@ impl Store {
             entries.push(entry);
         }
         added.insert(WRITE_LOG, vec![write_log::to_rows(&entries, self.head.sequence + 1)?]);
-        // In the order in which rows refer to each other, which is the order in which files get their names: what stock
-        // tools see of a commit that is just being named refers to rows that they see as well.
+        // Write the folders in the order in which rows refer to each other. Files get their names in the same order, so
+        // a tool that reads during the renames also sees the rows that visible rows refer to.
         for &folder in FOLDERS.iter() {
             let parts = added.remove(folder).unwrap_or_default();
             if !parts.is_empty() || self.files.lacks_columns(folder) {
@@ -340,11 +342,11 @@ impl Store {
     }
 }
 
-/// A commit in the making: files under temporary names, and the manifest that will name them.
+/// A commit in progress: files under temporary names, and the manifest that will list them.
 pub(super) struct Commit {
     pub(super) next: Manifest,
     staged: Vec<(&'static str, Segment)>,
-    /// Files that other ones take the place of.
+    /// Files that new files replace.
     replaced: Vec<(&'static str, PathBuf)>,
 }
 
@@ -353,8 +355,9 @@ impl Commit {
         Self { next: store.files.next(), staged: Vec::new(), replaced: Vec::new() }
     }
 
-    /// New rows after those of a folder, in one file with the last ones if [`merge_policy`] has them merged, and with all of
-    /// them where an older version wrote them with fewer columns: stock tools want the same columns in all files.
+    /// Add new rows to a folder. [`merge_policy`] decides how many of the last files are merged with them. If an older
+    /// version wrote the folder with fewer columns, all its files are merged, because stock tools require the same
+    /// columns in all files.
     fn add(&mut self, store: &Store, folder: &'static str, parts: Vec<RecordBatch>) -> Result<()> {
         let files = store.files.of(folder);
         let bytes = parts.iter().map(|part| size(part) as u64).sum();
@@ -374,7 +377,7 @@ impl Commit {
         self.seal(store, folder, rows, first_row)
     }
 
-    /// Rows as files of a folder, as few as their columns allow, under temporary names.
+    /// Write rows to a folder under temporary names, in as few files as their columns allow.
     pub(super) fn seal(
         &mut self,
         store: &Store,
@@ -385,7 +388,7 @@ impl Commit {
         for rows in merge_columns(parts)? {
             let segment = Segment::begun(row, self.next.head.version);
             let path = segment.staged(&store.path.join(folder));
-            // All files of a commit are synced together.
+            // The commit syncs all its files together.
             let segment = segment.seal(store.fs.as_ref(), &path, &rows, folder, Sync::Never)?;
             row = segment.end_row();
             self.insert(folder, segment);
@@ -393,7 +396,7 @@ impl Commit {
         Ok(())
     }
 
-    /// Makes a merged file one of this commit.
+    /// Add a merged file to this commit.
     pub(super) fn take(&mut self, store: &Store, folder: &'static str, mut segment: Segment) -> Result<()> {
         let path = store.path.join(folder);
         let merged = segment.merged(&path);
@@ -412,7 +415,7 @@ impl Commit {
         self.staged.push((folder, segment));
     }
 
-    /// Takes files out of a folder, whose rows are sealed again in others, or dropped.
+    /// Remove files from a folder. Their rows are written to other files, or dropped.
     pub(super) fn replace(&mut self, store: &Store, folder: &'static str, old: impl Fn(&Segment) -> bool) {
         let segments = self.next.segments.entry(folder.to_owned()).or_default();
         for segment in segments.extract_if(.., |segment| old(segment)) {
@@ -420,7 +423,7 @@ impl Commit {
         }
     }
 
-    /// Publishes the manifest, which makes the commit durable, and gives the files their names.
+    /// Publish the manifest, which makes the commit durable, and then give the files their final names.
     pub(super) fn finish(self, store: &mut Store) -> Result<()> {
         let Self { next, staged, replaced } = self;
         let (fs, sync) = (store.fs.as_ref(), store.sync());
@@ -458,7 +461,7 @@ impl Store {
     }
 }
 
-/// Numbers of an iteration as rows.
+/// Return the metrics of an iteration as rows.
 fn measured(iteration: i64, metrics: &[(String, f64)]) -> Result<RecordBatch> {
     let schema = schema_of(METRICS).ok_or_else(|| Error::internal("the metrics have no schema"))?;
     let columns: Vec<ArrayRef> = vec![
@@ -479,13 +482,13 @@ fn not_stored(name: &str, ids: &[i64]) -> Error {
     ))
 }
 
-/// Where rows with some ids are, by their ids.
+/// Map the ids that `chosen` selects to the indices of their rows.
 fn places(rows: &RecordBatch, name: &str, chosen: impl Fn(i64) -> bool) -> Result<BTreeMap<i64, u32>> {
     let ids = i64s(rows, name)?.values().iter().copied();
     Ok(ids.zip(0_u32..).filter(|&(id, _)| chosen(id)).collect())
 }
 
-/// The smallest new id of a column.
+/// Return the smallest id of a column that is at least `base`.
 fn first_id(rows: &RecordBatch, name: &str, base: i64) -> Result<Option<i64>> {
     Ok(i64s(rows, name)?.values().iter().filter(|&&id| id >= base).min().copied())
 }

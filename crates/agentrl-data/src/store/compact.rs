@@ -1,9 +1,10 @@
-//! Many files merged into few, while others go on reading and writing: the store is entered for the moments in which a
-//! merge is planned and in which it takes effect. What lies between them, reading old files and writing new ones, needs
-//! nobody to wait.
+//! Compaction: merge many files into few while other threads read and write.
 //!
-//! New files lie under names of their own until they take effect, in a commit like any other. Where a commit has merged or
-//! dropped some of the old ones meanwhile, the new ones are thrown away.
+//! A compaction has exclusive access to the store only while it plans a merge and while the merge takes effect. In
+//! between it reads old files and writes new ones, and no other thread has to wait.
+//!
+//! New files have temporary names until a regular commit makes them take effect. If another commit has merged or
+//! dropped some of the old files meanwhile, the new files are deleted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,21 +18,21 @@ use super::{Store, Sync, merge_policy};
 use crate::schema::Table;
 use crate::{Check, Error, Result};
 
-/// Gives the store for a moment.
+/// A function that calls its argument with exclusive access to the store.
 pub type Enter<'a> = &'a mut dyn FnMut(&mut dyn FnMut(&mut Store) -> Result<()>) -> Result<()>;
 
-/// Merges neighbouring files into ones of twice their size, up to 64 MB, and removes blobs that no node refers to, in a
-/// store that is entered now and then and is anybody's between. Rows and their order stay, so readers go on undisturbed.
-/// Returns by how many files the store became smaller; 0 if another thread is doing it.
+/// Merge neighbouring files into files of at least twice the size, up to 64 MB, and remove blobs that no node refers
+/// to. The store is entered only for short steps, and other threads can use it in between. Rows keep their numbers and
+/// order, so readers are not affected. Returns the reduction in the number of files; 0 if another thread is compacting.
 pub fn compact(enter: Enter<'_>, check: Check<'_>) -> Result<usize> {
     let begun = within(enter, |store| {
         let busy = store.writable()?.compacting.clone();
         store.settle()?;
         Ok((busy, store.head.rows.clone()))
     })?;
-    // What is appended from here on waits for the next time.
+    // Rows that are appended from here on are left to the next compaction.
     let (busy, ends) = begun;
-    // One is the store's, one is ours.
+    // One reference is the store's, and one is this function's.
     if Arc::strong_count(&busy) > 2 {
         return Ok(0);
     }
@@ -58,11 +59,11 @@ fn within<T>(enter: Enter<'_>, work: impl FnOnce(&mut Store) -> Result<T>) -> Re
     done.ok_or_else(|| Error::internal("the store was not entered"))
 }
 
-/// Neighbouring files of a folder that are to become fewer.
+/// Neighbouring files of a folder to be merged into fewer.
 struct Merge {
     folder: &'static str,
     files: Vec<Segment>,
-    /// A reader of the store as it was.
+    /// A reader of the store at the time of planning.
     before: Store,
     sync: Sync,
 }
@@ -72,7 +73,7 @@ impl Merge {
         let rows = self.files.iter().map(|file| self.before.whole_rows(self.folder, file));
         let rows = match rows.collect::<Result<Vec<_>>>() {
             Ok(rows) => rows.into_iter().flatten().collect(),
-            // Whoever took a file away knows where its rows are.
+            // Cancel the merge if another commit replaced or dropped these files.
             Err(error) if is_other(&error) && !within(enter, |store| Ok(store.has(self)))? => return Ok(0),
             Err(error) => return Err(error),
         };
@@ -88,7 +89,7 @@ impl Merge {
             let path = segment.merged(&folder);
             let segment = match segment.seal(self.before.fs.as_ref(), &path, &rows, self.folder, self.sync) {
                 Ok(segment) => segment,
-                // Nobody knows what a disk keeps that failed once.
+                // After a failed write the contents of the disk are unknown: allow no later write.
                 Err(error) => return within(enter, |store| store.poisoning(|_| Err(error))),
             };
             row = segment.end_row();
@@ -99,12 +100,12 @@ impl Merge {
 }
 
 impl Store {
-    /// [`compact`] of a store that has no other user.
+    /// [`compact`] for a store that no other thread uses.
     pub fn compact(&mut self, check: Check<'_>) -> Result<usize> {
         compact(&mut |work| work(self), check)
     }
 
-    /// The first files of some rows of a folder that can be merged.
+    /// Return the first files worth merging among those with the given rows of a folder.
     fn plan_merge(&mut self, folder: &'static str, rows: std::ops::Range<u64>) -> Result<Option<Merge>> {
         self.writable()?;
         let files = self.files.of(folder);
@@ -117,13 +118,14 @@ impl Store {
         Ok(Some(Merge { folder, files, before, sync: self.sync() }))
     }
 
-    /// Whether the files of a merge are still those of the store.
+    /// Return whether the store still has all files of a merge.
     fn has(&self, merge: &Merge) -> bool {
         let own = self.files.of(merge.folder);
         merge.files.iter().all(|file| own.contains(file))
     }
 
-    /// Puts merged files in the place of those that they were made of.
+    /// Replace the files of a merge by the merged ones in a commit. Returns the reduction in the number of files. If
+    /// the store no longer has the old files, deletes the merged ones and returns 0.
     fn take_over(&mut self, merge: &Merge, sealed: &[Segment]) -> Result<usize> {
         self.writable()?;
         let folder = self.path.join(merge.folder);
@@ -145,7 +147,8 @@ impl Store {
     }
 }
 
-/// Removes blobs that no node refers to. Most nodes are looked through beside the store, those that came meanwhile in it.
+/// Remove blobs that no node refers to. Most nodes are read without access to the store; only those added meanwhile are
+/// read while it is entered.
 fn remove_unused_blobs(enter: Enter<'_>, check: Check<'_>) -> Result<()> {
     let nodes = Table::Nodes.name();
     let before = within(enter, |store| {

@@ -1,4 +1,4 @@
-//! The folders of a store: one for each table, one for each level of computed columns, the metrics, and the log of writes.
+//! The folders of a store: tables, levels of computed columns, metrics, states and the write log.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,10 +14,11 @@ pub(super) const COMPUTED_FOLDERS: [(&str, Level); 3] =
 /// The metrics of closed iterations: one row for each number.
 pub(super) const METRICS: &str = "metrics";
 
-/// The state of components as arrays: one row for a piece of an array.
+/// The state of components as arrays: one row for each piece of an array.
 pub(super) const STATES: &str = "states";
 
-/// The log of writes: one row for each append and closed iteration, with the rows of the other folders that came with it.
+/// The write log: one row for each append and each closed iteration, with the numbers of the rows that it added to the
+/// other folders.
 pub(super) const WRITE_LOG: &str = "journal";
 
 /// All folders, in the order in which their rows refer to each other.
@@ -26,7 +27,7 @@ pub(super) static FOLDERS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     facts.chain(COMPUTED_FOLDERS.iter().map(|&(name, _)| name)).chain([METRICS, STATES, WRITE_LOG]).collect()
 });
 
-/// The column whose values are looked up in a folder; the others are read whole.
+/// Return the key column of a folder, by which its rows are looked up. Folders without one are read whole.
 pub(super) fn key_of(folder: &str) -> Option<&'static str> {
     match folder {
         "nodes" => Some("node_id"),
@@ -37,21 +38,21 @@ pub(super) fn key_of(folder: &str) -> Option<&'static str> {
     }
 }
 
-/// Columns that rows of a run are chosen by: a manifest has their bounds in each file.
+/// Columns by which the rows of a run are filtered. A manifest records their bounds in each file.
 pub(super) const CHOSEN_BY: [&str; 3] = ["iteration", "group_id", "trajectory_id"];
 
-/// Whether a folder keeps its rows when iterations are dropped: they are small, and record how the run went.
+/// Return whether a folder keeps its rows when iterations are dropped. These rows are few and document the run.
 pub(super) fn is_kept(folder: &str) -> bool {
     [METRICS, WRITE_LOG].contains(&folder)
 }
 
-/// The folders whose bounds stand in the columns of the log of writes from its first version on.
+/// Return the folders whose row ranges have been columns of the write log since its first version.
 pub(super) fn in_first_version() -> impl Iterator<Item = &'static str> {
     FOLDERS.iter().copied().filter(|&folder| !is_kept(folder) && folder != STATES)
 }
 
-/// Columns of the tables, of the metrics, of the states and of the log of writes; computed columns have those that the
-/// recipe makes.
+/// Return the columns of a table, the metrics, the states or the write log; `None` for computed columns, which depend
+/// on the recipe.
 pub(super) fn schema_of(folder: &str) -> Option<SchemaRef> {
     match folder {
         METRICS => Some(METRICS_SCHEMA.clone()),
@@ -98,7 +99,7 @@ static WRITE_LOG_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
             fields.push(Field::new(format!("{folder}_{bound}"), DataType::Int64, false));
         }
     }
-    // Later versions put their columns at the end.
+    // Columns of later versions come last.
     fields.push(Field::new("components", DataType::Utf8, true));
     for (folder, bound) in [METRICS, STATES].iter().flat_map(|folder| [(folder, "first"), (folder, "end")]) {
         fields.push(Field::new(format!("{folder}_{bound}"), DataType::Int64, true));

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Smallest and greatest value of some columns.
+/// Smallest and greatest value, by column.
 pub type Bounds = BTreeMap<String, (i64, i64)>;
 
-/// Where the footer of a file begins, where the file ends, and the hash of what lies between.
+/// Offsets of the start of a footer and of the end of its file, and the hash of the bytes between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FooterRange(pub(super) u64, pub(super) u64, pub(super) u64);

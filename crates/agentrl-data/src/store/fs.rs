@@ -1,4 +1,4 @@
-//! The one door to files: what a store asks of a file system, and the real one.
+//! File system access of a store: the trait [`Fs`], and its implementation for real disks, [`Disk`].
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -12,70 +12,72 @@ use arrow_buffer::Buffer;
 use super::sync::Sync as When;
 use crate::{Error, Result};
 
-/// The file system of a store. Nothing that was written is durable before it is synced, and no name before its
-/// folder is. Tests put one in its place that loses whatever a crash may lose.
+/// The file system of a store. Written bytes are durable only after a sync, and names only after a sync of their
+/// folder. Tests use an implementation that loses everything a crash may lose.
 pub(crate) trait Fs: Debug + Send + Sync {
-    /// Makes a folder and the folders above it.
+    /// Create a folder and its parents.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Names in a folder, sorted; none if there is no folder.
+    /// Return the names in a folder, sorted; none if the folder does not exist.
     fn list(&self, folder: &Path) -> io::Result<Vec<String>>;
 
-    /// Whether a name stands for another place. What a store writes and removes lies in its own folders.
+    /// Return whether a path is a symbolic link. A store writes and removes files only in its own folders.
     fn is_link(&self, path: &Path) -> io::Result<bool>;
 
-    /// Bytes that a file has.
+    /// Return the length of a file in bytes.
     fn length(&self, path: &Path) -> io::Result<u64>;
 
-    /// Bytes of a file in aligned memory of our own: a map would die with the file.
+    /// Read bytes of a file into aligned memory that the store owns. A memory map would become invalid with the file.
     fn read(&self, path: &Path, range: Range<u64>) -> io::Result<Buffer>;
 
-    /// [`Fs::read`] of several parts of a file, which is opened once.
+    /// [`Fs::read`] of several ranges of a file. An implementation can open the file once.
     fn read_parts(&self, path: &Path, ranges: &[Range<u64>]) -> io::Result<Vec<Buffer>> {
         ranges.iter().map(|range| self.read(path, range.clone())).collect()
     }
 
-    /// Makes a file, which is written piece by piece: what others read gets its name by `rename`. `AlreadyExists`:
-    /// something has the name, be it a link to nothing.
+    /// Create a file to be written in pieces. A file for other readers gets its name by `rename` when it is complete.
+    /// Fails with `AlreadyExists` if the name is taken, even by a dangling link.
     fn create(&self, path: &Path) -> io::Result<Box<dyn io::Write>>;
 
-    /// [`Fs::create`] of a file that is there as a whole.
+    /// Create a file with the given bytes.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.create(path)?.write_all(bytes)
     }
 
-    /// Open a file, created if there is none, with its first `length` bytes and no others, to append to it.
+    /// Open a file to append to it, and create it if it does not exist. Keeps its first `length` bytes and cuts off the
+    /// rest. Fails with `InvalidData` if it is shorter.
     fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>>;
 
-    /// Makes a file's bytes durable.
+    /// Make a file's bytes durable.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes the names in a folder durable.
+    /// Make the names in a folder durable.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
 
-    /// [`Fs::sync`] of some files and [`Fs::sync_folder`] of some folders, in any order or all at once.
+    /// [`Fs::sync`] of files and [`Fs::sync_folder`] of folders, in any order or in parallel.
     fn sync_all(&self, files: &[PathBuf], folders: &[PathBuf]) -> Result<()> {
         files.iter().try_for_each(|path| self.sync(path).map_err(failed("sync", path)))?;
         folders.iter().try_for_each(|path| self.sync_folder(path).map_err(failed("sync folder", path)))
     }
 
-    /// Gives a file another name in its folder, at once. `AlreadyExists`: something has that name, and keeps it.
+    /// Give a file another name in its folder; the name appears atomically. Fails with `AlreadyExists` if the name is
+    /// taken, and never replaces the file of that name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Takes a file away.
+    /// Remove a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Takes the lock that a file stands for until the guard is dropped or the process ends, whatever else the process
-    /// does with the file. `WouldBlock`: it is taken.
+    /// Take the lock of a file until the guard is dropped or the process ends, even if the process opens and closes the
+    /// file elsewhere. Fails with `WouldBlock` if the lock is taken.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
 }
 
-/// The end of a file that grows.
+/// An open file to append to.
 pub(crate) trait Tail: Debug + Send + Sync {
-    /// Append bytes to the file, in one write that a kill does not divide.
+    /// Append bytes in one write, which a kill does not divide.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes them durable.
+    /// Make the appended bytes durable.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -84,15 +86,15 @@ pub(crate) fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Error
     move |error| Error::io(format!("cannot {what} {}: {error}", path.display()), error)
 }
 
-/// Return the error of a file that a manifest names and that is missing.
+/// Return the error of a file that a manifest lists and that does not exist.
 pub(crate) fn missing(path: &Path) -> Error {
     failed("find", path)(io::ErrorKind::NotFound.into())
 }
 
-/// Bytes that are never read at once: a file can claim any length without taking room on the disk.
+/// Largest number of bytes to read at once: a file can have any length without using space on the disk.
 pub(crate) const MAX_FILE_BYTES: u64 = 4 << 30;
 
-/// All bytes of a file that has no more than some.
+/// Read a whole file of at most `most` bytes.
 pub(crate) fn read_whole(fs: &dyn Fs, path: &Path, most: u64) -> io::Result<Buffer> {
     let length = fs.length(path)?;
     if length > most {
@@ -105,7 +107,7 @@ fn too_long(length: u64, most: u64) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, format!("it claims {length} bytes, where no more than {most} can be"))
 }
 
-/// Refuses a folder of a store that is somewhere else: what lies there is not the store's to replace and remove.
+/// Reject a folder that is a link: the store must not replace or remove files in the folder that it points to.
 pub(crate) fn refuse_link(fs: &dyn Fs, folder: &Path) -> Result<()> {
     if fs.is_link(folder).map_err(failed("look at", folder))? {
         return Err(Error::invalid(format!(
@@ -117,7 +119,7 @@ pub(crate) fn refuse_link(fs: &dyn Fs, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The error of a writer that is not the only one.
+/// Return the error of a writer that is not the only one.
 pub(crate) fn other_writer(path: &Path) -> Error {
     Error::busy(format!(
         "{} is there already: another process has written this store since it was opened here, although its file lock is \
@@ -131,7 +133,7 @@ pub(crate) fn write(fs: &dyn Fs, path: &Path, bytes: &[u8], sync: When) -> Resul
     write_with(fs, path, sync, |file| file.write_all(bytes).map_err(failed("write", path)))
 }
 
-/// [`write`] of a file that is made piece by piece.
+/// [`write`] for a file that is written in pieces.
 pub(crate) fn write_with<T>(
     fs: &dyn Fs,
     path: &Path,
@@ -149,7 +151,7 @@ pub(crate) fn write_with<T>(
     Ok(done)
 }
 
-/// The writer's lock, with an answer for every way in which it cannot be had.
+/// Take the writer's lock, with an error message for each reason why this can fail.
 pub(crate) fn writer_lock(fs: &dyn Fs, path: &Path) -> Result<Box<dyn Any + Send + Sync>> {
     fs.lock(path).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => Error::busy(format!(
@@ -169,7 +171,7 @@ pub(crate) fn writer_lock(fs: &dyn Fs, path: &Path) -> Result<Box<dyn Any + Send
     })
 }
 
-/// The files of this machine.
+/// The file system of this machine.
 #[derive(Debug)]
 pub(crate) struct Disk;
 
@@ -234,7 +236,7 @@ mod disk {
         }
 
         fn create(&self, path: &Path) -> io::Result<Box<dyn io::Write>> {
-            // What is made new is no link that somebody else put there.
+            // A new file cannot be a link that another program put there.
             let file = OpenOptions::new().write(true).create_new(true).open(path)?;
             Ok(Box::new(New { file, length: 0, begun: 0 }))
         }
@@ -250,7 +252,7 @@ mod disk {
         }
 
         fn sync(&self, path: &Path) -> io::Result<()> {
-            // A descriptor opened later still gets the errors of earlier writes that nobody was told about.
+            // A descriptor that is opened later still reports errors of earlier writes that were not reported yet.
             File::open(path)?.sync_all()
         }
 
@@ -258,7 +260,7 @@ mod disk {
             File::open(folder)?.sync_all()
         }
 
-        /// A disk that is asked for everything at once waits once, and not for one after the other.
+        /// Sync everything in parallel: the disk waits once for all, instead of once for each file.
         fn sync_all(&self, files: &[PathBuf], folders: &[PathBuf]) -> Result<()> {
             let sync = |(path, what): (&PathBuf, &str)| {
                 File::open(path).and_then(|file| file.sync_all()).map_err(failed(what, path))
@@ -272,7 +274,7 @@ mod disk {
                     Ok(thread) => {
                         thread.join().unwrap_or_else(|_| Err(failed(one.1, one.0)(io::ErrorKind::Other.into())))
                     }
-                    // There can be no more threads.
+                    // No more threads can be started: sync in this one.
                     Err(_) => sync(one),
                 })
             })
@@ -280,7 +282,7 @@ mod disk {
 
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
             match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-                // A file system that cannot look and rename at once can link at once.
+                // Without support for NOREPLACE: a hard link never replaces a file either.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                     std::fs::hard_link(from, to)?;
                     std::fs::remove_file(from)
@@ -304,15 +306,15 @@ mod disk {
         }
     }
 
-    /// A file that is just being written.
+    /// A file that is being written.
     struct New {
         file: File,
         length: u64,
-        /// Bytes that are on their way to the disk.
+        /// Bytes whose transfer to the disk was started.
         begun: u64,
     }
 
-    /// Bytes of a new file that are sent to the disk at once.
+    /// Bytes of a new file after which their transfer to the disk is started.
     const SENT_BYTES: u64 = 16 << 20;
 
     impl io::Write for New {
@@ -331,13 +333,13 @@ mod disk {
         }
     }
 
-    /// Ask the disk to write a part of a file while the rest is made. The sync at the end reports errors.
+    /// Start to write a part of a file to the disk while the rest is produced. The sync at the end reports errors.
     #[cfg(not(target_vendor = "apple"))]
     fn start_writing(file: &File, begun: u64, bytes: NonZeroU64) {
         let _ = rustix::fs::fadvise(file, begun, Some(bytes), rustix::fs::Advice::DontNeed);
     }
 
-    /// Apple's systems have no such call: the sync at the end writes all of it.
+    /// Apple's systems have no such call, so the sync at the end writes everything.
     #[cfg(target_vendor = "apple")]
     fn start_writing(_file: &File, _begun: u64, _bytes: NonZeroU64) {}
 
@@ -351,10 +353,10 @@ mod disk {
         }
     }
 
-    /// Bytes of a file that are read without a look at the memory that there is.
+    /// Largest number of bytes that are read without a check for available memory.
     const FEW_BYTES: u64 = 1 << 20;
 
-    /// Bytes of an open file of some length.
+    /// Read a range of an open file with `length` bytes.
     fn part(file: &File, length: u64, range: &Range<u64>) -> io::Result<Buffer> {
         if range.end > length {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends at byte {length}")));
@@ -364,7 +366,7 @@ mod disk {
             return Err(too_long(bytes, MAX_FILE_BYTES));
         }
         if bytes > FEW_BYTES {
-            // Whether there is so much memory: the buffer itself would end the process if not.
+            // Check that enough memory is available: otherwise the allocation of the buffer would end the process.
             Vec::<u8>::new().try_reserve_exact(bytes as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
         }
         let mut bytes = MutableBuffer::from_len_zeroed(bytes as usize);
@@ -372,7 +374,7 @@ mod disk {
         Ok(bytes.into())
     }
 
-    /// Open a regular file and return its length. A pipe or a device is refused without reading from it.
+    /// Open a regular file and return its length. Reject a pipe or a device without reading from it.
     fn open(options: &mut OpenOptions, path: &Path) -> io::Result<(File, u64)> {
         let file = options.custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
         let data = file.metadata()?;
@@ -382,23 +384,23 @@ mod disk {
         Ok((file, data.len()))
     }
 
-    /// How often a lock that is taken is asked for, about a second in all: a child that was forked by a writer which is
-    /// gone since gives it up as the first thing it does, but has to get its turn for that.
+    /// Number of attempts to take a lock, which last about a second in all. A forked child of a writer that has ended
+    /// releases the inherited lock as its first action, but has to be scheduled for that.
     const ATTEMPTS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(10);
 
-    /// The locks of this process. Taken for as long as it opens or closes a file of them, and while it is forked.
+    /// The locks of this process. The mutex is held while a lock file is opened or closed, and during a fork.
     static LOCKS: Mutex<Locks> = Mutex::new(Locks { files: BTreeMap::new(), next: 0 });
 
     thread_local! {
-        /// The locks, while this thread forks the process.
+        /// The guard of [`LOCKS`] while this thread forks the process.
         static FORKING: RefCell<Option<MutexGuard<'static, Locks>>> = const { RefCell::new(None) };
     }
 
     struct Locks {
-        /// The file that holds each lock.
+        /// The open file of each lock, by the number of the lock.
         files: BTreeMap<u64, File>,
-        /// The number of the next one. No other has it, nor in a forked child.
+        /// The number of the next lock. No other lock gets it, not even in a forked child.
         next: u64,
     }
 
@@ -406,8 +408,8 @@ mod disk {
         /// Take the lock of a file; `None` if it is taken.
         fn take(&mut self, path: &Path) -> io::Result<Option<Held>> {
             let (file, _) = open(OpenOptions::new().create(true).truncate(false).write(true), path)?;
-            // Of the open file, not of the process: that one would lose a record lock by closing any other descriptor of
-            // the file, as copying the folder does.
+            // Lock the open file, not the process: a process would lose a record lock by closing any other descriptor
+            // of the file, which happens when the folder is copied.
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Ok(None),
@@ -423,22 +425,23 @@ mod disk {
         }
     }
 
-    /// A lock for as long as it lives. What a forked child has of its parent's locks holds nothing.
+    /// A lock that is held until the value is dropped. In a forked child, the guard of a parent's lock holds nothing.
     struct Held(u64);
 
     impl Drop for Held {
-        /// Release the lock, also if a child that was forked just now still has the file open.
+        /// Release the lock, even if a child that was just forked still has the file open.
         fn drop(&mut self) {
             with_locks(|locks| {
                 if let Some(file) = locks.files.remove(&self.0) {
-                    // Closing the file, which follows, gives it up too.
+                    // Closing the file, which follows, releases it too.
                     let _ = flock(&file, FlockOperation::Unlock);
                 }
             });
         }
     }
 
-    /// Does something with the locks. The thread that forks has them already, and may open and close stores meanwhile.
+    /// Call a function with the locks. A thread that forks already holds the mutex, and can open and close stores
+    /// during the fork.
     fn with_locks<T>(work: impl FnOnce(&mut Locks) -> T) -> T {
         FORKING.with_borrow_mut(|forking| match forking {
             Some(locks) => work(locks),
@@ -450,14 +453,14 @@ mod disk {
         LOCKS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wait until no thread opens or closes a lock, and let none begin before [`after_fork`]: a child never comes into
-    /// the world in the middle of that.
+    /// Wait until no thread opens or closes a lock file, and block such operations until [`after_fork`]. So a child is
+    /// never forked in the middle of one.
     pub(crate) fn before_fork() {
         FORKING.with_borrow_mut(|forking| *forking = Some(locked()));
     }
 
-    /// Goes on after a fork. A child closes the files by which it would hold on to its parent's locks: those are the
-    /// parent's alone, and go with it.
+    /// Continue after a fork. A child closes the lock files of its parent, which would otherwise stay locked after the
+    /// parent has ended.
     pub(crate) fn after_fork(is_child: bool) {
         let locks = FORKING.take();
         if let Some(mut locks) = locks.filter(|_| is_child) {

@@ -1,4 +1,4 @@
-//! Old iterations dropped, in a commit like any other.
+//! Dropping old iterations, in a regular commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,9 +16,10 @@ use crate::schema::Table;
 use crate::{Check, Error, Result, arrow_bug};
 
 impl Store {
-    /// Drops the iterations below `iteration`, their rows in the log of writes and their metrics excepted. Later rows can
-    /// need older ones (a replayed trajectory, a node that was forked), and components can refer to them (arrays of the
-    /// state whose paths end in `trajectory_id`): with `rewrite` those stay, else the call is refused.
+    /// Drop the iterations below `iteration`, but keep their metrics and their rows in the write log. Later rows can
+    /// need older ones (a replayed trajectory, a forked node). Components can refer to older trajectories (by arrays of
+    /// the state whose paths end in `trajectory_id`). With `rewrite` the needed rows are kept; otherwise the call is an
+    /// error.
     pub fn drop_before(&mut self, iteration: i64, rewrite: bool, check: Check<'_>) -> Result<()> {
         self.writable()?;
         self.settle()?;
@@ -55,7 +56,7 @@ impl Store {
         let trajectories: Vec<i64> = trajectories.into_iter().collect();
         let older = self.with_keys(Table::Trajectories, &trajectories)?;
         let older_steps = self.with_keys(Table::Steps, &trajectories)?;
-        // A step whose context was rewritten later does not lie on the path to the leaf.
+        // A step whose context was rewritten later is not on the path to the leaf.
         let mut nodes: BTreeSet<i64> = i64s(&older, "leaf_node_id")?.values().iter().copied().collect();
         nodes.extend(i64s(&older_steps, "node_id")?.values());
         for (folder, column) in [("trajectories", "leaf_node_id"), ("steps", "node_id"), ("nodes", "parent_id")] {
@@ -93,7 +94,8 @@ impl Store {
         Ok(())
     }
 
-    /// One commit in which the files before the cuts make room for the carried rows and the rest of the file that is cut.
+    /// Replace the files before the cuts in one commit, by the carried rows and the remaining rows of each file that is
+    /// cut.
     fn drop_rows(
         &mut self,
         iteration: i64,
@@ -107,7 +109,7 @@ impl Store {
             let old = self.files.of(folder).iter().filter(|segment| segment.first_row < cut);
             let Some(end) = old.map(Segment::end_row).max() else { continue };
             let mut rows = if end > cut { self.numbered(folder, cut..end)? } else { Vec::new() };
-            // Rows keep their numbers; those that are carried over take the last ones before the cut.
+            // Rows keep their numbers. The carried rows get the last numbers before the cut.
             let mut first_row = cut;
             if let Some(carried) = carried.remove(folder).filter(|carried| carried.num_rows() > 0) {
                 first_row -= carried.num_rows() as u64;
@@ -119,7 +121,7 @@ impl Store {
         commit.finish(self)
     }
 
-    /// The last row before `cut` of each task.
+    /// Return the last row of each task before row number `cut`.
     fn latest_tasks(&mut self, cut: u64) -> Result<RecordBatch> {
         let rows = super::read::joined(&Table::Tasks.schema(), &self.numbered(Table::Tasks.name(), 0..cut)?)?;
         let names = array(&rows, "task_id")?.as_string::<i32>();
@@ -137,7 +139,7 @@ impl Store {
         self.remove_blobs_except(&kept)
     }
 
-    /// Hashes that some nodes refer to.
+    /// Return the hashes of the blobs that the given nodes refer to.
     pub(super) fn blobs_in_use(&mut self, nodes: Range<u64>, check: Check<'_>) -> Result<BTreeSet<[u8; 32]>> {
         let mut found = BTreeSet::new();
         self.walk(Table::Nodes.name(), nodes, check, |rows| {

@@ -1,4 +1,4 @@
-//! The numbered manifest: which rows there are and in which files, as JSON with a checksum line.
+//! Manifests: numbered JSON files with a checksum line, which list the committed rows and their files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,10 +20,10 @@ use crate::{Error, Result};
 /// The folder of manifests.
 pub(super) const FOLDER: &str = "manifest";
 
-/// Bytes that a manifest can have. Those of a store of many terabytes come nowhere near.
+/// Largest size of a manifest in bytes. A manifest of a store with many terabytes is far smaller.
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
-/// Features of the format that a reader of this version's stores needs, with the first version that has each.
+/// Features that a reader of this format must support, with the first version that supports each.
 const READER_FLAGS: [(&str, &str); 6] = [
     ("names_with_commits", "0.2.0"),
     ("united_columns", "0.2.0"),
@@ -33,15 +33,15 @@ const READER_FLAGS: [(&str, &str); 6] = [
     ("token_columns", "0.2.0"),
 ];
 
-/// A feature of the format that not every version knows.
+/// A feature of the format that some versions do not support.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Flag {
     pub(super) name: String,
-    /// The first version of this library that knows it.
+    /// The first version of this library that supports it.
     pub(super) since: String,
 }
 
-/// The extent of a store for a reader: enough to find the same rows again, however their files are merged meanwhile.
+/// The extent of a store for a reader. It identifies the same rows even after their files were merged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Head {
     /// Number of the commit.
@@ -53,23 +53,23 @@ pub(super) struct Head {
     /// Iterations below this one were dropped.
     pub(super) dropped: i64,
     pub(super) next: NextIds,
-    /// Rows ever written to each folder. Rows are numbered through and keep their numbers.
+    /// Number of rows ever written to each folder. Rows are numbered consecutively and keep their numbers.
     pub(super) rows: BTreeMap<String, u64>,
-    /// Facts of all batches, since the first one with trajectories.
+    /// Facts of all batches, set by the first one with trajectories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) facts: Option<Facts>,
     /// Token columns of all batches by name.
     #[serde(default, skip_serializing_if = "RowTypes::is_empty")]
     pub(super) row_types: RowTypes,
-    /// The row of folder `states` from which the arrays of the state are read.
+    /// The row of folder `states` at which reading the arrays of the state begins.
     #[serde(default)]
     pub(super) states_from: u64,
-    /// JSON as it was given: no number is read and printed again, and no depth is too great.
+    /// JSON exactly as it was given: it is not parsed, so numbers keep all digits and any nesting depth is read.
     #[serde(with = "as_json")]
     pub(super) state: String,
 }
 
-/// JSON text as a part of other JSON.
+/// JSON text as an unparsed part of other JSON.
 mod as_json {
     use super::{Deserialize as _, RawValue, Serialize as _};
 
@@ -85,11 +85,11 @@ mod as_json {
 /// The state of a store after a commit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Manifest {
-    /// The format of all its files.
+    /// The format version of all its files.
     pub(super) format: u32,
-    /// Features that one must know to read.
+    /// Features that a reader must support.
     pub(super) reader_flags: Vec<Flag>,
-    /// Features that one must know to write.
+    /// Features that a writer must support.
     pub(super) writer_flags: Vec<Flag>,
     #[serde(flatten)]
     pub(super) head: Head,
@@ -128,31 +128,32 @@ impl Default for Manifest {
 }
 
 impl Head {
-    /// The facts that every further batch has to have: none if trajectories were written before there were any.
+    /// Return the facts that every further batch must declare; `None` if the next batch with trajectories sets them. A
+    /// store whose trajectories were written without facts has an empty set of facts.
     pub(super) fn declared(&self) -> Option<Facts> {
         let begun = self.end(Table::Trajectories.name()) > 0;
         self.facts.clone().or_else(|| begun.then(Facts::default))
     }
 
-    /// Rows ever written to a folder.
+    /// Return the number of rows ever written to a folder.
     pub(super) fn end(&self, folder: &str) -> u64 {
         self.rows.get(folder).copied().unwrap_or_default()
     }
 }
 
 impl Manifest {
-    /// The files of a folder.
+    /// Return the files of a folder.
     pub(super) fn of(&self, folder: &str) -> &[Segment] {
         self.segments.get(folder).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the files of a folder are of an older version, and have fewer columns than those of today.
+    /// Return whether an older version wrote the files of a folder, with fewer columns than today.
     pub(super) fn lacks_columns(&self, folder: &str) -> bool {
         let came_later = [Table::Trajectories, Table::Draws].iter().any(|table| table.name() == folder);
         came_later && self.format < FORMAT_VERSION && !self.of(folder).is_empty()
     }
 
-    /// The manifest of the next commit, before it has any files.
+    /// Return the manifest of the next commit, before its own files are added.
     pub(super) fn next(&self) -> Self {
         let mut next = self.clone();
         next.head.version += 1;
@@ -166,7 +167,7 @@ impl Manifest {
         self.reader_flags = READER_FLAGS.into_iter().map(flag).collect();
     }
 
-    /// The last manifest of a store, or none.
+    /// Read the last manifest of a store; `None` if there is none.
     pub(super) fn latest(fs: &dyn Fs, store: &Path) -> Result<Option<Self>> {
         let mut tried = None;
         loop {
@@ -184,7 +185,8 @@ impl Manifest {
                         manifest.head.version
                     )));
                 }
-                // Another one took its place since the folder was listed, unless it is the last one again.
+                // A later manifest has replaced this one since the folder was listed, unless the same one is listed
+                // again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && tried != Some(version) => {
                     tried = Some(version);
                 }
@@ -193,14 +195,14 @@ impl Manifest {
         }
     }
 
-    /// Number of the last manifest there is.
+    /// Return the number of the last manifest.
     pub(super) fn last_number(fs: &dyn Fs, store: &Path) -> Result<Option<u64>> {
         let folder = store.join(FOLDER);
         let names = fs.list(&folder).map_err(failed("list", &folder))?;
         Ok(names.iter().filter_map(|name| number(name)).max())
     }
 
-    /// A manifest from the bytes of its file.
+    /// Parse a manifest from the bytes of its file, and check it.
     pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         let corrupt = |what: &str| {
             let length = bytes.len();
@@ -215,7 +217,7 @@ impl Manifest {
             return Err(corrupt("is damaged: its checksum is not the written one"));
         }
         let unknown = |error: serde_json::Error| corrupt(&format!("cannot be read: {error}"));
-        // What another format says about its flags can be told even where the rest of it cannot be read.
+        // Read the flags first: this is possible even if the rest of another format cannot be read.
         let flags: Flags = serde_json::from_str(body).map_err(unknown)?;
         let known = |flag: &&Flag| READER_FLAGS.iter().any(|(name, _)| *name == flag.name);
         if let Some(flag) = flags.reader_flags.iter().find(|flag| !known(flag)) {
@@ -233,7 +235,7 @@ impl Manifest {
                 flags.format
             )));
         }
-        // A state does not go through a flattened field, so head and files are read one after the other.
+        // The raw JSON of the state cannot be read through a flattened field, so head and files are read separately.
         let head: Head = serde_json::from_str(body).map_err(unknown)?;
         let Files { writer_flags, named_from, mut segments } = serde_json::from_str(body).map_err(unknown)?;
         for segment in segments.values_mut().flatten() {
@@ -245,7 +247,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The rules that everything else relies on.
+    /// Check the rules that all other code relies on.
     fn check(&self) -> std::result::Result<(), String> {
         if self.head.version >= 1 << 48 || self.head.sequence >= 1 << 48 {
             return Err("the number of commits is impossible".to_owned());
@@ -270,7 +272,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whether this version may write the store.
+    /// Check that this version may write the store.
     pub(super) fn check_writable(&self, store: &Path) -> Result<()> {
         match self.writer_flags.first() {
             None => Ok(()),
@@ -284,7 +286,7 @@ impl Manifest {
         }
     }
 
-    /// The manifest as the bytes of its file.
+    /// Return the bytes of the manifest's file.
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
         let body = serde_json::to_string(self)
             .map_err(|error| Error::internal("the manifest cannot be written as JSON").with_source(error))?;
@@ -301,7 +303,7 @@ struct Flags {
 #[derive(Deserialize)]
 struct Files {
     writer_flags: Vec<Flag>,
-    /// The first version named files by their rows alone.
+    /// The first version named files by their first row only.
     #[serde(default = "never")]
     named_from: u64,
     segments: BTreeMap<String, Vec<Segment>>,
@@ -311,18 +313,19 @@ fn never() -> u64 {
     u64::MAX
 }
 
-/// Where the manifest of a commit lies.
+/// Return the path of a commit's manifest.
 pub(super) fn path(store: &Path, version: u64) -> PathBuf {
     store.join(FOLDER).join(file_name(version))
 }
 
-/// The commit whose manifest has a name. Other spellings of a number are names that no store gives.
+/// Parse the number of a commit from the name of its manifest. A name that spells the number differently is not the
+/// store's.
 pub(super) fn number(name: &str) -> Option<u64> {
     let version = name.strip_suffix(".json")?.parse().ok()?;
     (file_name(version) == name).then_some(version)
 }
 
-/// Whether a name is that of a manifest that is being written.
+/// Return whether a name is the name of a manifest that is being written.
 pub(super) fn is_staged(name: &str) -> bool {
     name.strip_suffix(".tmp").is_some_and(|stem| number(&format!("{stem}.json")).is_some())
 }

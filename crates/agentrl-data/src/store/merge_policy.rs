@@ -1,30 +1,30 @@
-//! The choice of files to merge: few files, and few rewrites of each row.
+//! Selection of files to merge, so that files are few and each row is rewritten few times.
 //!
-//! Files have orders of magnitude. Those of one order are merged when there are eight of them, with the rows
-//! that are just being added, into one of the next order. So a row is written once for each order that it comes through,
-//! and the number of files grows with the logarithm of the rows, up to files that are large enough to stay.
+//! Files have orders of magnitude. If the new rows and the last files make eight files of one order, a commit merges
+//! them into one file of the next order. So a row is written once for each order, and the number of files grows with
+//! the logarithm of the number of rows, until files reach their largest size.
 //!
-//! The rest is merged on demand, at any time and any number of times: a merge makes the largest of its files at least twice as
-//! large. So a row is written once for each doubling of its file.
+//! Compaction merges the rest on demand, at any time and any number of times. A merged file is at least twice as large
+//! as the largest file it replaces, so a row is written once for each doubling of its file.
 
 use std::ops::Range;
 
 use super::segment::Segment;
 
-/// The ratio of one order of file sizes to the one before, and the number of files of one order that are merged.
+/// Ratio between consecutive orders of file sizes, and number of files of one order that are merged.
 const FANOUT: usize = 8;
 
-/// Files smaller than this are of the first order: they are mostly metadata.
+/// Files smaller than this have the first order, because they consist mostly of metadata.
 const SMALLEST_BYTES: u64 = 32 << 10;
 
-/// Files are merged up to this size.
+/// Largest size of a merged file in bytes.
 const MERGED_BYTES: u64 = 64 << 20;
 
-/// How many of the last files are merged with new rows of some bytes, which begin with row `end`.
+/// Return how many of the last files are merged with `bytes` bytes of new rows, which begin with row `end`.
 pub(super) fn merged_with(files: &[Segment], bytes: u64, end: u64) -> usize {
     let (mut count, mut total, mut first_row) = (0, bytes, end);
     loop {
-        // Before a large file small ones would stay for good.
+        // Merge small files before a larger one too, because they would never be merged later.
         let rest = &files[..files.len() - count];
         let smaller = rest.iter().rev().take_while(|file| order(file.bytes()) < order(total)).count();
         let alike = rest.iter().rev().skip(smaller).take_while(|file| order(file.bytes()) == order(total)).count();
@@ -42,8 +42,9 @@ pub(super) fn merged_with(files: &[Segment], bytes: u64, end: u64) -> usize {
     }
 }
 
-/// The first neighbouring files that together are at least twice as large as the largest of them, as many of them as may
-/// be in one file. After their merge there is nothing more to merge before it or with it, unless more rows come.
+/// Return the first neighbouring files that together are at least twice as large as the largest of them, and as many of
+/// them as fit into one file. After their merge, nothing before it or with it is left to merge until more rows are
+/// added.
 pub(super) fn worth_merging(files: &[Segment]) -> Option<Range<usize>> {
     (0..files.len()).find_map(|first| {
         let (mut end_row, mut bytes, mut weight, mut largest, mut found) = (files[first].first_row, 0, 0, 0, None);
@@ -52,7 +53,7 @@ pub(super) fn worth_merging(files: &[Segment]) -> Option<Range<usize>> {
             if file.first_row != end_row || bytes > MERGED_BYTES {
                 break;
             }
-            // However few bytes a file has, it has to be opened.
+            // A file has a minimum weight, because even a small one has to be opened.
             let own = file.bytes().max(SMALLEST_BYTES);
             (end_row, weight, largest) = (file.end_row(), weight + own, largest.max(own));
             if weight >= 2 * largest {
@@ -63,7 +64,7 @@ pub(super) fn worth_merging(files: &[Segment]) -> Option<Range<usize>> {
     })
 }
 
-/// Order of magnitude of a file.
+/// Return the order of magnitude of a file size.
 fn order(bytes: u64) -> u32 {
     (bytes / SMALLEST_BYTES).checked_ilog(FANOUT as u64).map_or(0, |order| order + 1)
 }

@@ -1,7 +1,7 @@
-//! Rows of batches with different columns, or different metadata, in one file.
+//! Rows of batches with different columns or different metadata, in one file.
 //!
-//! Such a file has the columns of all its rows, null if a row has none. Its metadata records which rows have which columns: a
-//! reader gets the columns that were written, and stock tools see one table.
+//! The file has the columns of all its rows, with nulls in rows that lack a column. Its metadata records the columns of
+//! each part of the rows. A reader gets the columns that were written; stock tools see one table.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use crate::{Error, Result, arrow_bug};
 /// The key of [`Parts`] in a file's metadata.
 const PARTS_KEY: &str = "agentrl_parts";
 
-/// Suffix of the name of lists if there are values of the name too.
+/// Suffix in the name of a list column if a column of plain values has the same name.
 const TOKENS_SUFFIX: &str = "_of_tokens";
 
-/// Which rows of a file have which columns.
+/// The columns of each part of the rows in a file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Parts {
     #[serde(rename = "kinds")]
     column_sets: Vec<ColumnSet>,
-    /// The columns of the first rows and how many there are, of the next ones, …
+    /// The index in `column_sets` and the number of rows of each part, in row order.
     rows: Vec<(usize, u64)>,
 }
 
-/// Columns as a batch had them.
+/// The columns and metadata of a batch as it was written.
 #[derive(Debug, Serialize, Deserialize)]
 struct ColumnSet {
-    /// Name, place in the file, and whether it may be null.
+    /// Name, index in the file, and nullability of each column.
     columns: Vec<(String, usize, bool)>,
     metadata: BTreeMap<String, String>,
 }
 
-/// Rows of one file: its columns, and the parts with these columns.
+/// Rows of one file: its schema, and parts with this schema.
 pub(super) type FileRows = (SchemaRef, Vec<RecordBatch>);
 
-/// Parts as the rows of few files: of one, unless a column changes its type.
+/// Combine parts into as few files as possible: one, unless a column changes its type.
 pub(super) fn merge_columns(parts: Vec<RecordBatch>) -> Result<Vec<FileRows>> {
     let mut files: Vec<Vec<RecordBatch>> = Vec::new();
     let mut types: HashMap<(String, bool), DataType> = HashMap::new();
@@ -84,7 +84,7 @@ fn merge_into_one(parts: Vec<RecordBatch>) -> Result<FileRows> {
             });
         }
         let own: HashSet<_> = schema.fields().iter().map(|field| places[&key(field)]).collect();
-        // A column that a part lacks, or that no part before had.
+        // A column is nullable if this part lacks it, or if all earlier parts lack it.
         missing.extend((0..fields.len()).filter(|place| !own.contains(place)));
         if before > 0 {
             missing.extend(before..fields.len());
@@ -138,7 +138,7 @@ fn to_json(value: &impl Serialize) -> Result<String> {
 }
 
 impl Parts {
-    /// Read the parts from a file's metadata; `None`: all its rows are alike.
+    /// Read the parts from a file's metadata; `None` if all its rows have the same columns.
     pub(super) fn of(name: &str, schema: &Schema) -> Result<Option<Self>> {
         let Some(text) = schema.metadata().get(PARTS_KEY) else { return Ok(None) };
         let parts = serde_json::from_str(text);
@@ -147,7 +147,7 @@ impl Parts {
             .map_err(|error| Error::corrupt(format!("the parts of {name} do not match its metadata: {error}")))
     }
 
-    /// Return rows that begin with row `from` of the file, with the columns that each part of them had.
+    /// Return rows that begin with row `from` of the file, divided into parts with their original columns.
     pub(super) fn divide(&self, name: &str, rows: &RecordBatch, from: u64) -> Result<Vec<RecordBatch>> {
         let corrupt = || Error::corrupt(format!("the parts of {name} do not match its metadata"));
         let (mut divided, mut begin, mut at) = (Vec::new(), 0_u64, 0_usize);

@@ -1,25 +1,27 @@
-//! The durable form: a directory of sealed Arrow IPC files, and a numbered manifest that lists those that count.
+//! The durable form: a directory of sealed Arrow IPC files, and a numbered manifest that lists the committed ones.
 //!
 //! ```text
 //! run/
-//!   nodes/000000000000.arrow  steps/…  trajectories/…  draws/…  tasks/…  decisions/…   facts
-//!   draw_columns/…  step_columns/…  node_columns/…                                     what was computed for them
-//!   metrics/…                      what was measured in closed iterations
-//!   states/…                       what components remember as arrays, and what of it changed
-//!   journal/…                      log of writes: one row for each append and closed iteration: its rows, its state
-//!   live/3.records                 rollout log of an iteration that is under way, until its batch is committed
-//!   blobs/ab/abcd…                 contents of images and the like, by their SHA-256
+//!   nodes/000000000000-00000001.arrow  steps/…  trajectories/…  draws/…  tasks/…  decisions/…   facts
+//!   draw_columns/…  step_columns/…  node_columns/…      columns computed from them
+//!   metrics/…                      metrics of closed iterations
+//!   states/…                       state of components as arrays, and changes of it
+//!   journal/…                      write log: one row for each append and closed iteration, with its rows and state
+//!   live/3.records                 rollout log of an iteration under way, until its batch is committed
+//!   blobs/ab/abcd…                 contents of images and other blobs, by their SHA-256
 //!   manifest/00000003.json         the last commit
-//!   lock                           held by the one writer
+//!   lock                           locked by the only writer
 //! ```
 //!
-//! The rows of a folder are numbered through, and a file is named after its first row. A commit writes its files under
-//! temporary names, syncs them, and publishes a manifest that names them: from there on it is durable, and the files get
-//! their own names. So stock tools that read `*.arrow` never see a row that is not committed. A file is never changed: a
-//! small last file is replaced, at once, by one that begins with the same bytes and goes on with the new rows, so files
-//! stay few and every reader finds its rows where they were. The footer of a file tells of its blocks, the record batches
-//! that are read and checked at once ([`blocks`]). A crash between manifest and names is made good by the next
-//! open.
+//! The rows of a folder are numbered consecutively, and a file is named after its first row and its commit. A commit
+//! writes its files under temporary names, syncs them, and publishes a manifest that lists them. From then on the
+//! commit is durable, and its files are renamed to their final names. So stock tools that read `*.arrow` never see a
+//! row that is not committed. If a writer is killed after it publishes the manifest and before it renames all files,
+//! the next open for writing completes the renames.
+//!
+//! A file never changes. A commit can replace small files at the end of a folder by a new file, which holds their rows
+//! and then the new ones, so files stay few. Rows keep their numbers, so a reader finds them in the new file. The
+//! footer of a file lists its blocks, the record batches that are read and checked as a whole ([`blocks`]).
 
 mod blob_files;
 mod blobs;
@@ -71,15 +73,15 @@ pub use states::{Arrays, Dtype, StateArray};
 pub use sync::Sync;
 pub use verify::Finding;
 
-/// A store on disk. One writer at a time; readers see the commits that were there when they opened, until they
-/// [`refresh`](Store::refresh).
+/// A store on disk, with one writer at a time. A reader sees the commits that existed when it was opened, until it
+/// calls [`refresh`](Store::refresh).
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
     fs: Arc<dyn Fs>,
-    /// The rows that are seen.
+    /// The visible rows.
     head: Head,
-    /// The files they lie in: as of the head's commit, or of a later one.
+    /// The files with these rows, as of the head's commit or a later one.
     files: Manifest,
     writer: Option<Writer>,
 }
@@ -87,44 +89,44 @@ pub struct Store {
 /// The state of the writer.
 #[derive(Debug)]
 struct Writer {
-    /// The process that opened it.
+    /// The process that opened the store.
     process: u32,
     sync: Sync,
-    /// Writes that are not durable yet, and how many bytes they hold.
+    /// Writes that are not durable yet, and their size in bytes.
     queue: Vec<Write>,
     queued_bytes: usize,
-    /// Next ids, sequence number and declared facts after the queue.
+    /// Next ids, sequence number and declared facts, including those of the queue.
     next: NextIds,
     sequence: u64,
     facts: Option<Facts>,
-    /// The token columns of nodes after the queue.
+    /// The token columns of nodes, including those of the queue.
     row_types: RowTypes,
-    /// The arrays of the state after the queue, once they were looked at.
+    /// The arrays of the state, including those of the queue; `None` until they are first needed.
     states: Option<StoredArrays>,
-    /// The first failure; never reset, because a disk that lost one write can claim that the next one succeeded.
+    /// The first failure. It is never reset, because a disk that lost one write can report success for the next one.
     poisoned: Option<String>,
-    /// Whether there can be blobs that no node refers to: a writer that was killed, or a drop that was broken off, leaves
-    /// some. To find them all nodes are read.
+    /// Whether there can be blobs that no node refers to: a killed writer or an interrupted drop leaves some. A search
+    /// for them reads all nodes.
     has_unused_blobs: bool,
-    /// Held by a merge of files.
+    /// Cloned by a compaction for as long as it runs.
     compacting: Arc<()>,
-    /// Ended before the lock is given up.
+    /// The open rollout logs. They are ended before the lock is released.
     rollout_logs: RolloutLogs,
     _lock: Box<dyn Any + Send + std::marker::Sync>,
 }
 
 impl Store {
-    /// Opens a store for writing, creating it if there is none.
+    /// Open a store for writing, and create it if it does not exist.
     pub fn open(path: &Path, sync: Sync) -> Result<Self> {
         Self::open_on(Arc::new(Disk), path, sync)
     }
 
-    /// Opens a store for reading: the commits there are now.
+    /// Open a store for reading, as of its last commit.
     pub fn open_read_only(path: &Path) -> Result<Self> {
         Self::read_on(Arc::new(Disk), path)
     }
 
-    /// Opens a store for reading what another [`Store`] saw when its [`snapshot`](Store::snapshot) was taken.
+    /// Open a store for reading the rows that another [`Store`] saw when its [`snapshot`](Store::snapshot) was taken.
     pub fn open_snapshot(path: &Path, snapshot: &str) -> Result<Self> {
         let head: Head = serde_json::from_str(snapshot)
             .map_err(|error| Error::invalid(format!("snapshot is not one of Store.snapshot: {error}")))?;
@@ -176,32 +178,32 @@ impl Store {
         Self { path, fs, head, files, writer }
     }
 
-    /// The directory.
+    /// Return the directory of the store.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Return the process that may write the store, if it was opened for that.
+    /// Return the id of the process that opened the store for writing; `None` if it is open for reading only.
     pub fn writer_process(&self) -> Option<u32> {
         self.writer.as_ref().map(|writer| writer.process)
     }
 
-    /// A forked child has neither the lock of its parent's writer nor its place in the files.
+    /// Reject use in a forked child, which has neither the parent's lock nor its position in the files.
     fn check_process(&self) -> Result<()> {
         self.writer_process().map_or(Ok(()), check_process)
     }
 
-    /// Return the number of iterations that are closed: a run goes on with the next.
+    /// Return the number of closed iterations, which is also the iteration that a run continues with.
     pub fn iteration(&self) -> i64 {
         self.head.iteration
     }
 
-    /// Number of the last commit.
+    /// Return the number of the last commit.
     pub fn version(&self) -> u64 {
         self.head.version
     }
 
-    /// Number of the last write (append or closed iteration) that is durable.
+    /// Return the number of the last durable write (append or closed iteration).
     pub fn sequence(&self) -> u64 {
         self.head.sequence
     }
@@ -211,18 +213,18 @@ impl Store {
         &self.head.state
     }
 
-    /// First ids that the next batch may take.
+    /// Return the first ids that the next batch may use.
     pub fn next_ids(&self) -> NextIds {
         self.writer.as_ref().map_or(self.head.next, |writer| writer.next)
     }
 
-    /// Return the extent of this store as text: [`Store::open_snapshot`] finds the same rows in any process.
+    /// Return the extent of this store as text. [`Store::open_snapshot`] opens the same rows in any process.
     pub fn snapshot(&self) -> Result<String> {
         serde_json::to_string(&self.head)
             .map_err(|error| Error::internal("the snapshot cannot be written as JSON").with_source(error))
     }
 
-    /// Moves a reader on to the commits that are there now; a writer sees all of its own at all times.
+    /// Move a reader to the last commit. A writer always sees all its commits, so this changes nothing for it.
     pub fn refresh(&mut self) -> Result<()> {
         self.check_process()?;
         if self.writer.is_some() {
@@ -232,7 +234,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes what is queued durable and gives the lock back.
+    /// Make queued writes durable, and release the lock.
     pub fn close(mut self) -> Result<()> {
         if self.writer.as_ref().is_some_and(|writer| !writer.queue.is_empty()) {
             self.flush()?;
@@ -241,24 +243,25 @@ impl Store {
     }
 }
 
-/// Called by the thread that forks the process, just before: no lock is then half taken. [`after_fork`] follows.
+/// Prepare for a fork. The forking thread calls it just before, so that no other thread is in the middle of taking a
+/// lock. [`after_fork`] must follow.
 pub fn before_fork() {
     fs::before_fork();
 }
 
-/// Called by the thread that forked, in the parent and in the child. The child gives back what it inherited of its
-/// parent's locks: they are to go with the parent.
+/// Continue after a fork. The forking thread calls it in the parent and in the child. The child closes the lock files
+/// that it inherited, so that the parent's locks end with the parent.
 pub fn after_fork(is_child: bool) {
     fs::after_fork(is_child);
 }
 
-/// Read the bytes of a manifest, or return what is wrong with them; for the fuzzers.
+/// Parse the bytes of a manifest; for the fuzzers.
 #[doc(hidden)]
 pub fn read_manifest(bytes: &[u8]) -> Result<()> {
     Manifest::parse(Path::new("manifest"), bytes).map(drop)
 }
 
-/// Reads the JSON of a manifest as if its checksum were right; for the fuzzers.
+/// Parse the JSON of a manifest with a valid checksum added; for the fuzzers.
 #[doc(hidden)]
 pub fn read_manifest_body(body: &str) -> Result<()> {
     Manifest::parse(Path::new("manifest"), manifest::with_checksum(body).as_bytes()).map(drop)

@@ -1,8 +1,8 @@
-//! A store that is open for writing belongs to one process.
+//! The check that a store is used by the process that opened it for writing.
 
 use crate::{Error, Result};
 
-/// Refuse a store that was opened before this process was forked.
+/// Reject a store that was opened before this process was forked; `opened` is the id of the process that opened it.
 pub fn check_process(opened: u32) -> Result<()> {
     let here = std::process::id();
     if opened == here {

@@ -11,6 +11,6 @@ pub(super) struct Write {
     pub(super) entry: Entry,
     pub(super) rows: Vec<(&'static str, RecordBatch)>,
     pub(super) blobs: Blobs,
-    /// Whether its rows of states are all that there is to read.
+    /// Whether its rows of folder `states` hold all arrays whole, so that reading can begin with them.
     pub(super) is_base: bool,
 }

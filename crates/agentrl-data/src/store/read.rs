@@ -22,17 +22,17 @@ use crate::facts::Facts;
 use crate::schema::{Table, facts_of};
 use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts, token_columns, wide_lists};
 
-/// How often a reader looks for rows whose file the writer replaces again and again.
+/// Number of attempts of a reader to find rows in files that the writer replaces repeatedly.
 const ATTEMPTS: usize = 100;
 
 impl Store {
-    /// The rows of a table, of all iterations, in the order in which they were appended.
+    /// Return the rows of a table from all iterations, in append order.
     pub fn table(&mut self, table: Table) -> Result<Vec<RecordBatch>> {
         self.settle()?;
         self.all_rows(table.name())
     }
 
-    /// The rows of a table as one; empty if there are none.
+    /// Return the rows of a table as one record batch; empty if there are none.
     pub fn whole_table(&mut self, table: Table) -> Result<RecordBatch> {
         let rows = self.table(table)?;
         joined_table(table, &rows)
@@ -45,15 +45,16 @@ impl Store {
         joined(&known_schema(METRICS)?, &rows)
     }
 
-    /// One row for each write, with the rows it brought and the state that an iteration was closed with.
+    /// Return the write log: one row for each write, with the numbers of the rows it added, and the state that closed
+    /// an iteration.
     pub fn writes(&mut self) -> Result<RecordBatch> {
         self.settle()?;
         let rows = self.all_rows(WRITE_LOG)?;
         joined(&known_schema(WRITE_LOG)?, &rows)
     }
 
-    /// The files of a folder (a table, or a level of computed columns) in the order of their rows, how many rows of each
-    /// belong to what this store sees, and between which values those columns lie that rows are chosen by.
+    /// Return the files of a folder (a table, or a level of computed columns) in row order. Each has its path, the
+    /// number of its rows that this store sees, and the bounds of its filter columns.
     pub fn files(&mut self, name: &str) -> Result<Vec<(PathBuf, u64, Bounds)>> {
         check_folder(name)?;
         self.settle()?;
@@ -64,7 +65,7 @@ impl Store {
                 |path: &PathBuf| path.file_name().is_some_and(|name| names.iter().any(|own| name == own.as_str()));
             let segments = store.files.of(name).iter().filter(|segment| segment.first_row < end);
             let found = segments.map(|segment| {
-                // A commit renames its files when its manifest is there.
+                // A commit renames its files after its manifest is published.
                 let path = [segment.path(&folder), segment.staged(&folder)].into_iter().find(is_there);
                 let path = path.ok_or_else(|| missing(&segment.path(&folder)))?;
                 Ok((path, segment.end_row().min(end) - segment.first_row, segment.bounds(name)))
@@ -73,7 +74,7 @@ impl Store {
         })
     }
 
-    /// Whether an iteration has its training batch, which can be one without draws.
+    /// Return whether the training batch of an iteration is stored. It can be a batch without draws.
     pub fn has_batch(&mut self, iteration: i64) -> Result<bool> {
         self.settle()?;
         self.surviving(|store| {
@@ -82,7 +83,8 @@ impl Store {
         })
     }
 
-    /// The batch of an iteration as it was trained: its rows, the older rows that its draws use, and computed columns.
+    /// Return the batch of an iteration as it was trained: its rows, the older rows that its draws use, and computed
+    /// columns.
     pub fn batch(&mut self, iteration: i64) -> Result<Batch> {
         self.settle()?;
         self.surviving(|store| store.trained_batch(iteration))
@@ -107,7 +109,7 @@ impl Store {
             tables.push(rows);
         }
         let mut stored: BTreeSet<i64> = of(WriteKind::Batch).flat_map(|entry| entry.stored.iter().copied()).collect();
-        // What an append draws again can come from an earlier append of the same iteration.
+        // A trajectory that is drawn again can come from an earlier append of the same iteration.
         for rows in &tables[Table::Trajectories as usize] {
             i64s(rows, "trajectory_id")?.values().iter().for_each(|id| _ = stored.remove(id));
         }
@@ -118,7 +120,7 @@ impl Store {
         for trajectories in tables[Table::Trajectories as usize].iter().chain([&older]) {
             needed.extend(i64s(trajectories, "leaf_node_id")?.values());
         }
-        // A step whose context was rewritten later does not lie on the path to the leaf.
+        // A step whose context was rewritten later is not on the path to the leaf.
         for steps in tables[Table::Steps as usize].iter().chain([&older_steps]) {
             needed.extend(i64s(steps, "node_id")?.values());
         }
@@ -144,8 +146,8 @@ impl Store {
         Ok(self.with_blobs(&batch.with_base(self.head.next)))
     }
 
-    /// Trajectories of any age as a batch of their own: with their steps and the nodes of their paths, without draws.
-    /// All of its rows are in the store, so that appending it adds only what is drawn from it.
+    /// Return stored trajectories as a batch of their own, with their steps and the nodes of their paths, without
+    /// draws. All its rows are stored, so an append of this batch adds only draws that were made from it.
     pub fn trajectories(&mut self, ids: &[i64]) -> Result<Batch> {
         self.settle()?;
         self.surviving(|store| store.stored_trajectories(ids))
@@ -173,7 +175,7 @@ impl Store {
         Ok(self.with_blobs(&batch))
     }
 
-    /// Makes what this writer appended readable, by making it durable: what is read is what a crash leaves.
+    /// Flush queued writes before a read, so that only durable rows are read.
     pub(super) fn settle(&mut self) -> Result<()> {
         self.check_process()?;
         let writer = self.writer.as_ref();
@@ -186,7 +188,7 @@ impl Store {
     pub(super) fn entries(&mut self, iteration: Option<i64>) -> Result<Vec<Entry>> {
         let rows = self.located(|store| {
             let near = |segment: &Segment, (first, last): (i64, i64)| {
-                // The first version wrote its log of writes without keys.
+                // The first version wrote its write log without keys.
                 segment.is_named_by_row || iteration.is_none_or(|wanted| (first..=last).contains(&wanted))
             };
             let mut found = Vec::new();
@@ -217,7 +219,7 @@ impl Store {
         self.numbered(folder, entry.rows.get(folder).cloned().unwrap_or_default())
     }
 
-    /// Rows by their numbers.
+    /// Return the rows with the given numbers.
     pub(super) fn numbered(&mut self, folder: &str, range: Range<u64>) -> Result<Vec<RecordBatch>> {
         self.located(|store| {
             let mut found = Vec::new();
@@ -238,7 +240,7 @@ impl Store {
         })
     }
 
-    /// Goes through rows by their numbers, a file at a time: no more than one is in memory.
+    /// Visit the rows with the given numbers file by file, so that at most one file is in memory.
     pub(super) fn walk(
         &mut self,
         folder: &str,
@@ -255,7 +257,7 @@ impl Store {
         Ok(())
     }
 
-    /// Rows whose key is among some sorted ones, in the order of the rows.
+    /// Return the rows whose key is in `keys`, in row order. `keys` must be sorted.
     pub(super) fn with_keys(&mut self, table: Table, keys: &[i64]) -> Result<RecordBatch> {
         let folder = table.name();
         let key = key_of(folder).ok_or_else(|| Error::internal("a folder without keys was searched"))?;
@@ -279,7 +281,7 @@ impl Store {
                         &mut chosen,
                     );
                 }
-                // The copy of some rows, so that the blocks are not kept.
+                // Copy the selected rows, so that the blocks can be freed.
                 found.push(joined_table(table, &chosen)?);
             }
             Ok(found)
@@ -287,13 +289,13 @@ impl Store {
         joined_table(table, &found)
     }
 
-    /// Some nodes and all their ancestors.
+    /// Return nodes and all their ancestors.
     pub(super) fn paths(&mut self, leaves: &BTreeSet<i64>) -> Result<RecordBatch> {
         let nodes = Table::Nodes.name();
         let found = self.located(|store| {
             let mut needed = leaves.clone();
             let (mut found, mut open, mut open_bytes) = (Vec::new(), Vec::new(), 0);
-            // Ids of parents are smaller: one walk from the last rows to the first finds all.
+            // Parents have smaller ids than their children, so one pass from the last rows to the first finds all.
             for segment in store.files.of(nodes).iter().rev() {
                 let (first, last) = segment.keys();
                 if needed.range(first..).next().is_none_or(|&id| id > last) {
@@ -301,7 +303,7 @@ impl Store {
                 }
                 let pieces: Vec<BlockRows> = store.blocks(nodes, segment)?.collect();
                 let mut before = pieces.len();
-                // The last piece that can have the last node that is needed, then the one before that.
+                // Find the last piece that can hold the last needed node, then continue with earlier pieces.
                 while let Some(id) =
                     before.checked_sub(1).and_then(|last| needed.range(..=pieces[last].keys.1).next_back().copied())
                 {
@@ -318,7 +320,7 @@ impl Store {
                         open[from..].reverse();
                     }
                     open_bytes += segment.block_bytes(piece.index);
-                    // The copy of some rows, so that not all blocks are kept.
+                    // Copy the selected rows, so that most blocks can be freed.
                     if open_bytes > READ_BYTES {
                         open.reverse();
                         found.push(joined_table(Table::Nodes, &open)?);
@@ -339,18 +341,19 @@ impl Store {
         joined_table(Table::Nodes, &found)
     }
 
-    /// All rows of a file, with the columns of today.
+    /// Return all rows of a file, with the columns of the current version.
     pub(super) fn whole_rows(&self, folder: &str, segment: &Segment) -> Result<Vec<RecordBatch>> {
         let all: Vec<usize> = self.blocks(folder, segment)?.map(|piece| piece.index).collect();
         Ok(self.pieces(folder, segment, &all)?.into_iter().flatten().collect())
     }
 
-    /// The record batches that a file has.
+    /// Return the record batches of a file.
     fn blocks(&self, folder: &str, segment: &Segment) -> Result<impl Iterator<Item = BlockRows> + use<>> {
         segment.pieces(self.fs.as_ref(), &self.path.join(folder))
     }
 
-    /// Some record batches of a file, each as parts with the columns that they were written with.
+    /// Read record batches of a file by index, each as parts with the columns that they were written with. Tables also
+    /// get the columns that later versions added.
     fn pieces(&self, folder: &str, segment: &Segment, indices: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
         if indices.is_empty() {
             return Ok(Vec::new());
@@ -362,7 +365,8 @@ impl Store {
         pieces.into_iter().map(|parts| parts.into_iter().map(whole).collect()).collect()
     }
 
-    /// Reads what a snapshot still has when the writer has dropped older iterations since: the rows of the others.
+    /// Read from a snapshot. If the read fails and the writer has dropped iterations since, read again from the
+    /// iterations that are left.
     fn surviving<T>(&mut self, read: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
         let found = read(self);
         if found.is_ok() || self.files.head.dropped <= self.head.dropped {
@@ -373,7 +377,7 @@ impl Store {
         read(&mut rest)
     }
 
-    /// Read from the files. A reader whose files the writer merged meanwhile finds the rows in the new ones.
+    /// Read from the files. If the writer has merged the files meanwhile, a reader finds the rows in the new files.
     pub(super) fn located<T>(&mut self, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
             let found = read(self);
@@ -396,7 +400,7 @@ impl Store {
     }
 }
 
-/// Ids that a column names and no row has.
+/// Return the values of `column` that are not a value of `key` in any row.
 fn outside(parts: &[RecordBatch], key: &str, column: &str) -> Result<BTreeSet<i64>> {
     let mut named = BTreeSet::new();
     for rows in parts {
@@ -408,8 +412,8 @@ fn outside(parts: &[RecordBatch], key: &str, column: &str) -> Result<BTreeSet<i6
     Ok(named)
 }
 
-/// Rows with values for the columns that came after their version: those at the end of what is known today. Facts and
-/// token columns stand behind all others, and came with the last of them.
+/// Return rows with default values for the columns that were added after they were written. These are the last of the
+/// known columns. Facts and token columns come after all others, and rows that have them also have all known columns.
 fn with_later_columns(path: &Path, known: &SchemaRef, rows: RecordBatch) -> Result<RecordBatch> {
     let schema = rows.schema();
     if schema.fields() == known.fields() {
@@ -450,7 +454,7 @@ fn to_batch(tables: &[Vec<RecordBatch>], declared: &Facts) -> Result<Batch> {
     Batch::new(tables.try_into().map_err(|_| Error::internal("the tables became another number"))?)
 }
 
-/// Rows in the order of their ids: older ones that a batch needs can lie between its own.
+/// Sort rows by id. Older rows that a batch needs can lie between its own.
 fn sorted(rows: &RecordBatch, key: &str) -> Result<RecordBatch> {
     let ids = i64s(rows, key)?.values();
     if ids.is_sorted() {
@@ -465,7 +469,7 @@ fn known_schema(folder: &str) -> Result<SchemaRef> {
     schema_of(folder).ok_or_else(|| Error::internal(format!("folder {folder:?} has no schema of its own")))
 }
 
-/// Rows of a table of facts as one table, with the token columns of all.
+/// Combine rows of a table into one record batch, with the token columns of all parts.
 pub(super) fn joined_table(table: Table, rows: &[RecordBatch]) -> Result<RecordBatch> {
     if table != Table::Nodes {
         return joined(&table.schema_of(rows), rows);
@@ -474,9 +478,9 @@ pub(super) fn joined_table(table: Table, rows: &[RecordBatch]) -> Result<RecordB
     joined(&table.schema_of(&rows), &rows)
 }
 
-/// Rows as one table; a table can hold no more list values than 32 bits count.
+/// Combine rows into one record batch. Errors if its lists have more values than 32-bit offsets allow.
 pub(super) fn joined(schema: &SchemaRef, rows: &[RecordBatch]) -> Result<RecordBatch> {
-    // What has no rows may lack the column of the facts.
+    // Skip parts without rows, because they may lack the column of facts.
     wide_lists::concat_batches(schema, rows.iter().filter(|rows| rows.num_rows() > 0))
         .map_err(|error| Error::overflow(format!("the rows do not fit one table; read fewer at once: {error}")))
 }

@@ -1,4 +1,5 @@
-//! Recovery at opening for writing: the files of a killed writer become the state before or after its last commit.
+//! Recovery when a store is opened for writing: files of a killed writer become the state before or after its last
+//! commit.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,22 +11,23 @@ use super::sync::Sync;
 use super::{blob_files, rollout_log, segment};
 use crate::{Error, Result};
 
-/// A file that is no Arrow file, there while files of a folder take the place of others: stock tools that read the whole
-/// folder just then stop with an error, where they would have missed rows. It is the first in the folder, and not empty,
-/// for Polars passes over empty files.
+/// Name of a marker that exists while files of a folder replace others. It is not an Arrow file, so stock tools that
+/// read the whole folder at that moment fail instead of missing rows. Its name sorts first in the folder. It is not
+/// empty, because Polars skips empty files.
 pub(super) const MARKER: &str = "0-being-rewritten.arrow";
 
-/// The marker before it has its name: a writer can be killed, or a folder read, between its making and its bytes.
+/// Temporary name of the marker: a writer can be killed, or the folder read, after the file is created and before its
+/// bytes are written.
 const STAGED_MARKER: &str = "0-being-rewritten.tmp";
 
 /// The text of the marker.
 pub(super) const MARKED: &[u8] = b"Files of this folder are just taking the place of others. Read it again.\n";
 
-/// The marker of the first version.
+/// Name of the marker in the first version.
 const OLD_MARKER: &str = "being-rewritten.arrow";
 
-/// The last manifest of a store, with its files in place and nothing else of ours in its folders. Files of other names are
-/// not ours.
+/// Repair the folders of a store and return its last manifest. Afterwards all listed files have their names, and other
+/// files of the store are removed. Files with names that a store does not use are left alone.
 pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest> {
     for folder in FOLDERS.iter().chain([&manifest::FOLDER, &blob_files::FOLDER, &rollout_log::FOLDER]) {
         refuse_link(fs, &store.join(folder))?;
@@ -42,7 +44,7 @@ pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest>
     }
     remove_old(fs, store, &manifest, sync)?;
     blob_files::remove_unfinished(fs, store)?;
-    // A store of an older version lacks the folders that came later.
+    // A store of an older version lacks the folders of later versions.
     if FOLDERS.iter().any(|&folder| is_new || !manifest.segments.contains_key(folder)) {
         let changed = create_folders(fs, store)?;
         if is_new {
@@ -54,7 +56,7 @@ pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest>
     Ok(manifest)
 }
 
-/// Removes the manifests before the last one, and what a writer that was killed has left of the next.
+/// Remove the manifests before the last one, and the unfinished next manifest of a killed writer.
 fn remove_old(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Result<()> {
     let folder = store.join(manifest::FOLDER);
     let names = fs.list(&folder).map_err(failed("list", &folder))?;
@@ -66,17 +68,17 @@ fn remove_old(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Res
         fs.remove(path).map_err(failed("remove", path))?;
     }
     if sync != Sync::Never && !old.is_empty() {
-        // The next manifest is written under a name that may have been one of these.
+        // The next manifest is written under a name that may be one of the removed ones.
         fs.sync_folder(&folder).map_err(failed("sync folder", &folder))?;
     }
     Ok(())
 }
 
-/// The repair of one folder: files to remove and to rename.
+/// The repair of one folder: files to remove and files to rename.
 struct FolderRepair {
-    /// A marker without a name, which was being made.
+    /// A marker that still has its temporary name.
     unfinished: Option<PathBuf>,
-    /// The marker that the folder lacks: the writer had not come to it.
+    /// The marker that the killed writer had not created yet.
     lacks: Option<PathBuf>,
     remove: Vec<PathBuf>,
     rename: Vec<(PathBuf, PathBuf)>,
@@ -84,7 +86,7 @@ struct FolderRepair {
 }
 
 impl FolderRepair {
-    /// In the order in which the commit would have done it.
+    /// Carry out the repair, in the order in which the commit would have done it.
     fn carry_out(&self, fs: &dyn Fs) -> Result<()> {
         if let Some(path) = &self.unfinished {
             fs.remove(path).map_err(failed("remove", path))?;
@@ -102,7 +104,7 @@ impl FolderRepair {
     }
 }
 
-/// Compares a folder with the manifest. Nothing is changed before all folders were looked at.
+/// Compare a folder with the manifest and plan its repair. No folder is changed before all folders are planned.
 fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<FolderRepair> {
     let path = store.join(folder);
     let names = fs.list(&path).map_err(failed("list", &path))?;
@@ -112,7 +114,7 @@ fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<
         let (staged, own) = (segment.staged(&path), segment.path(&path));
         match (is_in(&names, &staged), is_in(&names, &own)) {
             (true, false) => plan.rename.push((staged, own)),
-            // The first version gave a file the name of the one that it replaced.
+            // The first version gave a file the name of the file that it replaced.
             (true, true) if segment.is_named_by_row => {
                 plan.remove.push(own.clone());
                 plan.rename.push((staged, own));
@@ -144,7 +146,7 @@ fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<
         let is_sealed = found.extension().is_some_and(|ending| ending == "arrow");
         let is_later = commit.map_or(row >= manifest.head.end(folder), |commit| commit > manifest.head.version);
         if is_sealed && is_later {
-            // Files get their names after the manifest that names them, so that manifest was lost.
+            // Files get their final names after their manifest is published, so that manifest was lost.
             return Err(Error::corrupt(format!(
                 "{} belongs to a later commit than the last manifest, {}; restore the folder manifest from a copy",
                 found.display(),
@@ -167,15 +169,15 @@ fn is_in(names: &[String], path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| names.iter().any(|found| found == name))
 }
 
-/// Puts the marker into a folder, with its bytes from its first moment on.
+/// Put the marker into a folder. It is complete from the moment at which it has its name.
 pub(super) fn mark(fs: &dyn Fs, marker: &Path) -> Result<()> {
     let staged = marker.with_file_name(STAGED_MARKER);
     fs.write(&staged, MARKED).map_err(failed("write", &staged))?;
     fs.rename(&staged, marker).map_err(failed("rename", &staged))
 }
 
-/// Makes all folders, as far as they are not there. With the first manifest, readers can open a store before its first
-/// commit. Returns the folders whose names are new.
+/// Create the folders that do not exist. With the first manifest, readers can open a store before its first commit.
+/// Returns the folders in which names may be new: the parent of the store, and the store.
 fn create_folders(fs: &dyn Fs, store: &Path) -> Result<[PathBuf; 2]> {
     for folder in FOLDERS.iter().chain([&manifest::FOLDER]) {
         let path = store.join(folder);
@@ -185,8 +187,9 @@ fn create_folders(fs: &dyn Fs, store: &Path) -> Result<[PathBuf; 2]> {
     Ok([above.to_owned(), store.to_owned()])
 }
 
-/// Writes a manifest under its number, once it is durable itself, and with it the files of its commit and the names in
-/// their folders. When this returns, the commit is durable, and no other writer's takes its place.
+/// Publish a manifest under its number, after a sync of the manifest, of the files of its commit and of the names in
+/// their folders. On return, the commit is durable and no other writer can replace it. With [`Sync::Never`] nothing is
+/// synced.
 pub(super) fn publish(
     fs: &dyn Fs,
     store: &Path,
@@ -206,7 +209,7 @@ pub(super) fn publish(
         io::ErrorKind::AlreadyExists => other_writer(&path),
         _ => failed("rename", &staged)(error),
     })?;
-    // The number is free again where another writer is two commits ahead, and goes on from its own.
+    // If another writer is two commits ahead, this number is free again; that writer continues from its own commits.
     if Manifest::last_number(fs, store)?.is_some_and(|last| last > manifest.head.version) {
         return Err(other_writer(&path));
     }

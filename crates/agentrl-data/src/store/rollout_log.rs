@@ -1,9 +1,10 @@
-//! The log of the rollouts of an iteration that is under way. A run that is killed before the iteration's batch is committed
-//! reads it and goes on. Small records in the file `live/{iteration}.records`, which is removed when the batch is committed.
+//! The rollout log of an iteration under way: small records in the file `live/{iteration}.records`. A run that is
+//! killed before the iteration's batch is committed reads the log and continues. The commit of the batch removes the
+//! file.
 //!
-//! The file begins with [`HEAD`]. A record is a checksum of all that follows of it, the lengths of name and payload, and the
-//! two. It is one write, so a killed process leaves whole records; bytes after the last one whose checksum is right are
-//! ignored, and the next append cuts them off.
+//! The file begins with [`HEAD`]. A record is a checksum of its other bytes, the lengths of name and payload, the name,
+//! and the payload. It is appended in one write, so a killed process leaves whole records. Bytes after the last record
+//! with a valid checksum are ignored, and the next append cuts them off.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,19 +24,19 @@ use crate::{Error, ErrorKind, Result};
 /// The folder of rollout logs.
 pub(super) const FOLDER: &str = "live";
 
-/// The first bytes of a file of records: its type and its format.
+/// The first bytes of a record file: its type and its format.
 const HEAD: &[u8; 16] = b"agentrl records1";
 
-/// Bytes of a record before its name: checksum and two lengths.
+/// Bytes of a record before its name: the checksum and two lengths.
 const FRAME: usize = 16;
 
-/// Bytes that a record can have. What claims more is no record.
+/// Largest size of name and payload together, in bytes. Greater lengths in a file are damage.
 const MOST_RECORD: usize = 256 << 20;
 
-/// Bytes that are read at once, unless a record has more.
+/// Bytes that are read at once, unless a record is larger.
 const CHUNK: u64 = 1 << 20;
 
-/// How old the oldest record may become that only the operating system knows of.
+/// Time since the last sync after which [`RolloutLog::append`] reports that a sync is due.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// Name and payload of a record.
@@ -56,32 +57,32 @@ struct RecordFile {
     store: PathBuf,
     path: PathBuf,
     sync: Sync,
-    /// Bytes of the file that count.
+    /// Offset of the end of the last whole record.
     end: u64,
-    /// The end of the open file; `None` before the first record and after a failed write.
+    /// The file, open for appending; `None` before the first record and after a failed write.
     tail: Option<Arc<dyn Tail>>,
-    /// Whether there are records that were not synced, and when they were last.
+    /// Whether there are records that were not synced, and the time of the last sync.
     is_dirty: bool,
     synced: Instant,
-    /// Why nothing more can be written.
+    /// Reason why nothing more can be written; `None` while the log is open.
     over: Option<String>,
-    /// The record that is being written.
+    /// Buffer for the record that is being written.
     record: Vec<u8>,
 }
 
-/// The rollout logs that a writer has open.
+/// The open rollout logs of a writer, by iteration.
 #[derive(Debug, Default)]
 pub(super) struct RolloutLogs(pub(super) BTreeMap<i64, RolloutLog>);
 
 impl RolloutLogs {
-    /// Makes what was appended durable.
+    /// Make the appended records of all logs durable.
     pub(super) fn sync(&self) -> Result<()> {
         self.0.values().try_for_each(RolloutLog::sync)
     }
 }
 
 impl Drop for RolloutLogs {
-    /// Without its store a log may be another writer's.
+    /// End the logs. After its store is closed, a log may belong to another writer.
     fn drop(&mut self) {
         for log in self.0.values() {
             log.end("the store is closed");
@@ -90,7 +91,7 @@ impl Drop for RolloutLogs {
 }
 
 impl RolloutLog {
-    /// Open the log of an iteration as it was left, or empty.
+    /// Open the log of an iteration with the records it has, or empty if there is no file.
     pub(super) fn open(fs: Arc<dyn Fs>, store: &Path, iteration: i64, sync: Sync) -> Result<Self> {
         let path = path(store, iteration);
         refuse_link(fs.as_ref(), &path)?;
@@ -106,7 +107,7 @@ impl RolloutLog {
             sync,
             end,
             tail: None,
-            // The process before may not have synced them.
+            // The previous process may not have synced them.
             is_dirty: end > 0,
             synced: Instant::now(),
             over: None,
@@ -115,13 +116,13 @@ impl RolloutLog {
         Ok(Self { iteration, process: std::process::id(), file: Arc::new(Mutex::new(file)) })
     }
 
-    /// The iteration.
+    /// Return the iteration of the log.
     pub fn iteration(&self) -> i64 {
         self.iteration
     }
 
-    /// Appends a record. The operating system has it when this returns: a kill does not lose it. Returns whether
-    /// it is time to [`RolloutLog::sync`].
+    /// Append a record. On return the operating system has it, so a kill does not lose it. Returns whether a
+    /// [`RolloutLog::sync`] is due.
     pub fn append(&self, name: &[u8], payload: &[u8]) -> Result<bool> {
         let mut file = self.lock()?;
         file.append(name, payload)?;
@@ -132,7 +133,7 @@ impl RolloutLog {
         })
     }
 
-    /// Makes what was appended durable.
+    /// Make the appended records durable. With [`Sync::Never`] nothing is synced.
     pub fn sync(&self) -> Result<()> {
         let mut file = self.lock()?;
         file.synced = Instant::now();
@@ -142,14 +143,14 @@ impl RolloutLog {
         let Some(tail) = file.tail.clone() else { return file.begin().map(drop) };
         file.is_dirty = false;
         drop(file);
-        // Others append meanwhile.
+        // The mutex is released, so that other threads can append meanwhile.
         tail.sync().map_err(|error| {
             let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
             file.lost(error)
         })
     }
 
-    /// All records, in the order in which they were appended.
+    /// Return all records in append order.
     pub fn records(&self) -> Result<Vec<Record>> {
         let file = self.lock()?;
         let (fs, path, end) = (file.fs.clone(), file.path.clone(), file.end);
@@ -171,7 +172,7 @@ impl RolloutLog {
     }
 
     pub(super) fn end(&self, why: &str) {
-        // The lock of a forked child can be taken for good; a log is its parent's.
+        // In a forked child the mutex can be locked forever, and a log belongs to the parent.
         if check_process(self.process).is_ok() {
             let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
             file.over.get_or_insert_with(|| why.to_owned());
@@ -210,7 +211,7 @@ impl RecordFile {
         let written = tail.append(&self.record);
         let bytes = self.record.len() as u64;
         self.record.shrink_to(CHUNK as usize);
-        // What is half there is cut off by the next append.
+        // After a failed write, the next append cuts off a partial record.
         written.map_err(|error| {
             self.tail = None;
             failed("write", &self.path)(error)
@@ -220,7 +221,7 @@ impl RecordFile {
         Ok(())
     }
 
-    /// Opens the file after its last whole record; creates it if there is none.
+    /// Open the file after its last whole record, and create it if there is none.
     fn begin(&mut self) -> Result<Arc<dyn Tail>> {
         let folder = self.store.join(FOLDER);
         refuse_link(self.fs.as_ref(), &folder)?;
@@ -231,7 +232,7 @@ impl RecordFile {
             tail.append(HEAD).map_err(failed("write", &self.path))?;
         }
         if self.sync != Sync::Never {
-            // What was cut off must not come back behind other records.
+            // Make the cut durable, so that the removed bytes cannot reappear after new records.
             tail.sync().map_err(|error| self.lost(error))?;
             for folder in [&folder, &self.store] {
                 self.fs.sync_folder(folder).map_err(failed("sync folder", folder))?;
@@ -243,7 +244,7 @@ impl RecordFile {
         Ok(tail)
     }
 
-    /// Ends the log with the error of a sync: a disk that lost one write can claim that the next one succeeded.
+    /// End the log with the error of a sync. A disk that lost one write can report success for the next one.
     fn lost(&mut self, error: io::Error) -> Error {
         let error = failed("sync", &self.path)(error);
         self.over = Some(format!("a sync failed: {error}; open the store again"));
@@ -253,13 +254,14 @@ impl RecordFile {
 
 /// The extent of the whole records in a file of records.
 pub(super) struct Scanned {
-    /// Where the last whole record ends; 0 if the file does not even begin as one.
+    /// Offset of the end of the last whole record; 0 if the file does not begin with [`HEAD`].
     pub(super) end: u64,
-    /// Whether the bytes after it are damaged, not only cut off.
+    /// Whether the bytes after it are damaged, rather than cut off by a kill.
     pub(super) is_damaged: bool,
 }
 
-/// Reads the records among the first `length` bytes of a file, a piece at a time, as far as they are whole.
+/// Read the whole records in the first `length` bytes of a file, in pieces. Stops at the first record that is damaged
+/// or cut off.
 pub(super) fn scan(fs: &dyn Fs, path: &Path, length: u64, mut each: impl FnMut(&[u8], &[u8])) -> Result<Scanned> {
     if length > MAX_FILE_BYTES {
         return Err(Error::corrupt(format!(
@@ -285,7 +287,7 @@ pub(super) fn scan(fs: &dyn Fs, path: &Path, length: u64, mut each: impl FnMut(&
         }
         return Ok(Scanned { end: 0, is_damaged });
     }
-    // Where the next record begins, and where the piece does.
+    // Offsets of the next record and of the piece.
     let (mut at, mut begin) = (HEAD.len() as u64, 0);
     loop {
         let rest = length - at;
@@ -325,7 +327,7 @@ fn file_name(iteration: i64) -> String {
     format!("{iteration}.records")
 }
 
-/// The iterations that have a log. Files of other names are not ours.
+/// Return the iterations that have a log. Files with other names are not the store's.
 pub(super) fn iterations(fs: &dyn Fs, store: &Path) -> Result<Vec<i64>> {
     let folder = store.join(FOLDER);
     let names = fs.list(&folder).map_err(failed("list", &folder))?;

@@ -10,8 +10,8 @@ use super::verify::Finding;
 use crate::{Error, Result};
 
 impl Store {
-    /// Return the rollout log of an iteration whose batch is not committed yet, as it was left, or empty. The commit of the
-    /// batch, or of the end of the iteration, removes it.
+    /// Return the rollout log of an iteration whose batch is not committed yet, with the records it has. The commit
+    /// that adds the batch, or closes the iteration, removes the log.
     pub fn rollout_log(&mut self, iteration: i64) -> Result<RolloutLog> {
         self.writable()?;
         if iteration < self.head.iteration || self.has_batch(iteration)? {
@@ -29,7 +29,7 @@ impl Store {
         Ok(log)
     }
 
-    /// Remove the logs of some iterations, whose batches were just committed.
+    /// Remove the logs of iterations whose batches were just committed.
     pub(super) fn end_rollout_logs(&mut self, iterations: impl Iterator<Item = i64>) -> Result<()> {
         let ended: BTreeSet<i64> = iterations.collect();
         for iteration in &ended {
@@ -43,10 +43,10 @@ impl Store {
             .try_for_each(|path| fs.remove(&path).map_err(failed("remove", &path)))
     }
 
-    /// Remove the logs that a writer killed in a commit has left.
+    /// Remove the logs of committed iterations. A writer that is killed in a commit leaves them.
     pub(super) fn remove_ended_rollout_logs(&mut self) -> Result<()> {
         for iteration in iterations(self.fs.as_ref(), &self.path)? {
-            // If the store cannot tell, opening the log reports why.
+            // If the store cannot be read here, opening the log reports the error.
             if iteration < self.head.iteration || self.has_batch(iteration).unwrap_or_default() {
                 let path = path(&self.path, iteration);
                 self.fs.remove(&path).map_err(failed("remove", &path))?;
@@ -55,13 +55,13 @@ impl Store {
         Ok(())
     }
 
-    /// Return what is wrong with the logs. An end that was cut off is not: a kill leaves it.
+    /// Return the defects of the logs. An end that was cut off is not a defect, because a kill leaves it.
     pub(super) fn verify_rollout_logs(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for iteration in iterations(self.fs.as_ref(), &self.path)? {
             let path = path(&self.path, iteration);
             let found = match self.fs.length(&path) {
-                // The commit of its batch removed it just now.
+                // The commit of the iteration's batch has just removed it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 length => length
                     .map_err(failed("read", &path))

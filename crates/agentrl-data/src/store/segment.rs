@@ -1,4 +1,4 @@
-//! A sealed file of rows. A manifest records its place and its footer; the footer records the places of its blocks.
+//! A sealed file of rows. A manifest records its rows and the position of its footer; the footer lists its blocks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use super::merged_columns::FileRows;
 use super::sync::Sync;
 use crate::{Error, ErrorKind, Result};
 
-/// Largest number of bytes that are read at once from blocks that lie side by side.
+/// Largest number of bytes that are read at once from adjacent blocks.
 pub(super) const READ_BYTES: u64 = 4 << 20;
 
 /// A sealed file.
@@ -32,15 +32,15 @@ pub(super) struct Segment {
     rows: u64,
     /// Smallest and greatest key.
     keys: (i64, i64),
-    /// Smallest and greatest value of other columns that rows are chosen by. Manifests of older versions lack them.
+    /// Bounds of the filter columns besides the key. Manifests of older versions lack them.
     bounds: Arc<Bounds>,
-    /// The footer, after its blocks.
+    /// Position and hash of the footer, which comes after the blocks.
     footer: FooterRange,
     /// Blocks of a file of an older version, whose footer does not list them.
     listed: Option<Arc<[Block]>>,
-    /// Whether its name lacks its commit, as in stores of the first version.
+    /// Whether its name lacks the commit number, as in stores of the first version.
     pub(super) is_named_by_row: bool,
-    /// Its footer, once it was read. Copies of a segment share it.
+    /// The parsed footer, once it was read. Copies of a segment share it.
     index: Arc<OnceLock<BlockIndex>>,
 }
 
@@ -54,7 +54,7 @@ impl PartialEq for Segment {
     }
 }
 
-/// A segment as a manifest has it.
+/// A segment as it is written in a manifest.
 #[derive(Serialize, Deserialize)]
 struct Written {
     first_row: u64,
@@ -101,7 +101,7 @@ impl TryFrom<Written> for Segment {
     }
 }
 
-/// A record batch of a segment: where it is, and which rows and keys it has.
+/// Index, row numbers and keys of a record batch in a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockRows {
     pub(super) index: usize,
@@ -111,7 +111,7 @@ pub(super) struct BlockRows {
 }
 
 impl Segment {
-    /// A segment that has no rows yet.
+    /// Return a segment that has no rows yet.
     pub(super) fn begun(first_row: u64, commit: u64) -> Self {
         Self {
             first_row,
@@ -126,7 +126,7 @@ impl Segment {
         }
     }
 
-    /// Seals rows of a folder in the file of a segment that has none yet.
+    /// Write rows of a folder to the file of a segment without rows, and return the segment with these rows.
     pub(super) fn seal(self, fs: &dyn Fs, path: &Path, rows: &FileRows, folder: &str, sync: Sync) -> Result<Self> {
         let (blocks, end, hash) = write_with(fs, path, sync, |file| {
             blocks::write(rows, folder, &mut |bytes| file.write_all(bytes).map_err(failed("write", path)))
@@ -143,39 +143,39 @@ impl Segment {
     /// Return the number of the row after its last one; `None` if its recorded sizes are impossible.
     pub(super) fn checked_end(&self) -> Option<u64> {
         let FooterRange(begin, end, _) = self.footer;
-        // No file of ours comes near: a length that is read into memory must be one that can be.
+        // No file of a store is as large. The footer must be small enough to be read into memory.
         let sane = begin < end && end - begin <= MAX_FILE_BYTES && end < 1 << 48;
         self.first_row.checked_add(self.rows).filter(|_| sane)
     }
 
-    /// Number of the row after its last one.
+    /// Return the number of the row after its last one.
     pub(super) fn end_row(&self) -> u64 {
         self.first_row + self.rows
     }
 
-    /// Bytes of the file.
+    /// Return the size of the file in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.footer.1
     }
 
-    /// Smallest and greatest key of its rows.
+    /// Return the smallest and greatest key of its rows.
     pub(super) fn keys(&self) -> (i64, i64) {
         self.keys
     }
 
-    /// Between which values its columns lie that rows are chosen by, as far as it is known.
+    /// Return the known bounds of its key and of its other filter columns.
     pub(super) fn bounds(&self, folder: &str) -> Bounds {
         let mut bounds = Bounds::clone(&self.bounds);
         bounds.extend(key_of(folder).filter(|_| self.rows > 0).map(|key| (key.to_owned(), self.keys)));
         bounds
     }
 
-    /// Bytes of a record batch of a file that was read.
+    /// Return the size in bytes of a record batch; 0 if the footer was not read yet.
     pub(super) fn block_bytes(&self, block: usize) -> u64 {
         self.index.get().map_or(0, |index| index.blocks[block].end - index.begin(block))
     }
 
-    /// Its record batches.
+    /// Return its record batches.
     pub(super) fn pieces(
         &self,
         fs: &dyn Fs,
@@ -191,8 +191,8 @@ impl Segment {
         Ok(pieces.collect::<Vec<_>>().into_iter())
     }
 
-    /// Where it lies once its commit is over: under a name that no other file ever has, before it or after it. What was
-    /// read from the name once can only be read from it again, or not at all.
+    /// Return the path of the file after its commit. Apart from files of the first version, no other file ever has this
+    /// name, so a later read from this path returns the same bytes or fails.
     pub(super) fn path(&self, folder: &Path) -> PathBuf {
         let Self { first_row, commit, .. } = self;
         folder.join(if self.is_named_by_row {
@@ -202,28 +202,28 @@ impl Segment {
         })
     }
 
-    /// Where it lies until its commit has a manifest.
+    /// Return the path of the file until the manifest of its commit is published.
     pub(super) fn staged(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{:012}.{:08}.tmp", self.first_row, self.commit))
     }
 
-    /// Where it lies while it is merged beside the commits, which have names of their own.
+    /// Return the path of the file while it is merged concurrently with commits, which use other names.
     pub(super) fn merged(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{:012}.{:08}.merged.tmp", self.first_row, self.commit))
     }
 
-    /// Reads some of the record batches, in their order, each as parts with the columns that they were written with; every
-    /// byte read is compared with its checksum.
+    /// Read record batches in the given order, each as parts with the columns that they were written with. All bytes
+    /// read are compared with their checksums.
     ///
-    /// The file lies under its own name, or under its staged one while its commit is not over. Where neither holds what
-    /// was written, the error is `Corrupt`, or a later manifest knows better.
+    /// The file has its final name, or its staged name until its commit is over. If the bytes under neither name are
+    /// those that were written, the file is damaged or a later manifest lists another file ([`is_other`]).
     pub(super) fn read(&self, fs: &dyn Fs, folder: &Path, wanted: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
         self.found(folder, |path| self.read_at(fs, path, wanted))
     }
 
-    /// Looks at the file wherever it lies.
+    /// Call `look` with the path of the file, under its final or its staged name.
     pub(super) fn found<T>(&self, folder: &Path, look: impl Fn(&Path) -> Result<T>) -> Result<T> {
-        // It can be renamed between the first look and the second, but only once.
+        // The file can be renamed between the first attempt and the second, but only once.
         let (path, staged) = (self.path(folder), self.staged(folder));
         let first = look(&path);
         if first.is_ok() {
@@ -246,7 +246,7 @@ impl Segment {
         Ok(rows)
     }
 
-    /// Return the footer, read once.
+    /// Return the footer, which is read only once.
     pub(super) fn index(&self, fs: &dyn Fs, path: &Path) -> Result<&BlockIndex> {
         if let Some(index) = self.index.get() {
             return Ok(index);
@@ -259,7 +259,7 @@ impl Segment {
     }
 }
 
-/// Some blocks as runs of those that lie side by side and are read at once.
+/// Group blocks into runs of adjacent blocks that are read at once.
 pub(super) fn runs(index: &BlockIndex, wanted: &[usize]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for &block in wanted {
@@ -273,7 +273,7 @@ pub(super) fn runs(index: &BlockIndex, wanted: &[usize]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Reads the blocks of a run, and shows the bytes of each once they are found to be those that were written.
+/// Read the blocks of a run, and call `show` with the bytes of each after its checksum was compared.
 pub(super) fn read_run(
     fs: &dyn Fs,
     path: &Path,
@@ -285,7 +285,7 @@ pub(super) fn read_run(
     show_run(path, index, run, &bytes, show)
 }
 
-/// Shows the blocks of a run that was read.
+/// Call `show` with the bytes of each block of a run that was read, after its checksum was compared.
 fn show_run(
     path: &Path,
     index: &BlockIndex,
@@ -324,7 +324,7 @@ fn damaged(path: &Path, Range { start, end }: Range<u64>, why: &str) -> Error {
 }
 
 /// Parse the first row and the commit of a name by [`Segment::path`], [`Segment::staged`] or [`Segment::merged`].
-/// Other names are not a store's, however much like them they are.
+/// Returns `None` for all other names, even for similar ones.
 pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
     let (stem, ending) = name.rsplit_once('.')?;
     let stem = if ending == "tmp" { stem.strip_suffix(".merged").unwrap_or(stem) } else { stem };
@@ -340,7 +340,7 @@ pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
     is_own.then_some((row, commit))
 }
 
-/// Whether an error means that a file is not the one that a manifest describes: a later manifest may describe it.
+/// Return whether an error means that a file is not the one in the manifest. A later manifest may list another file.
 pub(super) fn is_other(error: &Error) -> bool {
     use std::error::Error as _;
     let missing = |error: &(dyn std::error::Error + 'static)| {

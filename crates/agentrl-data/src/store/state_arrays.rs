@@ -1,4 +1,4 @@
-//! The arrays of a store's state: read them, and make the rows that change them.
+//! The arrays of a store's state: read them, and create the rows that change them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,17 +11,18 @@ use super::states::{Arrays, Dtype, PieceKind, StateArray, StateRows, StoredArray
 use crate::batch::{i64s, lists};
 use crate::{Error, Result};
 
-/// The last part of the path of an array of trajectories that a component refers to.
+/// Last part of the path of an array whose values are ids of trajectories that a component refers to.
 const REFERENCES: &str = "trajectory_id";
 
 impl Store {
-    /// Return the state of the components of the last closed iteration, as arrays.
+    /// Return the arrays of the components' state after the last closed iteration.
     pub fn arrays(&mut self) -> Result<Arrays> {
         self.settle()?;
         Ok(self.known_arrays()?.arrays)
     }
 
-    /// Rows for the folder that make the stored arrays these, and whether they are all written whole.
+    /// Return the rows of folder `states` that change the stored arrays to `arrays`, and whether all arrays are written
+    /// whole.
     pub(super) fn state_rows(&mut self, iteration: i64, arrays: &Arrays) -> Result<(RecordBatch, bool)> {
         arrays.iter().try_for_each(|(path, array)| array.check(path))?;
         let known = self.known_arrays()?;
@@ -58,7 +59,7 @@ impl Store {
         Ok((rows, is_base))
     }
 
-    /// Trajectories that components refer to: arrays whose paths end in `trajectory_id`.
+    /// Return the trajectories that components refer to: the values of arrays whose paths end in `trajectory_id`.
     pub(super) fn referred(&mut self) -> Result<BTreeSet<i64>> {
         let arrays = self.known_arrays()?.arrays;
         let is_reference = |(path, array): &(&String, &StateArray)| {
@@ -90,7 +91,7 @@ impl Store {
         for (path, array) in &known.arrays {
             array.check(path).map_err(|error| Error::corrupt(format!("folder {STATES} is incomplete: {error}")))?;
         }
-        // What the first write wrote, it wrote whole.
+        // The first of these writes wrote the arrays whole, so it is not a change.
         let mut place = 0;
         for part in &parts {
             let (indices, values) = (lists(part, "indices")?, lists(part, "values")?);

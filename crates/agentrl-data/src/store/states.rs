@@ -1,9 +1,10 @@
-//! The state of components as arrays: written whole now and then, and in between only the changes.
+//! The state of components as arrays: written whole from time to time, and as changes in between.
 //!
-//! The arrays of an iteration are its state as much as the JSON text is, and are committed with it. A row of the folder
-//! `states` is a piece of one array: a part of all its rows (`base`), or the rows that differ from those of the iteration
-//! before (`delta`). When there is more than half as much of deltas as the arrays hold, all are written whole again, and
-//! reading begins there: so bytes written stay in proportion to what changes, and bytes read to what there is.
+//! The arrays are a part of an iteration's state, like the JSON text, and are committed with it. A row of the folder
+//! `states` is a piece of one array: a part of all its rows (`base`), or the rows that differ from those of the
+//! previous iteration (`delta`). If the deltas together have more than half as many bytes as the arrays, all arrays are
+//! written whole again, and reading begins there. So the bytes written are proportional to the changes, and the bytes
+//! read to the size of the arrays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use super::folders::{STATES, schema_of};
 use crate::batch::{array, i64s, lists, u8s};
 use crate::{Error, Result, arrow_bug};
 
-/// How deep a state can be nested: no reader of JSON gives up so early.
+/// Largest nesting depth of a state. All JSON readers support it.
 const STATE_DEPTH: usize = 64;
 
-/// Bytes of a piece, at most, unless one row has more.
+/// Largest size of a piece in bytes, unless a single row is larger.
 const PIECE_BYTES: usize = 4 << 20;
 
 names! {
@@ -30,31 +31,31 @@ names! {
     "dtype" Dtype {
         /// One byte, 0 or 1.
         Bool = "bool",
-        /// 8 bits, signed.
+        /// Signed 8-bit integers.
         I8 = "int8",
-        /// 8 bits.
+        /// Unsigned 8-bit integers.
         U8 = "uint8",
-        /// 16 bits, signed.
+        /// Signed 16-bit integers.
         I16 = "int16",
-        /// 16 bits.
+        /// Unsigned 16-bit integers.
         U16 = "uint16",
-        /// 32 bits, signed.
+        /// Signed 32-bit integers.
         I32 = "int32",
-        /// 32 bits.
+        /// Unsigned 32-bit integers.
         U32 = "uint32",
-        /// 64 bits, signed.
+        /// Signed 64-bit integers.
         I64 = "int64",
-        /// 64 bits.
+        /// Unsigned 64-bit integers.
         U64 = "uint64",
-        /// 32 bits, with a fraction.
+        /// 32-bit floats.
         F32 = "float32",
-        /// 64 bits, with a fraction.
+        /// 64-bit floats.
         F64 = "float64",
     }
 }
 
 impl Dtype {
-    /// Bytes of a number.
+    /// Return the size of a number in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Bool | Self::I8 | Self::U8 => 1,
@@ -70,16 +71,16 @@ impl Dtype {
 pub struct StateArray {
     /// The type of the numbers.
     pub dtype: Dtype,
-    /// Numbers of a row; `None`: one, of an array of one dimension.
+    /// Numbers in a row; `None` for an array of one dimension, which has one number in a row.
     pub width: Option<u64>,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
-    /// All numbers.
+    /// The bytes of all numbers.
     pub bytes: Arc<Vec<u8>>,
 }
 
 impl StateArray {
-    /// Bytes of a row.
+    /// Return the size of a row in bytes.
     fn stride(&self) -> usize {
         self.dtype.bytes().saturating_mul(self.width.unwrap_or(1) as usize)
     }
@@ -107,29 +108,29 @@ impl StateArray {
 /// Arrays by their paths.
 pub type Arrays = BTreeMap<String, StateArray>;
 
-/// The arrays after the last write, and the bytes that were written for them since they were last written whole.
+/// The arrays after the last write, and the size of their changes since they were last written whole.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StoredArrays {
     pub(super) arrays: Arrays,
-    /// Bytes of changes.
+    /// Size of the changes in bytes.
     pub(super) changed: usize,
-    /// Whether they were ever written.
+    /// Whether arrays were ever written.
     pub(super) begun: bool,
 }
 
-/// The kind of a row of the folder.
+/// The kind of a row of the folder `states`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PieceKind {
     /// A part of all rows.
     Base = 0,
-    /// Rows that changed.
+    /// Rows that changed or were added.
     Delta = 1,
-    /// The array is there no more.
+    /// The array was removed.
     Gone = 2,
 }
 
 impl StoredArrays {
-    /// The arrays after some more rows of the folder.
+    /// Apply more rows of the folder to the arrays.
     pub(super) fn fold(&mut self, rows: &RecordBatch) -> Result<()> {
         let (paths, dtypes) = (array(rows, "path")?.as_string::<i32>(), array(rows, "dtype")?.as_string::<i32>());
         let (kinds, widths, lengths) = (u8s(rows, "kind")?, i64s(rows, "width")?, i64s(rows, "rows")?);
@@ -184,7 +185,7 @@ impl StoredArrays {
     }
 }
 
-/// Rows of the folder in the making.
+/// Builder of rows of the folder.
 pub(super) struct StateRows {
     paths: Vec<String>,
     kinds: Vec<u8>,
@@ -237,7 +238,7 @@ impl StateRows {
         self.bytes += values.len() + std::mem::size_of_val(indices);
     }
 
-    /// All rows of an array, in pieces.
+    /// Add all rows of an array, in pieces.
     pub(super) fn base(&mut self, path: &str, array: &StateArray) {
         let stride = array.stride();
         let rows = (PIECE_BYTES / stride.max(1)).max(1);
@@ -252,7 +253,8 @@ impl StateRows {
         }
     }
 
-    /// Push the rows of an array that differ from known ones, and those after them; all rows if that is less.
+    /// Add the rows of an array that differ from those of `known`, and the rows after them; add all rows if that is not
+    /// more bytes.
     pub(super) fn delta(&mut self, path: &str, known: &StateArray, array: &StateArray) {
         if known == array {
             return;
@@ -269,7 +271,7 @@ impl StateRows {
             changed.chunks((PIECE_BYTES / (array.stride() + 8)).max(1)).collect()
         };
         for rows in pieces {
-            // Each piece grows the array no further than it reaches.
+            // A piece extends the array only up to its own last row.
             let reached = rows.last().map_or(0, |last| last + 1).max(before).min(after);
             let values: Vec<u8> = rows.iter().flat_map(|&row| array.row(row)).copied().collect();
             let indices: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
@@ -296,7 +298,7 @@ impl StateRows {
     }
 }
 
-/// Refuse a text that is not JSON or is nested too deep, before anything is written.
+/// Reject a text that is not JSON or is nested too deep, before anything is written.
 pub(super) fn check_state(state: &str) -> Result<()> {
     serde_json::from_str::<&serde_json::value::RawValue>(state)
         .map_err(|error| Error::invalid(format!("state is not JSON: {error}")))?;

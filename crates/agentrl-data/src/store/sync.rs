@@ -1,11 +1,11 @@
-//! When a write is durable.
+//! The sync modes: they determine when a write becomes durable.
 
 #[cfg(doc)]
 use super::Store;
 use agentrl_compute::names;
 
 names! {
-    /// When a write is durable.
+    /// The mode that determines when a write becomes durable.
     #[derive(Default)]
     "sync" Sync {
         /// Appends are queued; [`Store::flush`], [`Store::close_iteration`] and [`Store::close`] make them durable.
@@ -13,8 +13,8 @@ names! {
         Batch = "batch",
         /// Every write is durable when its call returns.
         Always = "always",
-        /// As `Batch`, but the system decides when files reach the disk: a killed process loses nothing that was
-        /// flushed, a crash of the machine can.
+        /// Like `Batch`, but the operating system decides when files reach the disk. A killed process loses nothing
+        /// that was flushed; a crash of the machine can lose it.
         Never = "never",
     }
 }

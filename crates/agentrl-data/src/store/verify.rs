@@ -1,4 +1,4 @@
-//! `verify`: every byte against its checksum, and every rule that ties rows together.
+//! Verification of a store: every byte against its checksum, and every rule between rows.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +11,23 @@ use super::folders::FOLDERS;
 use crate::batch::{array, hex, i32s, i64s, lists};
 use crate::{Check, Error, ErrorKind, Result};
 
-/// Findings of one kind after which the rest are only counted.
+/// Number of findings of one kind in a folder that are listed. One more finding represents all others.
 const MOST: usize = 100;
 
-/// Something that is not as it must be.
+/// A defect of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The folder.
+    /// The folder that has the defect.
     pub folder: String,
     /// The kind of rule that is broken: `damage`, `reference`, `length`, `value`, `duplicate` or `blob`.
     pub kind: &'static str,
-    /// Id of the row, in the folder's first column, if it is about a row.
+    /// Id in the folder's first column, if the finding is about a row.
     pub id: Option<i64>,
-    /// The error.
+    /// The description of the defect.
     pub message: String,
 }
 
-/// Where a node begins and ends.
+/// Parent, first token and number of tokens of a node.
 #[derive(Clone, Copy)]
 struct Extent {
     id: i64,
@@ -57,8 +57,9 @@ impl Findings {
 }
 
 impl Store {
-    /// Everything that is wrong with the store: damaged files, rows that refer to no row, lists of unequal length, log-probs
-    /// and rewards that are no numbers, a trajectory that trains twice in one group of one iteration, blobs. Empty: nothing.
+    /// Return all defects of the store; empty if there are none. Finds damaged files, references to missing rows, lists
+    /// of unequal length, log-probs that are not finite, rewards that are NaN, trajectories that train twice in one
+    /// group of one iteration, and missing or damaged blobs.
     pub fn verify(&mut self, check: Check<'_>) -> Result<Vec<Finding>> {
         self.check_process()?;
         self.settle()?;
@@ -68,7 +69,7 @@ impl Store {
             self.verify_files(folder, &mut findings, check)?;
         }
         if !findings.0.is_empty() {
-            // What cannot be read cannot be compared with anything.
+            // The rules between rows cannot be checked if rows cannot be read.
             return Ok(findings.0);
         }
         let nodes = self.verify_nodes(&mut findings, check)?;
@@ -231,7 +232,7 @@ impl Store {
                 if !trajectories.contains(&trajectory) {
                     add("reference", format!("its trajectory {trajectory} is not there"));
                 }
-                // Draws with a probability can be drawn twice.
+                // A draw with a probability can repeat a trajectory.
                 if chances.is_null(row) && !uses.insert((iteration, groups.value(row), trajectory)) {
                     let group = groups.value(row);
                     let message =
@@ -244,7 +245,7 @@ impl Store {
     }
 }
 
-/// The node in which something ends, or what is wrong with that.
+/// Return the node in which a path or action ends, or a description of the defect.
 fn ends_in(nodes: &[Extent], id: i64, end: Option<i32>) -> std::result::Result<Extent, String> {
     let node = extent_of(nodes, id).ok_or_else(|| format!("node {id}, is not there"))?;
     match end.filter(|end| !(0..=node.length).contains(end)) {
@@ -253,7 +254,7 @@ fn ends_in(nodes: &[Extent], id: i64, end: Option<i32>) -> std::result::Result<E
     }
 }
 
-/// Whether a node is another one or above it. Ids of parents are smaller.
+/// Return whether a node is `from` or an ancestor of it. Parents have smaller ids than their children.
 fn is_on_path(nodes: &[Extent], id: i64, from: Extent) -> bool {
     let mut next = Some(from);
     while let Some(node) = next.filter(|node| node.id > id) {
@@ -270,7 +271,8 @@ fn value(column: &Int32Array, row: usize) -> Option<i32> {
     (!column.is_null(row)).then(|| column.value(row))
 }
 
-/// Lists of a node: as long as its tokens or absent, log-probs and entropies numbers, masks of 0 and 1.
+/// Check the lists of nodes: each is as long as the tokens or null, log-probs and entropies are finite, and masks are 0
+/// or 1.
 fn check_lists(rows: &RecordBatch, tokens: &ListArray, findings: &mut Findings) -> Result<()> {
     let ids = i64s(rows, "node_id")?;
     for name in ["logprobs", "entropies", "trainable"] {

@@ -1,5 +1,5 @@
-//! The log of writes, in the folder `journal`: one row for each append and closed iteration, with the rows of the other folders
-//! that came with it.
+//! The write log, in the folder `journal`: one row for each append and each closed iteration, with the numbers of the
+//! rows that it added to the other folders.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,28 +20,28 @@ use crate::{Error, Result, arrow_bug};
 pub(super) enum WriteKind {
     /// Rows of the training batch of an iteration.
     Batch = 0,
-    /// Rollouts of an iteration that was broken off.
+    /// Rollouts of an interrupted iteration.
     Partial = 1,
-    /// Computed columns and state: the end of an iteration.
+    /// Computed columns and state that close an iteration.
     Close = 2,
 }
 
-/// One row of the log.
+/// One row of the write log.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) iteration: i64,
     pub(super) kind: WriteKind,
-    /// JSON that an iteration was closed with.
+    /// JSON state that the iteration was closed with.
     pub(super) state: Option<String>,
-    /// JSON of what the components remember that made the columns of its batch.
+    /// JSON state of the components that computed the columns of its batch.
     pub(super) components: Option<String>,
-    /// Trajectories of the batch that were in the store before.
+    /// Trajectories of the batch that were already stored.
     pub(super) stored: Vec<i64>,
-    /// The new rows of each folder.
+    /// The numbers of the new rows in each folder.
     pub(super) rows: BTreeMap<&'static str, Range<u64>>,
 }
 
-/// Entries as rows of the log, numbered from `sequence`.
+/// Return entries as rows of the write log, numbered from `sequence`.
 pub(super) fn to_rows(entries: &[Entry], sequence: u64) -> Result<RecordBatch> {
     let mut stored = ListBuilder::new(Int64Builder::new()).with_field(Field::new("item", DataType::Int64, false));
     for entry in entries {
@@ -70,7 +70,7 @@ pub(super) fn to_rows(entries: &[Entry], sequence: u64) -> Result<RecordBatch> {
     RecordBatch::try_new(schema, columns).map_err(arrow_bug)
 }
 
-/// The entries of an iteration, or all.
+/// Parse the entries of an iteration, or all entries.
 pub(super) fn from_rows(rows: &RecordBatch, iteration: Option<i64>) -> Result<Vec<Entry>> {
     let (iterations, kinds, stored) =
         (i64s(rows, "iteration")?, u8s(rows, "kind")?, lists(rows, "stored_trajectories")?);

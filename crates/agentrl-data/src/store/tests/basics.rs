@@ -1,4 +1,4 @@
-//! What a user does with a store.
+//! Tests of the public store API.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
@@ -11,7 +11,7 @@ fn every_batch_comes_back_as_it_was_trained() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = Store::open(folder.path(), Sync::Batch).unwrap();
     let mut batches = vec![trained(&mut store, &[])];
-    // Trajectories of older iterations, the same one in two iterations.
+    // Replay trajectories of older iterations, one of them in two iterations.
     for replayed in [vec![1], vec![0, 1], vec![], vec![2, 5, 1]] {
         batches.push(trained(&mut store, &replayed));
     }
@@ -80,7 +80,7 @@ fn ids_that_are_taken_are_refused() {
     let memory = Memory::new();
     let mut store = open(&memory);
     store.append(&grown(0, 0), 0, false).unwrap();
-    // Also while the first one is only queued.
+    // Ids are taken even while the first append is only queued.
     assert!(store.append(&grown(0, 0), 0, false).unwrap_err().to_string().contains("store.rebase(batch)"));
     let ahead = grown(0, 0).rebase(crate::batch::NextIds { node: 99, ..store.next_ids() }).unwrap();
     assert!(store.append(&ahead, 0, false).unwrap_err().to_string().contains("the store that it came from"));
@@ -97,7 +97,7 @@ fn one_writes_and_others_read() {
     trained(&mut store, &[]);
     let error = Store::open(folder.path(), Sync::Batch).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
-    // Failing to open it a second time must not give up the lock: another process would get it then.
+    // The failed open must not release the lock; otherwise another process would get it.
     assert_eq!(Store::open(folder.path(), Sync::Batch).unwrap_err().kind(), ErrorKind::Busy);
     let mut reader = Store::open_read_only(folder.path()).unwrap();
     assert!(reader.append(&grown(1, 1), 1, false).unwrap_err().to_string().contains("reading only"));

@@ -1,4 +1,4 @@
-//! Every crash point: a run that stops before any write, sync or rename comes back as it was before or after its commit.
+//! Crash tests: a run that stops before any write, sync or rename is recovered to its state before or after the commit.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use super::super::recover::{MARKED, MARKER};
 use super::memory::{Crash, Image};
 use super::*;
 
-/// A random run on a disk: what it looked like after each commit, and the number of operations until then.
+/// A random run on a disk, with the state and the number of operations after each commit.
 struct Workload {
     memory: Memory,
     seen: Vec<(usize, Seen)>,
@@ -18,13 +18,13 @@ impl Workload {
         Self { memory, seen: Vec::new() }
     }
 
-    /// The state after what was just done is one that a crash may come back to.
+    /// Record the current state as one that a crash may return to.
     fn acknowledge(&mut self) {
         let mut reader = Store::read_on(Arc::new(self.memory.clone()), run()).unwrap();
         self.seen.push((self.memory.operations(), Seen::of(&mut reader)));
     }
 
-    /// Some writes, chosen at random. Ends at the first error.
+    /// Run randomly chosen writes. Ends at the first error.
     fn play(&mut self, seed: u64) -> Result<()> {
         let mut random = Random::new(seed << 20);
         let mut store = Store::open_on(Arc::new(self.memory.clone()), run(), Sync::Batch)?;
@@ -39,7 +39,7 @@ impl Workload {
                     store.flush()?;
                 }
                 1 => {
-                    // Beside a commit that comes somewhere in the middle.
+                    // Compact while another commit happens at a random moment.
                     let mut pause = random.below(12);
                     let beside = &mut |work: &mut dyn FnMut(&mut Store) -> Result<()>| {
                         work(&mut store)?;
@@ -82,7 +82,7 @@ impl Workload {
     }
 }
 
-/// Arrays that a component remembers: rows change, are added and go, and so do whole arrays.
+/// Arrays of a component's state: rows change, are added and are removed, and so are whole arrays.
 fn remembered(seed: u64, iteration: i64) -> Arrays {
     let mut random = Random::new(seed << 8 | iteration as u64);
     let numbers: Vec<u8> = (0..40 + iteration as u64).flat_map(|row| (row * seed).to_le_bytes()).collect();
@@ -103,7 +103,7 @@ fn blob(content: &[u8]) -> ([u8; 32], Arc<[u8]>) {
     (sha2::Sha256::digest(content).into(), content.into())
 }
 
-/// Opens a disk and compares what is there with the states before and after what the run was doing.
+/// Open a disk and compare its state with the allowed ones: before and after the interrupted write.
 fn check(image: Image, allowed: &[&Seen], what: &str) {
     let memory = Memory::from(image);
     let mut store = match Store::open_on(Arc::new(memory.clone()), run(), Sync::Batch) {
@@ -124,7 +124,7 @@ fn check(image: Image, allowed: &[&Seen], what: &str) {
     assert_eq!((stray, files), (0, store.files.segments.values().map(Vec::len).sum()), "{what}: {left:?}");
 }
 
-/// What others read has all its bytes from the moment on in which it has its name.
+/// Check that a file for other readers has all its bytes as soon as it has its name.
 fn check_whole(files: &BTreeMap<PathBuf, Arc<[u8]>>, what: &str) {
     for (path, bytes) in files.iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "arrow")) {
         let is_whole = bytes.starts_with(b"ARROW1") && bytes.ends_with(b"ARROW1") || **bytes == *MARKED;
@@ -132,7 +132,7 @@ fn check_whole(files: &BTreeMap<PathBuf, Arc<[u8]>>, what: &str) {
     }
 }
 
-/// What stock tools read of each folder.
+/// Return the files of each folder that stock tools read.
 fn visible(files: &BTreeMap<PathBuf, Arc<[u8]>>) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
     let mut found = BTreeMap::<_, BTreeSet<_>>::new();
     for path in files.keys().filter(|path| path.extension().is_some_and(|end| end == "arrow")) {
@@ -141,7 +141,7 @@ fn visible(files: &BTreeMap<PathBuf, Arc<[u8]>>) -> BTreeMap<PathBuf, BTreeSet<P
     found
 }
 
-/// Whoever reads a folder while it is recovered finds what was there, or what will be, or the marker.
+/// Check that a folder has its old files, its new files or the marker at each moment of the recovery.
 fn check_visible(
     from: &BTreeMap<PathBuf, BTreeSet<PathBuf>>,
     to: &BTreeMap<PathBuf, BTreeSet<PathBuf>>,
@@ -156,7 +156,7 @@ fn check_visible(
     }
 }
 
-/// All crash points of a workload; returns how many there were.
+/// Check all crash points of a workload. Returns their number.
 fn all_points(seed: u64) -> usize {
     let memory = Memory::new();
     memory.record();
@@ -180,7 +180,7 @@ fn all_points(seed: u64) -> usize {
             if matches!(crash, Crash::Kill) {
                 check_whole(&files, &what);
             }
-            // The recovery can be stopped as well.
+            // The recovery can be interrupted as well.
             if random.below(8) == 0 {
                 let recovered = Memory::from(after.clone());
                 recovered.record();
@@ -219,7 +219,8 @@ workloads! {
     #[ignore = "wide: for make test-full"] every_crash_point_of_workloads_150_to_199: 150..200;
 }
 
-/// No space, no permission, a sync that fails: the run ends with an error, and nothing acknowledged is lost.
+/// Simulate a full disk, a missing permission and a failed sync. The run ends with an error and loses nothing
+/// acknowledged.
 #[test]
 fn every_failing_operation_stops_the_run_and_loses_nothing() {
     let (full, denied, broken) = (28, 13, 5);
@@ -245,7 +246,7 @@ fn every_failing_operation_stops_the_run_and_loses_nothing() {
 
 #[test]
 fn after_a_failure_nothing_more_is_written() {
-    // A commit writes its files first, and syncs them all then.
+    // A commit first writes its files and then syncs them all.
     let attempts = (1..40).map(|later| {
         let memory = Memory::new();
         let mut store = open(&memory);

@@ -1,4 +1,4 @@
-//! Bytes that changed after they were written: the error names the file and where.
+//! Damage tests: if bytes of a store change after they were written, the error names the file and the byte range.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn two_iterations() -> (Memory, Seen) {
     (memory, seen)
 }
 
-/// Reads all there is.
+/// Read the whole store.
 fn read(memory: Memory) -> Result<Seen> {
     let mut store = Store::read_on(Arc::new(memory), run())?;
     for folder in FOLDERS.iter() {

@@ -1,4 +1,5 @@
-//! How a store grows: bytes written beside bytes kept, files beside rows, and rows of other columns in the same files.
+//! Tests of growth: bytes written per byte kept, number of files per row, and rows with other columns in the same
+//! files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use super::super::segment::Segment;
 use super::*;
 use crate::batch::i64s;
 
-/// Four trajectories of some hundred tokens, as a small iteration has them.
+/// Four trajectories of several hundred tokens, like those of a small iteration.
 fn small(iteration: i64) -> Batch {
     let mut forest = Forest::new(iteration, 1);
     forest.add_group(0, "task").unwrap();
@@ -24,7 +25,7 @@ fn small(iteration: i64) -> Batch {
     forest.freeze().unwrap()
 }
 
-/// An iteration in two commits, as a loop makes them.
+/// Run an iteration with two commits, as a training loop does.
 fn train(store: &mut Store) {
     let iteration = store.iteration();
     let batch = store.rebase(&small(iteration)).unwrap();
@@ -54,9 +55,9 @@ fn small_commits_are_written_few_times() {
     }
     let (written, kept) = (halves.iter().sum::<u64>(), kept(&memory) as u64);
     assert!(written <= 6 * kept, "{written} bytes written for {kept}");
-    // A row is written once more for each order of magnitude.
+    // Each order of magnitude rewrites a row once.
     assert!(halves[1] as f64 <= 1.5 * halves[0] as f64, "the {halves:?} bytes of both halves");
-    // Seven of each order of magnitude at most.
+    // At most seven files of each order of magnitude.
     assert!((8..=21).contains(&most_files), "{most_files}");
     assert!(store.verify(&mut || Ok(())).unwrap().is_empty());
     assert_eq!(store.batch(17).unwrap().num_draws(), 4);
@@ -78,7 +79,7 @@ fn merging_all_the_time_writes_a_row_few_times() {
         }
         halves.push(written);
     }
-    // The files of a folder become larger by a factor of two at least: 26 kB in an iteration, 8 MB in all.
+    // Each merge at least doubles the largest file. An iteration adds 26 kB, and all iterations 8 MB.
     let kept = kept(&memory) as u64;
     assert!(kept > 6 << 20 && halves[0] > kept / 2, "{kept} bytes kept, {halves:?} written");
     assert!(halves[1] <= 2 * halves[0] && halves[1] <= 6 * kept, "{kept} bytes kept, {halves:?} written");
@@ -87,14 +88,14 @@ fn merging_all_the_time_writes_a_row_few_times() {
     assert_eq!(store.batch(17).unwrap().num_draws(), 4);
 }
 
-/// A file of so many bytes, which has as many rows.
+/// Return a file of `bytes` bytes with as many rows.
 fn of_bytes(first_row: u64, bytes: u64) -> Segment {
     let written =
         serde_json::json!({"first_row": first_row, "commit": 1, "sealed": [bytes, [0, 0], [bytes - 1, bytes, 0]]});
     serde_json::from_value(written).unwrap()
 }
 
-/// Files of some sizes, one behind the other.
+/// Return consecutive files of the given sizes.
 fn of_sizes(sizes: &[u64]) -> Vec<Segment> {
     let mut row = 0;
     let file = |&bytes: &u64| {
@@ -115,16 +116,16 @@ fn a_merge_is_worth_it_where_the_largest_file_doubles() {
         // 100 + 60 + 40 = 2 * 100.
         (&[100 * k, 60 * k, 40 * k], Some(0..3)),
         (&[1000 * k, 600 * k, 300 * k, 50 * k], None),
-        // The first does not double: 100 + 3 * 32 < 2 * 100, for a small file counts for 32; the others do.
+        // The first does not double: 100 + 3 * 32 < 2 * 100, because a small file counts as 32. The others do.
         (&[100 * k, 30 * k, 20 * k, k], Some(1..4)),
-        // No file is larger than 64 MB: 40 + 30 are too much, 30 + 30 are not.
+        // No file is larger than 64 MB: 40 + 30 is too much, 30 + 30 is not.
         (&[40 << 20, 30 << 20, 30 << 20], Some(1..3)),
         (&[64 << 20, k, k], Some(1..3)),
     ];
     for (sizes, expected) in groups {
         assert_eq!(worth_merging(&of_sizes(sizes)), expected, "{sizes:?}");
     }
-    // Rows between them were dropped.
+    // The rows between the two files were dropped.
     assert_eq!(worth_merging(&[of_bytes(0, 10), of_bytes(11, 10)]), None);
 }
 
@@ -157,10 +158,10 @@ fn ten_thousand_commits_are_merged_in_few_files_and_few_times() {
             most_files = most_files.max(files.len());
         }
         let total: u64 = files.iter().map(Segment::bytes).sum();
-        // A file begins with 1 kB to 61 kB and ends with 64 MB: it doubles 16 times at most.
+        // A file begins with 1 kB to 61 kB and ends with 64 MB, so it doubles at most 16 times.
         let times = rewritten as f64 / total as f64;
         assert!((1.0..=12.0).contains(&times), "{times} times each byte, merging every {every} commits");
-        // Full files are half full at least, and there are 7 of each of 5 orders before them.
+        // Full files are at least half full, and before them are at most 7 files of each of 5 orders.
         let full = total / (32 << 20);
         assert!(most_files as u64 <= full + 35, "{most_files} files of {total} bytes, merging every {every} commits");
     }
@@ -189,7 +190,7 @@ fn a_name_never_stands_for_other_bytes() {
             look(&memory);
         }
         if iteration % 7 == 6 {
-            // What is carried over has the numbers of other rows.
+            // Carried rows get the numbers of other rows.
             store.drop_before(iteration, true, &mut || Ok(())).unwrap();
             count = look(&memory);
         }
@@ -197,7 +198,7 @@ fn a_name_never_stands_for_other_bytes() {
     assert!(count > 100, "{count}");
 }
 
-/// Columns that change from iteration to iteration: names, levels of a name, and what is noted about them.
+/// Add columns that change from iteration to iteration: their names, their levels, and their metadata.
 fn changing(batch: &Batch, iteration: i64) -> Batch {
     let per_draw = |value: f32| Numbers::F32(vec![value; batch.num_draws()]);
     let batch = batch.with_source("recipe", if iteration % 4 < 2 { "grpo" } else { "gigpo" });
@@ -259,7 +260,7 @@ fn an_iteration_is_found_without_reading_the_journal() {
     assert!(i64s(&writes, "iteration").unwrap().values().is_sorted());
 }
 
-/// Four groups of four agents' trajectories of some thousand tokens, in turns of 400.
+/// Four groups of four trajectories with several thousand tokens each, in turns of 400.
 fn long(iteration: i64) -> Batch {
     let mut forest = Forest::new(iteration, 1);
     for group in 0..4 {
@@ -301,7 +302,7 @@ fn scattered_trajectories_are_read_without_their_neighbours() {
     let mut random = Random(7);
     for wanted in [1, 16, 64] {
         let ids: Vec<i64> = (0..wanted).map(|_| random.below(count as usize) as i64).collect();
-        // Footers are read once.
+        // The first read also reads the footers, which are read only once.
         let found = reader.trajectories(&ids).unwrap();
         let before = memory.bytes_read();
         assert_eq!(reader.trajectories(&ids).unwrap().nodes(), found.nodes());
@@ -355,7 +356,7 @@ fn unused_blobs_are_looked_for_once() {
     let mut store = open(&memory);
     store.compact(&mut || Ok(())).unwrap();
     assert!(!is_there());
-    // While this writer lives, only what it drops can leave more.
+    // While this writer is open, only its own drops can leave more unused blobs.
     leave();
     let before = memory.bytes_read();
     assert_eq!(store.compact(&mut || Ok(())).unwrap(), 0);

@@ -1,4 +1,4 @@
-//! Merging, dropping, verifying.
+//! Tests of merging, dropping and verifying.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
@@ -14,7 +14,7 @@ fn go_on() -> Result<()> {
     Ok(())
 }
 
-/// A store after some iterations.
+/// Return a store after some iterations, and their batches.
 fn scattered(memory: &Memory, iterations: usize, replayed: &[i64]) -> (Store, Vec<Batch>) {
     let mut store = open(memory);
     let mut batches = Vec::new();
@@ -29,7 +29,7 @@ fn scattered(memory: &Memory, iterations: usize, replayed: &[i64]) -> (Store, Ve
 fn merging_changes_files_and_nothing_else() {
     let memory = Memory::new();
     let (mut store, batches) = scattered(&memory, 3, &[0]);
-    // Other columns from here on, and one of another type: that file stays apart.
+    // Add other columns from here on, and change the type of one: that file stays separate.
     let batch = grown(3, 3).rebase(store.next_ids()).unwrap();
     store.append(&batch, 3, false).unwrap();
     let extra = batch.with_column("other", Level::Draw, Numbers::U8(vec![1; batch.num_draws()])).unwrap();
@@ -73,7 +73,7 @@ fn old_iterations_are_dropped_and_what_later_ones_need_stays() {
         }
     }
     assert!(store.verify(&mut go_on).unwrap().is_empty());
-    // A reader of an older snapshot reads what is kept of it, and no table as if that were all of it.
+    // A reader of an older snapshot can read the rows that are kept. It cannot read a table, because rows are missing.
     for (iteration, batch) in batches.iter().enumerate().skip(3) {
         assert!(reader.has_batch(iteration as i64).unwrap());
         assert_same(&reader.batch(iteration as i64).unwrap(), batch);
@@ -85,7 +85,7 @@ fn old_iterations_are_dropped_and_what_later_ones_need_stays() {
     assert!(error.to_string().contains("call refresh()"), "{error}");
     reader.refresh().unwrap();
     assert_same(&reader.batch(4).unwrap(), &batches[4]);
-    // Every row that stays is one that was there, and the run goes on.
+    // No row was changed, and the run continues.
     assert_eq!(store.state(), serde_json::json!({"closed": 5}).to_string());
     let last = trained(&mut store, &[0, 1]);
     assert_same(&store.batch(6).unwrap(), &last);
@@ -146,7 +146,7 @@ fn verify_finds_what_is_wrong() {
 }
 
 impl Seen {
-    /// With computed columns part by part, since their columns can differ.
+    /// Return each row separately, because the columns of computed parts can differ.
     fn of_parts(store: &mut Store) -> Vec<Vec<RecordBatch>> {
         let rows = FOLDERS.iter().map(|folder| {
             let parts = store.all_rows(folder).unwrap();
@@ -157,7 +157,7 @@ impl Seen {
 }
 
 impl Store {
-    /// Every row of every folder in a file of its own.
+    /// Put every row of every folder into a file of its own.
     fn split_for_test(&mut self) {
         let mut commit = commit::Commit::begin(self);
         for &folder in FOLDERS.iter() {
@@ -172,7 +172,7 @@ impl Store {
         commit.finish(self).unwrap();
     }
 
-    /// Rows that no check has seen.
+    /// Commit rows without any checks.
     fn commit_for_test(&mut self, rows: Vec<(&'static str, RecordBatch)>) {
         let mut commit = commit::Commit::begin(self);
         for (folder, rows) in rows {
@@ -182,8 +182,8 @@ impl Store {
     }
 }
 
-/// Trajectories whose context was rewritten, that were taken back, and that were made of two; with names for their rewards
-/// and an estimator for their entropies. `stored` is drawn again, and forked.
+/// Trajectories with a rewritten context, with a rollback, and spliced from two others. Their rewards have names, and
+/// their entropies an estimator. Trajectory `stored` is drawn again and forked.
 fn rewritten(iteration: i64, stored: Option<(&Batch, i64)>) -> Batch {
     let mut forest = Forest::new(iteration, 1)
         .with_reward_components(vec!["answer".to_owned(), "format".to_owned()])
@@ -241,10 +241,10 @@ fn rewritten_contexts_and_what_names_rewards_survive_everything() {
     let mut store = open(&memory);
     let mut batches: Vec<Batch> = Vec::new();
     for iteration in 0..4 {
-        // The first trajectory is the one whose context was rewritten: its first step ends beside the path to its leaf.
+        // The context of the first trajectory was rewritten, so its first step does not end on the path to its leaf.
         let stored = (iteration > 0).then(|| store.trajectories(&[0]).unwrap());
         let batch = rewritten(iteration, stored.as_ref().map(|stored| (stored, 0)));
-        // A batch without rewards or entropies of its own says nothing about them.
+        // A batch without rewards or entropies has no metadata about them.
         let batch = Batch::concat(&[Batch::empty().unwrap(), batch, grown(iteration, 7)]).unwrap();
         let batch = batch.rebase(store.next_ids()).unwrap();
         store.append(&batch, iteration, false).unwrap();
@@ -286,7 +286,7 @@ fn an_iteration_draws_again_what_it_appended_before() {
         if partial {
             later = store.next_ids().trajectory;
         }
-        // The last two draw a row that was appended as a rollout of the iteration, and one of its batch before that.
+        // The last two draw a trajectory of the partial append, and one of the first append of the iteration.
         let ids = if write < 2 { Vec::new() } else { vec![0, later] };
         let mut fresh = grown(0, write as u64);
         if partial {
@@ -366,7 +366,7 @@ fn verify_follows_every_context() {
         store.commit_for_test(write);
         store.verify(&mut go_on).unwrap()
     };
-    // Row 0 of steps acts in the first context of trajectory 0, row 1 in the second one.
+    // Row 0 of `steps` acts in the first context of trajectory 0, and row 1 in the second.
     let second = i64s(whole.steps(), "node_id").unwrap().value(1);
     let cases = [
         (Table::Steps, "first_node_id", second, "is not above node"),
@@ -383,7 +383,7 @@ fn verify_follows_every_context() {
     assert_eq!(broken(Table::Trajectories, "group_id", 0, 0), []);
 }
 
-/// Compacts while something is done between any two moments in which the store is entered. Returns how often that was.
+/// Compact, and call `other` each time after the store was entered. Returns how many times it was entered.
 fn compacted_beside(store: &mut Store, mut other: impl FnMut(&mut Store, usize)) -> usize {
     let mut entered = 0;
     let mut enter = |work: &mut dyn FnMut(&mut Store) -> Result<()>| {
@@ -403,7 +403,7 @@ fn merging_goes_on_beside_commits() {
     store.split_for_test();
     let files = |store: &Store| store.files.segments.values().map(Vec::len).sum::<usize>();
     let before = files(&store);
-    // A commit in each pause, which merges some of the files that are just being read.
+    // Commit in the pauses, which merges some of the files that the compaction is reading.
     let mut reader = Store::read_on(Arc::new(memory.clone()), run()).unwrap();
     let seen = Seen::of_parts(&mut reader);
     let mut tried_twice = None;
@@ -412,7 +412,7 @@ fn merging_goes_on_beside_commits() {
             batches.push(trained(store, &[0]));
         }
         if turn == 2 {
-            // As if another thread asked for the same.
+            // As if another thread compacted too.
             let other = store.writer.as_ref().unwrap().compacting.clone();
             tried_twice = Some(store.compact(&mut go_on).unwrap());
             drop(other);
@@ -463,7 +463,7 @@ fn bounds_of_files_are_those_of_their_rows() {
                 let Some(columns) = columns else { continue };
                 let values: Vec<i64> =
                     columns.iter().flat_map(|column| column.as_primitive::<Int64Type>().iter().flatten()).collect();
-                // The key of a folder, and what rows are chosen by.
+                // Bounds exist for the key of a folder and for filter columns.
                 if let Some(bounds) = bounds.get(name) {
                     assert_eq!(Some(&bounds.0), values.iter().min(), "{folder}.{name}");
                     assert_eq!(Some(&bounds.1), values.iter().max(), "{folder}.{name}");
@@ -476,7 +476,7 @@ fn bounds_of_files_are_those_of_their_rows() {
     for (folder, name) in [("nodes", "group_id"), ("trajectories", "iteration"), ("draws", "trajectory_id")] {
         assert!(store.files.of(folder)[0].bounds(folder).contains_key(name), "{folder}.{name}");
     }
-    // They are said by the manifest, so nothing has to be read for them.
+    // The manifest has the bounds, so nothing else is read for them.
     let before = memory.bytes_read();
     let reader = Store::read_on(Arc::new(memory.clone()), run()).unwrap();
     let manifest = memory.bytes_read() - before;

@@ -1,4 +1,4 @@
-//! A file system in memory that knows what a crash can lose: bytes and names that were not synced.
+//! A file system in memory that loses what a crash can lose: bytes and names that were not synced.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ enum Change {
 struct Folder {
     now: BTreeMap<String, Entry>,
     durable: BTreeMap<String, Entry>,
-    /// What lies between the two.
+    /// The changes from `durable` to `now`.
     changes: Vec<Change>,
 }
 
@@ -58,30 +58,30 @@ struct File {
     durable: Arc<[u8]>,
 }
 
-/// Everything on a disk at one moment.
+/// The contents of a disk at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Image {
     files: Vec<File>,
     folders: BTreeMap<PathBuf, Folder>,
 }
 
-/// What a crash does to what was not synced.
+/// A kind of crash: it determines the loss of data that was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crash {
     /// The process is killed: nothing is lost.
     Kill,
-    /// The machine stops: all of it is lost.
+    /// The machine stops: all data that was not synced is lost.
     LoseAll,
-    /// Each name and each file is lost, kept, or (bytes) torn by itself.
+    /// Each name and each file is lost or kept independently; a file can also be torn.
     LoseSome,
 }
 
 impl Image {
-    /// What is on the disk after a crash.
+    /// Return the disk after a crash.
     pub(super) fn after(&self, crash: Crash, random: &mut Random) -> Self {
         let mut image = self.clone();
         for file in &mut image.files {
-            // What was durable and is still there is not torn.
+            // Durable bytes that were not changed since are not torn.
             let kept = file.now.iter().zip(&*file.durable).take_while(|(now, durable)| now == durable).count();
             let torn = kept + random.below(file.now.len() - kept + 1);
             file.now = match (crash, random.below(3)) {
@@ -113,7 +113,7 @@ impl Image {
         self.folders.get(above).is_some_and(|folder| folder.now.contains_key(&*name.to_string_lossy()))
     }
 
-    /// Path and bytes of each file.
+    /// Return path and bytes of each file.
     pub(super) fn files(&self) -> BTreeMap<PathBuf, Arc<[u8]>> {
         let entries = self.folders.iter().flat_map(|(path, folder)| folder.now.iter().map(move |entry| (path, entry)));
         let files = entries.filter_map(|(path, (name, entry))| match entry {
@@ -123,7 +123,7 @@ impl Image {
         files.collect()
     }
 
-    /// The disk with other bytes in a file.
+    /// Return the disk with other bytes in a file.
     pub(super) fn with_bytes(&self, path: &Path, bytes: &[u8]) -> Self {
         let mut image = self.clone();
         let id = image.id(path).unwrap();
@@ -159,14 +159,14 @@ fn split(path: &Path) -> (&Path, &str) {
 #[derive(Debug, Default)]
 struct State {
     image: Image,
-    /// The disk before each operation, where they are recorded.
+    /// The disk before each operation, if they are recorded.
     history: Option<Vec<Image>>,
     operations: usize,
-    /// Bytes that were written to files.
+    /// Bytes written to files.
     written: u64,
-    /// Bytes that were read from files.
+    /// Bytes read from files.
     read: u64,
-    /// The operation that fails, and how.
+    /// The operation that fails, and its error number.
     fault: Option<(usize, i32)>,
     locked: BTreeSet<PathBuf>,
     lock_error: Option<i32>,
@@ -189,12 +189,12 @@ impl Memory {
         self.state().image.clone()
     }
 
-    /// Keeps the disk as it is before each operation from now on.
+    /// Record the disk before each operation from now on.
     pub(super) fn record(&self) {
         self.state().history = Some(Vec::new());
     }
 
-    /// The disk before each operation since [`Memory::record`].
+    /// Return the disk before each operation since [`Memory::record`].
     pub(super) fn history(&self) -> Vec<Image> {
         self.state().history.clone().unwrap_or_default()
     }
@@ -207,22 +207,22 @@ impl Memory {
         self.state().written
     }
 
-    /// Bytes that were read from files so far.
+    /// Return the number of bytes read from files so far.
     pub(super) fn bytes_read(&self) -> u64 {
         self.state().read
     }
 
-    /// Takes every lock back without telling those who hold one.
+    /// Release all locks without notice to their holders.
     pub(super) fn lose_locks(&self) {
         self.state().locked.clear();
     }
 
-    /// Makes an operation (counted from the beginning) fail with an error number, once.
+    /// Make an operation (counted from the beginning) fail once with an error number.
     pub(super) fn fail(&self, operation: usize, error: i32) {
         self.state().fault = Some((operation, error));
     }
 
-    /// Makes locking fail with an error number.
+    /// Make locking fail with an error number.
     pub(super) fn without_locks(&self, error: i32) {
         self.state().lock_error = Some(error);
     }
@@ -360,13 +360,13 @@ impl Fs for Memory {
     }
 }
 
-/// The end of a file, whatever its name is by now.
+/// An open file to append to. It stays the same file if it is renamed.
 #[derive(Debug)]
 struct MemoryTail(Memory, usize);
 
 impl Tail for MemoryTail {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        // A kill can come when half of the bytes are written.
+        // A kill can come after half of the bytes are written.
         for part in [&bytes[..bytes.len() / 2], &bytes[bytes.len() / 2..]] {
             self.0.operate(|image| {
                 let file = &mut image.files[self.1];
@@ -386,7 +386,7 @@ impl Tail for MemoryTail {
     }
 }
 
-/// A file that is just being written.
+/// A file that is being written.
 struct MemoryFile(MemoryTail);
 
 impl io::Write for MemoryFile {

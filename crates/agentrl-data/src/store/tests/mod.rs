@@ -1,4 +1,4 @@
-//! The store against plain lists, on disks that fail.
+//! Tests of the store: comparison with lists and maps, on disks that fail.
 
 mod basics;
 mod crash;
@@ -27,7 +27,7 @@ use arrow_array::{RecordBatch, new_null_array};
 use arrow_schema::{Field, Schema};
 use memory::Memory;
 
-/// Where stores lie in [`Memory`].
+/// The path of the store in [`Memory`].
 fn run() -> &'static Path {
     Path::new("/run")
 }
@@ -36,7 +36,7 @@ fn open(memory: &Memory) -> Store {
     Store::open_on(Arc::new(memory.clone()), run(), Sync::Batch).unwrap()
 }
 
-/// Numbers that look random and are the same in every run.
+/// A pseudo-random number generator with the same numbers in every run.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -44,7 +44,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A number from 0 to `bound - 1`.
+    /// Return a number from 0 to `bound - 1`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         self.0 += 1;
         let hash = u128::from_le_bytes(hash_bytes(&self.0.to_le_bytes()));
@@ -52,8 +52,8 @@ impl Random {
     }
 }
 
-/// Rollouts of one iteration, as a loop makes them: some groups of two members that share their prompt. The same ones for
-/// the same arguments, the time of their making included.
+/// Return rollouts of one iteration: one or two groups of two members with a shared prompt. Equal arguments return
+/// equal batches, including their timestamps.
 fn grown(iteration: i64, seed: u64) -> Batch {
     static GROWN: Mutex<BTreeMap<(i64, u64), Batch>> = Mutex::new(BTreeMap::new());
     GROWN.lock().unwrap().entry((iteration, seed)).or_insert_with(|| grow(iteration, seed)).clone()
@@ -69,7 +69,7 @@ fn grow(iteration: i64, seed: u64) -> Batch {
             forest.append(trajectory, NewNode::prompt(vec![1, 2, group as i32])).unwrap();
             let tokens: Vec<i32> = (0..=random.below(4)).map(|_| random.below(50) as i32).collect();
             let logprobs = tokens.iter().map(|&token| -0.01 * (1 + token) as f32).collect();
-            // Of every other batch, rows of the prompt and of all tokens but the last.
+            // Every other batch has rows for the prompt and for all tokens except the last.
             let values = Numbers::U8((0..2 * tokens.len() + 4).map(|value| (seed as usize + value) as u8).collect());
             let rows = (seed % 2 == 1).then(|| ("routes".to_owned(), TokenRows { begin: Some(0), width: 2, values }));
             forest.append_with(trajectory, NewNode::action(tokens, logprobs), &rows.into_iter().collect()).unwrap();
@@ -82,7 +82,7 @@ fn grow(iteration: i64, seed: u64) -> Batch {
     forest.freeze().unwrap()
 }
 
-/// Columns as a recipe computes them.
+/// Add columns as a recipe computes them.
 fn credited(batch: &Batch, seed: u64) -> Batch {
     let mut random = Random::new(seed);
     let advantages = (0..batch.num_draws()).map(|_| random.below(9) as f32).collect();
@@ -94,7 +94,7 @@ fn credited(batch: &Batch, seed: u64) -> Batch {
     batch.with_source("recipe", "grpo")
 }
 
-/// A batch that also draws older trajectories.
+/// Return a batch that also draws older trajectories.
 fn with_replay(store: &mut Store, fresh: &Batch, ids: &[i64], iteration: i64) -> Batch {
     let batch = Batch::concat(&[fresh.clone(), store.trajectories(ids).unwrap()]).unwrap();
     let new = NewDraws {
@@ -109,7 +109,7 @@ fn with_replay(store: &mut Store, fresh: &Batch, ids: &[i64], iteration: i64) ->
     batch.draw(&new).unwrap()
 }
 
-/// One iteration as a loop does it.
+/// Run one iteration as a training loop does.
 fn trained(store: &mut Store, replayed: &[i64]) -> Batch {
     let iteration = store.iteration();
     let batch = with_replay(store, &grown(iteration, iteration as u64), replayed, iteration);
@@ -135,7 +135,7 @@ fn state_array(dtype: Dtype, width: Option<u64>, bytes: Vec<u8>) -> StateArray {
     StateArray { dtype, width, rows, bytes: Arc::new(bytes) }
 }
 
-/// Everything a reader can see.
+/// All data that a reader can see.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     sequence: u64,
@@ -156,7 +156,7 @@ impl Seen {
     }
 }
 
-/// All rows with the columns of all of them, by name; a column that some rows have not is null there.
+/// Combine all rows into one table with the columns of all of them, by name. A column is null in rows that lack it.
 fn in_one(rows: &[RecordBatch]) -> Vec<RecordBatch> {
     let Some(first) = rows.first() else { return Vec::new() };
     let mut fields = BTreeMap::new();

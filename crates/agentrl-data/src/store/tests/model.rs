@@ -1,4 +1,4 @@
-//! Random runs against a map in memory.
+//! Random sequences of operations on a store, compared with a map in memory.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a user can do.
+/// An operation on a store.
 #[derive(Clone, Debug)]
 enum Action {
     Append { seed: u64, replayed: Vec<usize> },
@@ -34,7 +34,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// The store as a map: batches by iteration, and every trajectory's tokens.
+/// The model of a store: batches by iteration, and the tokens of every trajectory.
 #[derive(Clone, Debug, Default)]
 struct Model {
     batches: BTreeMap<i64, Batch>,
@@ -42,7 +42,7 @@ struct Model {
     iteration: i64,
 }
 
-/// Tokens of each new trajectory of a batch, found without the batch's own joins.
+/// Return the tokens of each trajectory of a batch, found without the batch's own joins.
 fn paths(batch: &Batch) -> BTreeMap<i64, Vec<i32>> {
     let nodes = batch.nodes();
     let column = |name: &str| nodes[name].as_primitive::<Int64Type>().clone();
@@ -88,7 +88,7 @@ proptest! {
     fn a_store_is_the_map_of_what_was_flushed(actions in prop::collection::vec(action(), 1..24)) {
         let memory = Memory::new();
         let mut store = open(&memory);
-        // What is durable, and what is so far only queued.
+        // The durable state, and the state including queued writes.
         let (mut durable, mut model) = (Model::default(), Model::default());
         for (step, action) in actions.into_iter().enumerate() {
             let iteration = store.iteration();

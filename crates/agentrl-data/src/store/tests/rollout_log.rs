@@ -1,11 +1,11 @@
-//! Logs of iterations that are under way: a kill loses no record that was appended, and no half record is returned.
+//! Tests of rollout logs: a kill loses no appended record, and no partial record is returned.
 
 use super::memory::{Crash, Image};
 use super::*;
 use crate::ErrorKind;
 use proptest::prelude::*;
 
-/// Number `at` of the records of these tests, of various lengths.
+/// Return record number `at` of these tests. Lengths vary.
 fn record(at: usize) -> Record {
     let length = [0, 3, 40, 700][at % 4];
     (format!("turn {at}").into_bytes(), (0..length).map(|byte| (byte * 7 + at) as u8).collect())
@@ -56,7 +56,7 @@ fn a_record_is_one_append_to_the_file() -> Result<()> {
     fill(&log, 0..1)?;
     let before = memory.operations();
     fill(&log, 1..9)?;
-    // The memory counts each half of an append.
+    // The file system in memory counts each half of an append.
     assert_eq!(memory.operations() - before, 16);
     log.sync()?;
     log.sync()?;
@@ -72,7 +72,7 @@ fn what_another_process_left_is_synced_too() -> Result<()> {
     fill(&log, 0..1)?;
     log.sync()?;
     fill(&log, 1..3)?;
-    // As if it was killed.
+    // As if the process was killed.
     drop(store);
     let lost = memory.image().after(Crash::LoseAll, &mut Random::new(0));
     assert_eq!(open(&Memory::from(lost)).rollout_log(0)?.records()?, records(1));
@@ -119,7 +119,7 @@ fn the_commit_of_the_batch_ends_the_journal() -> Result<()> {
     }
     store.close_iteration(&batch, "null")?;
     assert_eq!(later.records()?, records(2));
-    // An iteration that is closed without a batch is over too.
+    // An iteration that is closed without a batch ends its log too.
     store.close_iteration(&Batch::empty()?, "null")?;
     assert!(later.records().is_err() && !memory.image().files().contains_key(&path(1)));
     let mut reader = Store::read_on(Arc::new(memory), run())?;
@@ -179,7 +179,7 @@ fn upkeep_and_other_files_leave_journals_alone() -> Result<()> {
     Ok(())
 }
 
-/// A store whose log of iteration 0 has some bytes.
+/// Return a store whose log of iteration 0 has the given bytes.
 fn with_bytes(bytes: &[u8]) -> (Memory, Store) {
     let memory = Memory::new();
     drop(open(&memory));
@@ -253,7 +253,7 @@ fn lengths_that_no_record_has_are_damage_and_take_no_memory() -> Result<()> {
         let found = store.verify(&mut || Ok(()))?;
         assert!(found[0].message.contains("is damaged in bytes") && found[0].id == Some(0), "{found:?}");
     }
-    // A record that was cut off is what a kill leaves.
+    // A kill leaves a record that is cut off.
     let bytes = whole(4);
     let (_, mut store) = with_bytes(&bytes[..bytes.len() - 1]);
     assert_eq!(store.rollout_log(0)?.records()?, records(3));
@@ -283,7 +283,7 @@ fn a_write_that_fails_is_cut_off_and_a_sync_that_fails_ends_the_journal() -> Res
     let mut store = open(&memory);
     let log = store.rollout_log(0)?;
     fill(&log, 0..3)?;
-    // The second half of a record.
+    // Fail in the second half of a record.
     memory.fail(memory.operations() + 1, 28);
     let error = log.append(b"lost", b"record").unwrap_err();
     assert!(error.kind() == ErrorKind::Io && error.to_string().contains("cannot write /run/live/0.records"), "{error}");
@@ -298,7 +298,7 @@ fn a_write_that_fails_is_cut_off_and_a_sync_that_fails_ends_the_journal() -> Res
     Ok(())
 }
 
-/// What was acknowledged by the time of an operation.
+/// Progress acknowledged after a number of operations.
 #[derive(Clone, Debug, Default)]
 struct Told {
     operations: usize,
@@ -308,7 +308,8 @@ struct Told {
     committed: bool,
 }
 
-/// A run that logs: a few iterations, with syncs, kills of the store and commits in between.
+/// Run a few iterations with rollout logs: appends, syncs, kills of the store and commits. Returns the acknowledged
+/// progress.
 fn journalled(memory: &Memory, seed: u64) -> Result<Vec<Told>> {
     let mut random = Random::new(seed << 20);
     let mut told = vec![Told::default()];

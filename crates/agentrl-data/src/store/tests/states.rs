@@ -1,4 +1,4 @@
-//! The arrays of a state: whole or as changes, they come back as they were given.
+//! Tests of state arrays: written whole or as changes, they are read back unchanged.
 
 use super::*;
 use crate::ErrorKind;
@@ -14,7 +14,7 @@ fn numbers(values: &[i64]) -> StateArray {
     state_array(Dtype::I64, None, values.iter().flat_map(|value| value.to_le_bytes()).collect())
 }
 
-/// Bytes of the values that a closed iteration wrote.
+/// Return the number of value bytes that the last closed iteration wrote.
 fn written(store: &mut Store) -> usize {
     let rows = store.all_rows("states").unwrap();
     let last = store.iteration() - 1;
@@ -44,7 +44,8 @@ fn only_what_changed_is_written_until_all_is_written_again() -> Result<()> {
     }
     assert_eq!(sizes[0], 8_008, "the first is whole");
     assert!(sizes[1..].iter().all(|&size| size == 16), "one row changed and one was added: {sizes:?}");
-    // 32 bytes an iteration with their places: more than half of the 9 200 bytes that there are after 145 iterations.
+    // An iteration writes 32 bytes with the indices. After 145 iterations that is more than half of the arrays' 9 200
+    // bytes.
     for _ in 0..150 {
         values.push(5);
         values[0] -= 1;

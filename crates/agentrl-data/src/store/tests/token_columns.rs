@@ -1,9 +1,9 @@
-//! Token columns of nodes on disk. The rollouts of the other tests have some, too: see [`grow`].
+//! Tests of token columns on disk. The rollouts of the other tests have some too: see [`grow`].
 
 use super::*;
 use crate::token_columns::TokenRows;
 
-/// A batch whose actions have rows of a width.
+/// Return a batch with rows of the given width.
 fn recorded(iteration: i64, width: usize) -> Batch {
     let mut forest = Forest::new(iteration, 0);
     forest.add_group(0, "task").unwrap();
@@ -44,7 +44,7 @@ fn rows_come_back_beside_nodes_without_any() {
         store = open(&memory);
         assert!(store.verify(&mut || Ok(())).unwrap().is_empty());
     }
-    // A trajectory with rows is drawn again beside one without.
+    // Draw a trajectory with rows again, together with one without.
     let fresh = grow(6, 0);
     let batch = with_replay(&mut store, &fresh, &i64s_of(&batches[1])[..1], 6).rebase(store.next_ids()).unwrap();
     store.append(&batch, 6, false).unwrap();

@@ -1,4 +1,4 @@
-//! Who may write, and what: one writer at a time, in its own files, rows that are what they say.
+//! Tests of writers: one at a time, in its own files, with consistent rows.
 
 use super::*;
 use crate::ErrorKind;
@@ -8,7 +8,7 @@ fn two_writers_lose_nothing_that_was_acknowledged() {
     for ahead in 1..5 {
         let memory = Memory::new();
         let mut first = open(&memory);
-        // As if the lock did not hold.
+        // Simulate a lock that does not work.
         memory.lose_locks();
         let mut second = open(&memory);
         let mut batches: Vec<Batch> = (0..ahead).map(|_| trained(&mut first, &[])).collect();
@@ -18,7 +18,7 @@ fn two_writers_lose_nothing_that_was_acknowledged() {
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert!(error.to_string().contains("another process has written this store"), "{error}");
         assert!(second.append(&batch, 0, false).unwrap_err().to_string().contains("open it again"));
-        // The one that was first goes on.
+        // The first writer continues.
         batches.push(trained(&mut first, &[0]));
         drop((first, second));
         memory.lose_locks();
@@ -31,7 +31,7 @@ fn two_writers_lose_nothing_that_was_acknowledged() {
     }
 }
 
-/// A batch that goes on from a trajectory of another one.
+/// Return a batch that continues a trajectory of another batch.
 fn adopting(batch: &Batch, trajectory: i64) -> Batch {
     let mut forest = Forest::new(0, 5);
     forest.add_group(0, "task").unwrap();
@@ -50,7 +50,7 @@ fn rows_that_are_not_stored_are_not_taken_for_stored_ones() {
     let unknown = adopting(&grown(0, 1), 1);
     let error = store.rebase(&unknown).unwrap_err();
     assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("node_id 0, "), "{error}");
-    // Other rows under the same ids, some of which are equal.
+    // Append other rows under the same ids; some of them are equal.
     for seed in 0..3 {
         store.append(&store.rebase(&grown(0, seed)).unwrap(), 0, true).unwrap();
         if seed == 1 {
@@ -62,7 +62,7 @@ fn rows_that_are_not_stored_are_not_taken_for_stored_ones() {
     let error = store.append(&rebased, 0, true).unwrap_err();
     assert!(error.to_string().contains("_id ") && error.to_string().contains("store.trajectory_batch(ids)"), "{error}");
     assert_eq!((store.sequence(), store.next_ids()), (sequence, next), "nothing was queued");
-    // Rows that are stored, and rows that are about to be.
+    // Use stored rows, and rows that are still queued.
     let known = store.rebase(&grown(0, 7)).unwrap();
     store.append(&known, 0, true).unwrap();
     let queued = adopting(&known, known.base().trajectory);
