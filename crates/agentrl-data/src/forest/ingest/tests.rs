@@ -278,7 +278,7 @@ fn a_turn_that_was_stored_is_refused() -> Result<()> {
     let second = forest.start(0, 1)?;
     let others = [turn(&[1, 2], &[5]), turn(&[1, 2, 3], &[3]), (second, (vec![1, 2], vec![3]))];
     assert_eq!(ingest(&mut forest, &others)?.nodes.len(), 3);
-    // Equal tokens that were sampled twice have different seeds.
+    // The same tokens were sampled again, with another seed.
     let (prompts, outputs) = (Lists::new(&[vec![1, 2]]), Lists::new(&[vec![3]]));
     let sampled = Lists::new(&[logprobs(&[3])]);
     let trajectories = [trajectory];
