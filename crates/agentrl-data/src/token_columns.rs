@@ -1,4 +1,4 @@
-//! Token columns: rows of a fixed width that are recorded for the tokens of nodes, such as the experts that a router chose.
+//! Token columns: rows of a fixed width, recorded for the tokens of nodes, such as the experts that a router chose.
 //!
 //! In table `nodes`, token columns come after all other columns, in the order of their names. Each is a list with one
 //! row per token of the node. A token without a row is null, and so is a node without any. Parts of a table may have

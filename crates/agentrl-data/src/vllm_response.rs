@@ -1,7 +1,7 @@
 //! Parse the generated tokens in the JSON response of a vLLM server's `/inference/v1/generate`.
 //!
-//! A token takes about 700 bytes of JSON, because each of its likeliest alternatives is an object. They become flat
-//! columns. The rest of a response is small.
+//! A token takes about 700 bytes of JSON, because each of its likeliest alternatives is an object. The alternatives
+//! become flat columns. The rest of a response is small.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -56,8 +56,9 @@ struct Candidate {
     logprob: f32,
 }
 
-/// Read a response. Its list `choices[0].logprobs.content` has the candidates at each token: `[{"top_logprobs":
-/// [{"token_id": 7, "logprob": -0.5, ...}, ...], ...}, ...]`. If the list is null or absent, there are no candidates.
+/// Read a response. Its list `choices[0].logprobs.content` has the candidates at each token:
+/// `[{"top_logprobs": [{"token_id": 7, "logprob": -0.5, ...}, ...], ...}, ...]`.
+/// If the list is null or absent, there are no candidates.
 ///
 /// # Errors
 /// `Schema` if the bytes are not a response with one choice, or tokens have different numbers of candidates.

@@ -223,7 +223,7 @@ impl<'a> Index<'a> {
         self.nodes.row(node)
     }
 
-    /// Return the number of its last node's tokens that the trajectory in a row uses; `None`: all.
+    /// Return the number of tokens of its last node that the trajectory in a row uses; `None`: all.
     fn leaf_end(&self, row: usize) -> Option<usize> {
         (!self.leaf_ends.is_null(row)).then(|| self.leaf_ends.value(row) as usize)
     }

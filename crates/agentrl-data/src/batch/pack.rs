@@ -21,7 +21,7 @@ pub struct PackSizes {
     pub paths: usize,
     /// Number of prediction pairs, `N`.
     pub pairs: usize,
-    /// Number of action tokens that were folded into the pairs, `M`.
+    /// Number of action tokens of all pairs, `M`: one per pair, or more if predictions are folded.
     pub tokens: usize,
 }
 

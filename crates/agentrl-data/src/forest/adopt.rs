@@ -19,8 +19,8 @@ use crate::{Error, Result, arrow_bug, facts, token_columns, wide_lists};
 
 impl Forest {
     /// Adopt a trajectory of a stored batch into the tree of a live group: its row, its steps, and the nodes of its
-    /// paths, with their ids. The adopted trajectory takes no more tokens. It can be forked at any token and spliced.
-    /// To continue a partial trajectory, fork its whole path: the fork inherits its steps.
+    /// paths, with their ids. No tokens can be appended to an adopted trajectory. It can be forked at any token and
+    /// spliced. To continue a partial trajectory, fork its whole path: the fork inherits its steps.
     ///
     /// With a `source`, the trajectory is drawn into the batch as a member of the group. New rows are numbered after
     /// all rows of the batch, and after those of the store that it comes from.
@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
         self.batch.nodes()[name].as_primitive::<Int64Type>().value(row)
     }
 
-    /// Return the state keys of nodes that are recorded by the steps and by the end of the trajectory.
+    /// Return the state keys after nodes, as far as the steps and the end of the trajectory record them.
     fn state_keys(&self, row: usize, contexts: &[Context], index: &Index<'_>) -> Result<BTreeMap<usize, [u8; 16]>> {
         let mut found = BTreeMap::new();
         let final_keys = array(self.batch.trajectories(), "final_state_key")?.as_fixed_size_binary();

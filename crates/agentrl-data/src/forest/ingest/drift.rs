@@ -5,7 +5,8 @@ use agentrl_compute::ragged::Ragged;
 
 use crate::schema::Drift;
 
-/// Length from which on an end of the old context that occurs in the new one counts as a repetition, not as chance.
+/// Minimum number of tokens that count as a repetition if they end the old context and occur in the new one. Fewer
+/// tokens may occur by chance.
 const CERTAIN_REPEAT: usize = 8;
 
 /// The alignment of a prompt with the context before it.

@@ -66,7 +66,7 @@ impl Forest {
     /// A turn is clean if its context continues a context of the trajectory. Otherwise the trajectory gets another
     /// context, which enters the tree at the first token that differs. Tokens that replace or repeat earlier tokens are
     /// `injected`, and name the node that they come from. The earlier output stays as it was sampled, in the context in
-    /// which it was sampled. So every output is trained once, whatever later contexts do with it. A turn is rejected if
+    /// which it was sampled. So every output is trained once, whatever later contexts contain. A turn is rejected if
     /// the trajectory already has one with equal context, output and sampling.
     pub fn ingest(&mut self, turns: &Turns<'_>, check: Check<'_>) -> Result<Ingested> {
         let rows = &turns.outputs;
@@ -240,8 +240,8 @@ fn refused(what: &str, row: usize, trajectory: Handle, error: &Error) -> Error {
     Error::new(error.kind(), format!("{what} {row} (trajectory {trajectory}): {error}; nothing of the call was stored"))
 }
 
-/// The context of a turn: the number of tokens that it shares with the path of the trajectory, the tokens after them, and
-/// its images, if they are compared.
+/// The context of a turn: the number of tokens that it shares with the path of the trajectory, the tokens after them,
+/// and its images, if they are compared.
 #[derive(Clone, Debug)]
 struct Prompt<'a> {
     known: usize,
