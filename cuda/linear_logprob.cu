@@ -159,8 +159,8 @@ extern "C" __global__ void row_statistics_capped(const float* logits, const Size
 
 // Replace the logits by their gradient
 // dL/dz_j = scale * [ g (1[j = target] - p_j) - h p_j (log p_j + H) ], where g = dL/dlogprob and h = dL/dH.
-// It is written as fp32, or as bfloat16 in the first half of the row. `by_entropy` may be null: h = 0. With a soft cap the
-// gradient is multiplied by 1 - tanh^2(z_j / softcap).
+// It is written as fp32, or as bfloat16 in the first half of the row. `by_entropy` may be null: h = 0. With a soft cap
+// the gradient is multiplied by 1 - tanh^2(z_j / softcap).
 template <bool AS_BFLOAT16, bool CAPPED>
 static __device__ __forceinline__ void gradient(float* logits, const Size* target, const float* scales, const float* lses,
                                                 const float* entropies, const float* by_logprob, const float* by_entropy,
