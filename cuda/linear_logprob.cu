@@ -1,11 +1,13 @@
-// Row kernels of the language-model head: statistics of rows of logits, and their gradient in place.
+// Row kernels of the language-model head: statistics of rows of logits, and the gradient of these rows in place.
 //
-// One block a row, any number of threads up to 1024. Sums are taken in a fixed order without atomics, so the same row gives
-// the same bits whatever the other rows are. No header is included: NVRTC has none. What differs between a device and the host
-// that tests this text stands in the macros THREAD, THREADS, ROW, BARRIER and SHARED (tests/support/host.h).
+// One block per row, with any number of threads up to 1024. Sums are taken in a fixed order without atomics, so a row
+// gives the same bits whatever the other rows are. No header is included, because NVRTC has none. The macros THREAD,
+// THREADS, ROW, BARRIER and SHARED cover the differences between a device and the host that tests this source
+// (tests/support/host.h).
 //
-// x_j = scale * z_j are the logits at the temperature, log p_j = x_j - lse. A logit of -inf has probability 0. The kernels
-// `_capped` take x_j = scale * softcap * tanh(z_j / softcap); they stand apart so that the others pay nothing.
+// x_j = scale * z_j are the logits at the temperature, log p_j = x_j - lse. A logit of -inf has probability 0. The
+// kernels `_capped` use x_j = scale * softcap * tanh(z_j / softcap). They are separate kernels, so that the others do
+// not pay for it.
 
 typedef long long Size;
 typedef unsigned int Word;
@@ -20,7 +22,7 @@ typedef unsigned short Half;
 #endif
 
 #define MOST_THREADS 1024
-#define WIDTH 4  // logits that a thread takes at once, 16 bytes of them where they lie so
+#define WIDTH 4  // logits that a thread loads at once: 16 bytes in one access if they are aligned
 
 struct alignas(16) Four {
     float at[WIDTH];
@@ -53,12 +55,12 @@ static __device__ __forceinline__ Half bfloat16(float value) {
     return static_cast<Half>((as.bits + 0x7fffu + ((as.bits >> 16) & 1u)) >> 16);
 }
 
-// A logit at the temperature.
+// Return a logit at the temperature.
 template <bool CAPPED> static __device__ __forceinline__ float scaled(float z, float scale, float softcap) {
     return scale * (CAPPED ? softcap * tanhf(z / softcap) : z);
 }
 
-// Up to four logits at the temperature, those beyond the end -inf.
+// Load four logits at the temperature; those beyond the end of the row are -inf.
 template <bool CAPPED>
 static __device__ __forceinline__ Four load(const float* row, Size begin, Size columns, float scale, float softcap,
                                             bool whole) {
@@ -92,7 +94,7 @@ static __device__ __forceinline__ Moments merged(Moments a, Moments b) {
     return Moments{largest, a.total + b.total, a.weighted + b.weighted};
 }
 
-// log p of each row's target, entropy H = log S - U / S, and lse = largest + log S, of logits read once.
+// Write log p of each row's target, its entropy H = log S - U / S, and lse = largest + log S. Logits are read once.
 template <bool CAPPED>
 static __device__ __forceinline__ void statistics(const float* logits, const Size* target, const float* scales,
                                                   float* logprob, float* entropy, float* lse, Size columns, Size stride,
@@ -155,9 +157,10 @@ extern "C" __global__ void row_statistics_capped(const float* logits, const Size
     statistics<true>(logits, target, scales, logprob, entropy, lse, columns, stride, static_cast<float>(softcap));
 }
 
-// dL/dz_j = scale * [ g (1[j = target] - p_j) - h p_j (log p_j + H) ], g = dL/dlogprob, h = dL/dH, over the logits that it
-// reads: as fp32, or as bfloat16 in the first half of the row. `by_entropy` may be null: h = 0. Behind a soft cap it is that
-// times 1 - tanh^2(z_j / softcap).
+// Replace the logits by their gradient
+// dL/dz_j = scale * [ g (1[j = target] - p_j) - h p_j (log p_j + H) ], where g = dL/dlogprob and h = dL/dH.
+// It is written as fp32, or as bfloat16 in the first half of the row. `by_entropy` may be null: h = 0. With a soft cap
+// the gradient is multiplied by 1 - tanh^2(z_j / softcap).
 template <bool AS_BFLOAT16, bool CAPPED>
 static __device__ __forceinline__ void gradient(float* logits, const Size* target, const float* scales, const float* lses,
                                                 const float* entropies, const float* by_logprob, const float* by_entropy,
@@ -181,7 +184,7 @@ static __device__ __forceinline__ void gradient(float* logits, const Size* targe
             if (CAPPED) d.at[k] *= 1.0f - share * share;
         }
         if (AS_BFLOAT16) {
-            BARRIER;  // a tile of halves lies over logits of this tile and of tiles before it, which are now all read
+            BARRIER;  // halves of this tile overwrite logits of this tile and of earlier ones: wait until all are read
             FourHalves narrow;
             for (int k = 0; k < WIDTH; ++k) narrow.at[k] = bfloat16(d.at[k]);
             if (whole && begin + WIDTH <= columns) {

@@ -1,8 +1,8 @@
-//! Facts of an environment beyond its reward: named numbers and keys of steps and of trajectories, declared once.
+//! Facts of an environment besides its reward: named numbers and keys of steps and of trajectories, declared once.
 //!
-//! The facts of a table are its last column, `facts`: a struct with a field for each declared name, in the order of the
-//! names, each of which may be null. A table for which nothing is declared has no such column, so that all files of a
-//! store have one schema, whichever way its run was set up.
+//! The facts of a table are its last column, `facts`: a struct with one nullable field for each declared name, in the
+//! order of the names. A table without declared facts has no such column. So all files of a store have one schema,
+//! however its run was set up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use crate::schema::{FACTS, Table, facts_of, with_field};
 use crate::{Error, Result, arrow_bug};
 
 names! {
-    /// The kind of a fact.
+    /// Kind of a fact.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     "kind of fact" FactKind {
         /// A 32-bit float.
         Number = "number",
-        /// A text that identifies something.
+        /// A text that serves as a key.
         Key = "key",
     }
 }
 
-/// The value of one fact.
+/// Value of one fact.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
-    /// NaN: not known.
+    /// A number; NaN if unknown.
     Number(f32),
-    /// Any text.
+    /// A key, which can be any text.
     Key(String),
 }
 
@@ -77,7 +77,7 @@ impl FactColumn {
         self.len() == 0
     }
 
-    /// Return the fact of a row.
+    /// Return the fact of a row; `None` if the row has no value.
     pub fn get(&self, row: usize) -> Option<Fact> {
         match self {
             Self::Numbers(values) => values.get(row).filter(|value| !value.is_nan()).copied().map(Fact::Number),
@@ -92,14 +92,14 @@ pub type Declared = BTreeMap<String, FactKind>;
 /// The facts that are declared for a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Of steps.
+    /// Facts of steps.
     pub step: Declared,
-    /// Of trajectories.
+    /// Facts of trajectories.
     pub trajectory: Declared,
 }
 
 impl Facts {
-    /// Facts under names that stand for nothing else.
+    /// Declare facts. Their names must have no other meaning.
     pub fn new(step: Declared, trajectory: Declared) -> Result<Self> {
         for name in step.keys().chain(trajectory.keys()) {
             check_name(name)?;
@@ -112,7 +112,7 @@ impl Facts {
         }
     }
 
-    /// Refuses a fact that is called as a component of the reward.
+    /// Check that no fact has the name of a component of the reward.
     pub fn check_components(&self, components: &[String]) -> Result<()> {
         let named = |name: &&String| {
             let component = name.strip_prefix("reward.");
@@ -137,7 +137,7 @@ impl Facts {
         }
     }
 
-    /// Refuses facts that are not declared, are of another kind, or are no finite number.
+    /// Check that facts are declared, have the declared kind, and are not infinite.
     pub(crate) fn check(&self, table: Table, values: &FactValues) -> Result<()> {
         let declared = self.of(table);
         let level = level_of(table);
@@ -175,7 +175,7 @@ impl Facts {
         Ok(())
     }
 
-    /// The declaration in words, for messages.
+    /// Return the declaration as text, for messages.
     pub(crate) fn words(&self) -> String {
         let of = |declared: &Declared| {
             let pairs = declared.iter().map(|(name, kind)| format!("{name:?}: {:?}", kind.name()));
@@ -196,13 +196,13 @@ fn level_of(table: Table) -> &'static str {
     if table == Table::Steps { "step" } else { "trajectory" }
 }
 
-/// Names that every recipe computes, or reads as its own.
+/// Names of columns that every recipe computes or reads.
 const RESERVED: [&str; 5] = ["advantage", "return", "weight", "keep", "trained_tokens"];
 
-/// Columns of tokens that stand in no table under their name.
+/// Columns of tokens whose names are not columns of a table.
 const TOKEN_COLUMNS: [&str; 5] = ["token", "behaviour_logprob", "entropy", "inverse_temperature", "node_token"];
 
-/// Why a column cannot have a name; `None`: it can.
+/// Return why a column cannot have a name; `None` if it can.
 pub(crate) fn taken(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         Some("is empty")
@@ -236,7 +236,7 @@ fn field(declared: &Declared) -> Field {
     Field::new(FACTS, DataType::Struct(fields.collect::<Fields>()), true)
 }
 
-/// The columns of a table with what is declared for it.
+/// Return the schema of a table with its declared facts.
 pub(crate) fn schema(table: Table, declared: &Declared) -> SchemaRef {
     let known = table.schema();
     if declared.is_empty() {
@@ -262,7 +262,7 @@ pub(crate) fn declared_in(table: Table, schema: &Schema) -> Result<Declared> {
         check_name(part.name()).map_err(|error| wrong(error.to_string()))?;
         declared.insert(part.name().clone(), kind);
     }
-    // One order, one field for each name, all of which may be null.
+    // Fields are in the order of their names, one for each name, and nullable.
     if found.as_ref() == &field(&declared)
         && !declared.is_empty()
         && matches!(table, Table::Steps | Table::Trajectories)
@@ -308,7 +308,7 @@ pub(crate) fn column<'a>(
     StructArray::try_new(fields, columns, None).map(|column| Some(Arc::new(column) as ArrayRef)).map_err(arrow_bug)
 }
 
-/// One fact of all rows of a table, if it has that fact.
+/// Return the column of one fact of a table, if the table has it.
 pub(crate) fn find<'a>(rows: &'a RecordBatch, name: &str) -> Option<&'a ArrayRef> {
     rows.column_by_name(FACTS)?.as_struct_opt()?.column_by_name(name)
 }
@@ -329,7 +329,8 @@ pub(crate) fn facts_of_row(rows: &RecordBatch, row: usize) -> FactValues {
     values.collect()
 }
 
-/// Dense ids of keys, or of whole numbers, by the rows that they stand in: a row without one is a group of its own.
+/// Return a dense id for each of the given rows of a column of keys or whole numbers. A row without a value has an id
+/// of its own.
 pub(crate) fn dense(name: &str, column: &dyn Array, rows: &[usize]) -> Result<Vec<u32>> {
     let numbers = column.as_primitive_opt::<Float32Type>();
     if let Some(numbers) = numbers
@@ -351,7 +352,7 @@ pub(crate) fn dense(name: &str, column: &dyn Array, rows: &[usize]) -> Result<Ve
     Ok(keys::dense_bytes(texts.iter().map(Vec::as_slice))?.ids)
 }
 
-/// Parts of a table with the same columns: one without rows takes those of the others.
+/// Return parts of a table with the same columns: a part without rows gets the columns of the others.
 pub(crate) fn aligned(table: Table, parts: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
     let Some(first) = parts.iter().find(|part| part.num_rows() > 0).map(RecordBatch::schema) else {
         let with = parts.iter().map(RecordBatch::schema).find(|schema| facts_of(schema).is_some());

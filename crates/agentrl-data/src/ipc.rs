@@ -1,7 +1,7 @@
 //! Tables as bytes: uncompressed Arrow IPC files, aligned so that mapped columns can be read in place.
 //!
-//! The reading side takes bytes from anywhere: lengths are compared with the bytes there are before anything is
-//! allocated, only types that this format writes are let through, and what the Arrow crates panic on is an error.
+//! Reading accepts bytes from any source. Lengths are compared with the available bytes before anything is allocated,
+//! only types that this format writes are accepted, and panics of the Arrow crates become errors.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -21,16 +21,16 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{Error, Result, arrow_bug, wide_lists};
 
-/// Columns begin at multiples of this, so that mapped ones are aligned for every reader.
+/// Alignment of columns in bytes, so that mapped columns are aligned for every reader.
 const ALIGNMENT: usize = 64;
 
-/// The same in files of many small record batches, which would else be mostly what lies between their columns.
+/// Alignment in files of many small record batches, which [`ALIGNMENT`] would fill mostly with padding.
 const CLOSE_ALIGNMENT: usize = 8;
 
-/// Bytes of a file that are passed on at once, about.
+/// Approximate number of bytes of a file that are passed on at once.
 const PASSED_BYTES: usize = 256 << 10;
 
-/// Bytes at the end of a file with the length of the footer.
+/// Number of bytes at the end of a file that contain the length of the footer.
 const TRAILER: usize = 10;
 
 /// The footer of an Arrow file: its schema, its blocks and its metadata.
@@ -42,12 +42,12 @@ pub(crate) struct Footer {
     /// Texts that the writer added.
     pub(crate) metadata: HashMap<String, String>,
     version: MetadataVersion,
-    /// Where each record batch lies, in order.
+    /// Position of each record batch, in order.
     blocks: Vec<Block>,
 }
 
 impl Footer {
-    /// The footer of a file from bytes that end where the file ends.
+    /// Read the footer of a file from bytes that end at the end of the file.
     pub(crate) fn read(name: &str, bytes: &[u8]) -> Result<Self> {
         guarded(name, || {
             let trailer = bytes.last_chunk::<TRAILER>().ok_or("it is shorter than a footer")?;
@@ -69,12 +69,13 @@ impl Footer {
         })
     }
 
-    /// Where each record batch ends in the file.
+    /// Return the end of each record batch in the file.
     pub(crate) fn ends(&self) -> impl Iterator<Item = u64> {
         self.blocks.iter().map(|block| (block.offset() + i64::from(block.metaDataLength()) + block.bodyLength()) as u64)
     }
 
-    /// One record batch, from bytes of the file that begin at `from`; of its columns all, or those with some numbers.
+    /// Decode one record batch from bytes of the file that begin at `from`: all of its columns, or those with the given
+    /// indices.
     pub(crate) fn rows(
         &self,
         name: &str,
@@ -103,7 +104,7 @@ impl Footer {
     }
 }
 
-/// The bytes of a record batch in a piece of the file; `None` where it is not whole.
+/// Return the byte range of a record batch in a piece of the file; `None` if the piece does not contain all of it.
 fn span(block: &Block, from: u64, length: usize) -> Option<Range<usize>> {
     let start = usize::try_from(u64::try_from(block.offset()).ok()?.checked_sub(from)?).ok()?;
     let head = usize::try_from(block.metaDataLength()).ok()?;
@@ -111,7 +112,8 @@ fn span(block: &Block, from: u64, length: usize) -> Option<Range<usize>> {
     (end <= length).then_some(start..end)
 }
 
-/// Every value takes room in the file: a type without (null, empty struct) could claim any number of rows.
+/// Accept only types whose values take room in the file. A type without room (null, empty struct) could claim any
+/// number of rows.
 fn check_types(schema: &Schema) -> std::result::Result<(), String> {
     fn known(kind: &DataType, depth: usize) -> bool {
         use DataType::{FixedSizeBinary, FixedSizeList, Float32, Float64, Int32, Int64, List, Struct, Timestamp};
@@ -136,16 +138,16 @@ fn check_types(schema: &Schema) -> std::result::Result<(), String> {
 }
 
 thread_local! {
-    /// Whether this thread reads bytes of which the Arrow crates may make a panic.
+    /// Whether this thread reads bytes on which the Arrow crates may panic.
     static READING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic of this thread becomes an error about the bytes that are read, so that it is not reported.
+/// Whether a panic of this thread becomes an error about the bytes that it reads. It is not reported as a panic then.
 pub fn is_reading() -> bool {
     READING.get()
 }
 
-/// Turns what the Arrow crates make of bytes that are no Arrow file, panics included, into one error.
+/// Turn all errors of the Arrow crates on bytes that are not an Arrow file, panics included, into one kind of error.
 fn guarded<T>(name: &str, read: impl FnOnce() -> std::result::Result<T, String>) -> Result<T> {
     READING.set(true);
     let read = catch_unwind(AssertUnwindSafe(read));
@@ -154,12 +156,12 @@ fn guarded<T>(name: &str, read: impl FnOnce() -> std::result::Result<T, String>)
         .map_err(|why| Error::corrupt(format!("{name} is not an Arrow file of this format: {why}")))
 }
 
-/// The bytes of an Arrow IPC file with some record batches of one schema.
+/// Return the bytes of an Arrow IPC file with record batches of one schema.
 pub fn encode(schema: &Schema, parts: &[RecordBatch]) -> Result<Vec<u8>> {
-    // Room for the rows and what is said about them: a buffer that grows is copied each time.
+    // Reserve room for the rows and their metadata, because a growing buffer is copied each time.
     let bytes: usize = parts.iter().map(size).sum();
     let mut buffer = Vec::new();
-    // Without so much memory in one piece it grows, as far as there is any.
+    // If this much memory is not available at once, the buffer grows as far as memory allows.
     let _ = buffer.try_reserve_exact(bytes + bytes / 16 + 4096 * parts.len() + 16_384);
     let mut writer = writer(schema, ALIGNMENT, buffer)?;
     parts.iter().try_for_each(|rows| writer.write(rows)).map_err(arrow_bug)?;
@@ -171,25 +173,25 @@ fn writer(schema: &Schema, alignment: usize, buffer: Vec<u8>) -> Result<FileWrit
     FileWriter::try_new_with_options(buffer, schema, options).map_err(arrow_bug)
 }
 
-/// A file that is passed on as it is made, record batch by record batch. What is copied and hashed is then small enough to
-/// stay in the processor's own memory.
+/// A file that is passed on while it is written, record batch by record batch. The bytes to copy and hash are then few
+/// enough to stay in the processor's cache.
 pub(crate) struct Passed<'a> {
     writer: FileWriter<Vec<u8>>,
-    /// Bytes that went on, before those in the writer's buffer.
+    /// Number of bytes that were passed on, before those in the writer's buffer.
     gone: usize,
-    /// Bytes in that buffer that were hashed.
+    /// Number of bytes in the writer's buffer that were hashed.
     hashed: usize,
     to: &'a mut dyn FnMut(&[u8]) -> Result<()>,
 }
 
 impl<'a> Passed<'a> {
-    /// The beginning of a file whose bytes `to` gets.
+    /// Begin a file. Its bytes are passed to `to`.
     pub(crate) fn begin(schema: &Schema, to: &'a mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Self> {
         Ok(Self { writer: writer(schema, CLOSE_ALIGNMENT, Vec::new())?, gone: 0, hashed: 0, to })
     }
 
-    /// Append a record batch. Returns where it ends, and the hash of the bytes up to there from the end of
-    /// the one before.
+    /// Append a record batch. Return its end in the file, and the hash of the bytes from the end of the previous one up
+    /// to there.
     pub(crate) fn write(&mut self, rows: &RecordBatch) -> Result<(u64, u64)> {
         self.writer.write(rows).map_err(arrow_bug)?;
         let bytes = self.writer.get_mut();
@@ -204,7 +206,7 @@ impl<'a> Passed<'a> {
         Ok(said)
     }
 
-    /// Write the footer, with some texts in its metadata. Returns where it ends, and its hash.
+    /// Write the footer, with some texts in its metadata. Return its end in the file, and its hash.
     pub(crate) fn finish(mut self, texts: impl IntoIterator<Item = (&'static str, String)>) -> Result<(u64, u64)> {
         texts.into_iter().for_each(|(key, text)| self.writer.write_metadata(key, text));
         let bytes = self.writer.into_inner().map_err(arrow_bug)?;
@@ -213,7 +215,8 @@ impl<'a> Passed<'a> {
     }
 }
 
-/// Bytes that rows take in a file, about: of lists only what lies between the first row and the last.
+/// Return the approximate number of bytes that rows take in a file. Of a list column, only the values from the first to
+/// the last row count.
 pub(crate) fn size(rows: &RecordBatch) -> usize {
     rows.columns().iter().map(column_size).sum()
 }
@@ -232,7 +235,7 @@ fn column_size(column: &ArrayRef) -> usize {
     }
 }
 
-/// The table of an Arrow IPC file; `name` says in errors where the bytes came from. Columns share the buffer's memory.
+/// Read the table of an Arrow IPC file. `name` identifies the bytes in errors. Columns share the buffer's memory.
 pub fn decode(name: &str, bytes: &Buffer) -> Result<RecordBatch> {
     let footer = Footer::read(name, bytes)?;
     let mut parts =
@@ -265,7 +268,7 @@ mod tests {
             said.push(file.write(rows).unwrap());
         }
         said.push(file.finish([("key", "text".to_owned())]).unwrap());
-        // Two record batches of 160 kB are more than what is passed on at once.
+        // Two record batches of 160 kB are more than the bytes that are passed on at once.
         assert_eq!(pieces.iter().map(|piece| piece.len() / 160_000).collect::<Vec<_>>(), [2, 2, 1]);
         let bytes = pieces.concat();
         assert_eq!(said.last().unwrap().0, bytes.len() as u64);
@@ -291,7 +294,8 @@ mod tests {
             ("tokens", Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists))),
         ];
         let rows = RecordBatch::try_from_iter(columns).unwrap();
-        // 8 bytes of id, 4 of an offset and one offset more, a bit for whether there is a list, 64 tokens of 4 bytes.
+        // 8 bytes of id and 4 of an offset per row, one more offset, a validity bit per row, and 64 tokens of 4 bytes
+        // per row.
         assert_eq!(size(&rows.slice(100, 10)), 10 * 8 + (4 * 11 + 1) + 640 * 4);
         let parts: Vec<_> = (0..256).map(|part| rows.slice(16 * part, 16)).collect();
         let written = encode(&rows.schema(), &parts).unwrap();

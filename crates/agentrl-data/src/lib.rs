@@ -1,7 +1,8 @@
 //! The three forms of the data in Arrow memory and files.
 //!
-//! [`forest::Forest`] is the live form while rollouts run, [`batch::Batch`] the frozen, immutable one (tables cut to one
-//! iteration's draws), [`store::Store`] the durable one (a directory of sealed Arrow IPC files). Data flows one way:
+//! [`forest::Forest`] is the live form while rollouts run, [`batch::Batch`] the frozen, immutable one (the tables of
+//! one iteration's draws), [`store::Store`] the durable one (a directory of sealed Arrow IPC files). Data flows one
+//! way:
 //!
 //! ```
 //! use agentrl_data::forest::{Forest, NewNode};
@@ -35,10 +36,11 @@ mod wide_lists;
 pub use agentrl_compute::error::{Error, ErrorKind, Result};
 pub use tasks::advance_tasks;
 
-/// Called between the steps of long work; an error (Ctrl-C) ends it.
+/// Callback that runs between the steps of long work. An error (such as Ctrl-C) stops the work.
 pub type Check<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-/// An error from the Arrow crates on data that this crate built itself: a bug, never the user's doing.
+/// Convert an error of the Arrow crates on data that this crate built. It is a bug of this crate, not a mistake of the
+/// user.
 #[expect(clippy::needless_pass_by_value, reason = "used as `map_err(arrow_bug)`")]
 pub(crate) fn arrow_bug(error: arrow_schema::ArrowError) -> Error {
     Error::new(ErrorKind::Internal, format!("building an Arrow table failed: {error}"))

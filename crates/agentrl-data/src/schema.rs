@@ -1,12 +1,12 @@
-//! The tables: names, columns and codes of format v4.
+//! Schemas of the tables: names, columns and codes of format v4.
 //!
-//! Types are plain on purpose (i32, i64, u8, u16, u32, f32, f64, utf8, lists, struct, fixed binary, timestamp): what every
-//! reader of Arrow files understands.
+//! Types are plain on purpose (i32, i64, u8, u16, u32, f32, f64, utf8, lists, struct, fixed binary, timestamp): every
+//! reader of Arrow files supports them.
 //!
-//! Format v2 has behind the columns of v1 `trajectories.role` and `draws.trained`, and behind those of steps and
-//! trajectories the struct `facts` ([`crate::facts`]), where a run declares any. Rows of v1 are read as rows of members
-//! that are trained. Format v3 has behind those `draws.votes`; rows that were written before vote. Format v4 has behind
-//! the columns of nodes their token columns ([`crate::token_columns`]).
+//! Format v2 adds `trajectories.role` and `draws.trained` after the columns of v1. After the columns of steps and
+//! trajectories it adds the struct `facts` ([`crate::facts`]), if a run declares any. Rows of v1 are read as rows of
+//! members that are trained. Format v3 adds `draws.votes` at the end; older rows vote. Format v4 adds token columns
+//! ([`crate::token_columns`]) after the columns of nodes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -57,21 +57,21 @@ impl Table {
         }
     }
 
-    /// The table of a name.
+    /// Return the table with a name.
     pub fn from_name(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|table| table.name() == name).ok_or_else(|| {
             Error::not_found(format!("there is no table {name:?}; use one of {:?}", Self::ALL.map(Self::name)))
         })
     }
 
-    /// Columns of the table.
+    /// Return the columns of the table.
     pub fn schema(self) -> SchemaRef {
         SCHEMAS[self as usize].clone()
     }
 
-    /// Columns of the table for rows that are joined from parts: with what the first part that has rewards or entropies says
-    /// about them (names of reward components, the estimator of entropies), with the facts that the parts have, and with the
-    /// token columns, which all parts have.
+    /// Return the columns of the table for rows that are joined from parts. The metadata about rewards or entropies
+    /// (names of reward components, the estimator of entropies) is that of the first part that has such values. The
+    /// facts that the parts have are added, and the token columns, which all parts have.
     pub fn schema_of(self, parts: &[RecordBatch]) -> SchemaRef {
         let first = parts.iter().find(|part| self.is_described(part));
         let first = first.or_else(|| parts.iter().find(|part| part.num_rows() > 0)).or(parts.first());
@@ -87,7 +87,7 @@ impl Table {
         Arc::new(known.as_ref().clone().with_metadata(metadata))
     }
 
-    /// Values of a column that came after format v1, for rows that were written before.
+    /// Return the values of a column that came after format v1, for rows that were written before.
     pub(crate) fn later_column(field: &Field, rows: usize) -> Option<ArrayRef> {
         match field.name().as_str() {
             "role" => Some(Arc::new(UInt8Array::from(vec![Role::Member as u8; rows]))),
@@ -96,7 +96,7 @@ impl Table {
         }
     }
 
-    /// Whether rows have values of the column that the metadata of the table is about.
+    /// Whether rows have values in the column that the metadata of the table describes.
     pub(crate) fn is_described(self, rows: &RecordBatch) -> bool {
         let column = match self {
             Table::Nodes => "entropies",
@@ -123,17 +123,17 @@ names! {
 }
 
 impl Kind {
-    /// The kind of a code of the `kind` column.
+    /// Return the kind of a code of column `kind`.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 }
 
-/// Why sampling of a node stopped.
+/// Reason why sampling of a node stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum FinishReason {
-    /// Nothing was sampled, or it is not known.
+    /// Nothing was sampled, or the reason is unknown.
     #[default]
     None = 0,
     /// A stop token was sampled.
@@ -145,22 +145,22 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
-    /// The reason of a code of the `finish_reason` column.
+    /// Return the reason of a code of column `finish_reason`.
     pub fn from_code(code: u8) -> Option<Self> {
         [Self::None, Self::Stop, Self::Length, Self::Abort].get(usize::from(code)).copied()
     }
 
-    /// The reason of a name.
+    /// Return the reason with a name.
     pub fn from_name(name: &str) -> Result<Self> {
         names::choice("finish_reason", name, &[("stop", Self::Stop), ("length", Self::Length), ("abort", Self::Abort)])
     }
 }
 
-/// How a trajectory ended.
+/// Status of a trajectory: how it ended, or that it has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Status {
-    /// The episode came to its end.
+    /// The episode ended.
     Finished = 0,
     /// A limit ended it.
     Truncated = 1,
@@ -176,13 +176,14 @@ pub enum Status {
 }
 
 impl Status {
-    /// The status of a code of the `status` column.
+    /// Return the status of a code of column `status`.
     pub fn from_code(code: u8) -> Option<Self> {
         let all = [Self::Finished, Self::Truncated, Self::Aborted, Self::Pruned, Self::Failed, Self::Partial];
         all.get(usize::from(code)).copied()
     }
 
-    /// The final status of a name; trajectories are pruned by their own call, and partial is not an end.
+    /// Return the final status with a name. `pruned` is not accepted, because pruning has its own call; neither is
+    /// `partial`, because it is not an end.
     pub fn from_name(name: &str) -> Result<Self> {
         let ends = [
             ("finished", Self::Finished),
@@ -193,14 +194,14 @@ impl Status {
         names::choice("status", name, &ends)
     }
 
-    /// Whether a trajectory that ended so is drawn into the training batch.
+    /// Whether a trajectory with this status is drawn into the training batch.
     pub fn is_drawn(self) -> bool {
         matches!(self, Self::Finished | Self::Truncated)
     }
 }
 
-/// Bit of `steps.flags`: the step's tokens are in the data but not trained (its trajectory was pruned from the gradient
-/// only). The lower bits belong to the environment.
+/// Bit of `steps.flags`: the step's tokens are in the data but not trained. Its trajectory was pruned from the gradient
+/// only, or was forked without training the prefix. The lower bits belong to the environment.
 pub const FLAG_UNTRAINED: u32 = 1 << 31;
 
 /// An enumeration whose variants are the codes of a column, in order.
@@ -217,7 +218,7 @@ macro_rules! coded {
             /// Names of the codes, in their order.
             pub const NAMES: [&str; [$($text),+].len()] = [$($text),+];
 
-            /// The variant of a code of the column.
+            /// Return the variant of a code of the column.
             pub fn from_code(code: u8) -> Option<Self> {
                 Self::ALL.get(usize::from(code)).copied()
             }
@@ -226,11 +227,11 @@ macro_rules! coded {
 }
 
 coded! {
-    /// Where a trajectory comes from.
+    /// Origin of a trajectory.
     Origin("origin") {
-        /// The policy that is trained sampled it.
+        /// It was sampled by the policy that is trained.
         Generated = "generated",
-        /// An expert gave it.
+        /// It was given by an expert.
         Expert = "expert",
         /// A model of the environment answered its actions.
         Imagined = "imagined",
@@ -254,15 +255,15 @@ coded! {
 }
 
 coded! {
-    /// How a trajectory came into a training batch.
+    /// Source of a draw: how its trajectory came into the training batch.
     Source("source") {
         /// It was generated in the iteration that uses it.
         Fresh = "fresh",
         /// It was used or kept before.
         Replay = "replay",
-        /// An expert's.
+        /// It was given by an expert.
         Expert = "expert",
-        /// It failed before, and is used for what went wrong.
+        /// It failed before, and is drawn to learn from its failure.
         Failed = "failed",
         /// A model of the environment answered its actions.
         Imagined = "imagined",
@@ -270,41 +271,41 @@ coded! {
 }
 
 coded! {
-    /// The operation that a planner decided.
+    /// Operation that a planner chose.
     Operation("operation") {
         /// A trajectory starts at the root of its group's tree.
         Start = "start",
-        /// A trajectory leaves another one.
+        /// A trajectory branches off another one.
         Fork = "fork",
-        /// A trajectory goes on.
+        /// A trajectory continues.
         Continue = "continue",
         /// Tokens are put into a trajectory's context.
         Inject = "inject",
-        /// A trajectory is made of the beginning of one and the end of another.
+        /// A trajectory is joined from the beginning of one and the end of another.
         Splice = "splice",
         /// A trajectory goes back to an earlier token.
         Rollback = "rollback",
         /// A trajectory takes the place of another.
         Replace = "replace",
-        /// A trajectory is taken out.
+        /// A trajectory is pruned.
         Prune = "prune",
         /// A trajectory ends here.
         Stop = "stop",
-        /// A stored partial trajectory goes on.
+        /// A stored partial trajectory continues.
         Resume = "resume",
     }
 }
 
 coded! {
-    /// How a turn that was ingested agrees with the turns before it.
+    /// Agreement of an ingested turn with the turns before it.
     Drift("drift") {
         /// Its prompt continues what is stored.
         Clean = "clean",
-        /// The last tokens were replaced by other tokens that mean the same text.
+        /// Only the last tokens of the previous output differ, and few of them.
         Realigned = "realigned",
         /// The context was rewritten.
         Rewritten = "rewritten",
-        /// The same text came as other tokens.
+        /// The same text has other tokens.
         Retokenised = "retokenised",
         /// The beginning or the end of the context is missing.
         Truncated = "truncated",
@@ -312,7 +313,7 @@ coded! {
 }
 
 coded! {
-    /// The denominator of a draw's ratio.
+    /// Denominator of a draw's ratio.
     OldLogprob("old_logprob") {
         /// The behaviour policy's stored log-probs.
         Behaviour = "behaviour",
@@ -332,27 +333,28 @@ pub fn sampling_fields() -> Fields {
     ])
 }
 
-/// Key of the metadata of `nodes` with the estimator of `entropies` (nats, of the distribution sampled from).
+/// Key in the metadata of `nodes`: the estimator of `entropies`, which are in nats and of the distribution sampled
+/// from.
 pub const ENTROPIES: &str = "entropies";
 
-/// Key of the metadata of `steps` and `trajectories` that names the components of `rewards`, as a JSON list.
+/// Key in the metadata of `steps` and `trajectories`: the names of the components of `rewards`, as a JSON list.
 pub const REWARD_COMPONENTS: &str = "reward_components";
 
-/// Name of the column of steps and trajectories that has the facts of their environment, if a run declares any.
+/// Name of the column of steps and trajectories with the facts of their environment, if a run declares any.
 pub(crate) const FACTS: &str = "facts";
 
-/// The field of the facts, if a table has them.
+/// Return the field of the facts, if a table has them.
 pub(crate) fn facts_of(schema: &Schema) -> Option<&Arc<Field>> {
     schema.fields().last().filter(|last| last.name() == FACTS)
 }
 
-/// Columns with one more at their end.
+/// Return a schema with one more column at its end.
 pub(crate) fn with_field(schema: &Schema, field: Arc<Field>) -> SchemaRef {
     let fields = schema.fields().iter().cloned().chain([field]);
     Arc::new(Schema::new_with_metadata(fields.collect::<Fields>(), schema.metadata().clone()))
 }
 
-/// A list of values that are never null.
+/// Return the type of a list whose values are never null.
 pub fn list_of(item: DataType) -> DataType {
     DataType::List(Arc::new(Field::new("item", item, false)))
 }

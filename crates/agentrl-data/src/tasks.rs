@@ -13,16 +13,18 @@ use crate::batch::task_counts::{Earlier, Task, table};
 use crate::batch::{Batch, array, i64s, u8s};
 use crate::schema::{Origin, Role, Status, Table};
 
-/// Count a batch's trajectories into the task statistics `previous` (of which the latest row of a task counts): the rows that
-/// changed, and the whole table after the change, in which those are last and have no earlier rows.
+/// Add a batch's trajectories to the task statistics `previous`, in which the latest row of a task counts. Return the
+/// rows that changed, and the whole table after the change. In the whole table the changed rows come last, and earlier
+/// rows of their tasks are removed.
 ///
 /// With `s` of `n` new attempts successful: `attempts += n`, `successes += s`, `alpha += s`, `beta += n − s`,
-/// `difficulty = 1 − successes / attempts`, `uses += 1`. Attempts whose success is not known, those that were aborted, failed
-/// or pruned, those of baselines and helpers and what the policy did not generate do not count. `alpha` and `beta` are columns
-/// of format v1, which were decayed there; what fades is remembered by the trackers of phase select. `domains` has the kind of
-/// problem by task; a task that is not in it keeps the one it had.
+/// `difficulty = 1 − successes / attempts`, `uses += 1`. An attempt does not count if its success is unknown, if it was
+/// aborted, failed or pruned, if it is of a baseline or a helper, or if the policy did not generate it. `alpha` and
+/// `beta` are columns of format v1, where they decayed; the trackers of phase select now keep statistics that decay.
+/// `domains` maps tasks to their domains; a task that is not in it keeps its domain.
 ///
-/// Of `previous` the names are looked through once and what stays is copied; no other row is read.
+/// The names in `previous` are scanned once, and rows of unchanged tasks are copied. Of the other rows, only the latest
+/// of each task is read.
 pub fn advance_tasks(
     previous: &RecordBatch,
     batch: &Batch,
@@ -63,7 +65,7 @@ pub fn advance_tasks(
     Ok((changed, all))
 }
 
-/// Attempts and successes of a batch, by task.
+/// Return the attempts and successes of a batch, by task.
 fn attempts(batch: &Batch) -> Result<BTreeMap<String, Task>> {
     // Replayed trajectories were counted when they were new.
     let trajectories = &batch.new_rows(Table::Trajectories)?;

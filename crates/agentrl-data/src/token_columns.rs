@@ -1,7 +1,8 @@
-//! Token columns: rows of a fixed width that are recorded for the tokens of nodes, such as the experts that a router chose.
+//! Token columns: rows of a fixed width, recorded for the tokens of nodes, such as the experts that a router chose.
 //!
-//! In table `nodes` each is a column after all others, in the order of the names: a list with a row for each token of the
-//! node. A token without a row has null, and so has a node without any. Parts of a table may have different columns.
+//! In table `nodes`, token columns come after all other columns, in the order of their names. Each is a list with one
+//! row per token of the node. A token without a row is null, and so is a node without any. Parts of a table may have
+//! different token columns.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,7 +21,7 @@ use crate::facts;
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug};
 
-/// Ends the name under which a batch has the mask of the tokens with a row.
+/// Suffix of the name of the mask column: `name.known` is 1 at tokens that have a row.
 pub(crate) const KNOWN: &str = ".known";
 
 names! {
@@ -39,26 +40,26 @@ names! {
     }
 }
 
-/// The type of a row.
+/// Type of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowType {
-    /// Of its values.
+    /// Type of its values.
     pub dtype: RowDtype,
-    /// Number of values.
+    /// Number of values in a row.
     pub width: usize,
 }
 
-/// Types of rows by the names of the columns.
+/// Types of rows, by column name.
 pub type RowTypes = BTreeMap<String, RowType>;
 
 /// Rows for consecutive tokens of a path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenRows {
-    /// Position of the first token; `None`: the first one of the node that they are given with, all of whose tokens have one.
+    /// Position of the first token; `None`: the rows cover all tokens of the node that they are given with.
     pub begin: Option<usize>,
     /// Number of values of each row.
     pub width: usize,
-    /// Row after row.
+    /// Values, row after row.
     pub values: Numbers,
 }
 
@@ -66,13 +67,13 @@ pub struct TokenRows {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRows {
     pub(crate) of: RowType,
-    /// A row for each token, whatever it is if the token has none.
+    /// One row per token, with fill values if the token has none.
     values: Numbers,
     known: Vec<bool>,
 }
 
 impl RowType {
-    /// The type in words.
+    /// Return the type as text, for messages.
     fn words(self) -> String {
         format!("{} of width {}", self.dtype.name(), self.width)
     }
@@ -98,7 +99,7 @@ impl RowType {
         Ok(Field::new(name, DataType::List(self.row_field()?), true))
     }
 
-    /// The type of a column; `None`: it is no token column.
+    /// Return the type of a column; `None` if it is not a token column.
     fn of(kind: &DataType) -> Option<Self> {
         let DataType::List(rows) = kind else { return None };
         let DataType::FixedSizeList(item, width) = rows.data_type() else { return None };
@@ -113,7 +114,7 @@ impl RowType {
         (found.field("item").ok()?.data_type() == kind).then_some(found)
     }
 
-    /// Values that stand where a token has no row.
+    /// Return `count` fill values for tokens without a row.
     fn missing(self, count: usize) -> Numbers {
         match self.dtype {
             RowDtype::Uint8 => Numbers::U8(vec![u8::MAX; count]),
@@ -125,11 +126,11 @@ impl RowType {
 }
 
 impl TokenRows {
-    /// The type of the rows.
+    /// Return the type of the rows.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if the values are of a type that token columns do not have, or are no whole rows.
+    /// `InvalidInput` if token columns do not support the type of the values, or the values are not whole rows.
     pub(crate) fn row_type(&self, name: &str) -> Result<RowType> {
         let dtype = match &self.values {
             Numbers::U8(_) => RowDtype::Uint8,
@@ -153,19 +154,19 @@ impl TokenRows {
         Ok(found)
     }
 
-    /// Number of rows.
+    /// Return the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.values.len().checked_div(self.width).unwrap_or_default()
     }
 }
 
 impl NodeRows {
-    /// No row for any of some tokens.
+    /// Create the rows of `tokens` tokens, none of which has a row yet.
     pub(crate) fn new(of: RowType, tokens: usize) -> Self {
         Self { of, values: of.missing(tokens * of.width), known: vec![false; tokens] }
     }
 
-    /// Take the rows from `first` on for some tokens that have none yet.
+    /// Copy the given rows, from row `first` on, to a range of tokens. A token that has a row keeps it.
     pub(crate) fn fill(&mut self, tokens: Range<usize>, given: &TokenRows, first: usize) {
         let width = self.of.width;
         for (place, token) in tokens.enumerate() {
@@ -175,19 +176,19 @@ impl NodeRows {
         }
     }
 
-    /// Whether a token from some place on has a row.
+    /// Whether any token from index `from` on has a row.
     fn has_rows(&self, from: usize) -> bool {
         self.known.iter().skip(from).any(|&known| known)
     }
 
-    /// The rows as bytes, so that different rows are different bytes.
+    /// Append the rows as bytes; different rows give different bytes.
     pub(crate) fn write_bytes(&self, to: &mut Vec<u8>) {
         to.extend(self.known.iter().map(|&known| u8::from(known)));
         self.values.write_bytes(to);
     }
 }
 
-/// Refuse a name that stands for something else.
+/// Check that a name has no other meaning.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let why =
         facts::taken(name).or(name.contains('.').then_some("has a dot, which parts a name from what it is about"));
@@ -196,11 +197,11 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     })
 }
 
-/// The token columns of table `nodes` behind its own.
+/// Return the types of the token columns of table `nodes`, which come after the table's own columns.
 ///
 /// # Errors
 ///
-/// `Schema` if they are none that a forest records.
+/// `Schema` if a column is not one that a forest records.
 pub(crate) fn types_in(schema: &Schema) -> Result<RowTypes> {
     let own = Table::Nodes.schema().fields().len();
     let mut found = RowTypes::new();
@@ -218,7 +219,7 @@ pub(crate) fn types_in(schema: &Schema) -> Result<RowTypes> {
     Ok(found)
 }
 
-/// Leave out token columns without any row: those of other rows that lay in one file with these.
+/// Remove token columns without any row. They belong to other rows of the same file.
 pub(crate) fn drop_empty(nodes: &mut RecordBatch) -> Result<()> {
     let own = Table::Nodes.schema().fields().len();
     let is_kept = |&index: &usize| index < own || nodes.column(index).null_count() < nodes.num_rows();
@@ -229,7 +230,7 @@ pub(crate) fn drop_empty(nodes: &mut RecordBatch) -> Result<()> {
     Ok(())
 }
 
-/// Table `nodes` with token columns.
+/// Return the schema of table `nodes` with token columns.
 pub(crate) fn schema(types: &RowTypes) -> Result<SchemaRef> {
     let known = Table::Nodes.schema();
     if types.is_empty() {
@@ -240,11 +241,11 @@ pub(crate) fn schema(types: &RowTypes) -> Result<SchemaRef> {
     Ok(Arc::new(Schema::new_with_metadata(fields, known.metadata().clone())))
 }
 
-/// The token columns of both.
+/// Return the union of two sets of token columns.
 ///
 /// # Errors
 ///
-/// `InvalidInput` if one of them is of two types.
+/// `InvalidInput` if a column has two types.
 pub(crate) fn united(mut types: RowTypes, more: &RowTypes) -> Result<RowTypes> {
     for (name, &of) in more {
         let known = *types.entry(name.clone()).or_insert(of);
@@ -259,7 +260,7 @@ pub(crate) fn united(mut types: RowTypes, more: &RowTypes) -> Result<RowTypes> {
     Ok(types)
 }
 
-/// Refuse a type that differs from the one that a column has.
+/// Check that the rows of a column keep their type.
 pub(crate) fn check_type(types: &RowTypes, name: &str, of: RowType) -> Result<()> {
     match types.get(name).filter(|&&known| known != of) {
         None => Ok(()),
@@ -271,7 +272,7 @@ pub(crate) fn check_type(types: &RowTypes, name: &str, of: RowType) -> Result<()
     }
 }
 
-/// Parts of table `nodes` with the token columns of all of them.
+/// Return parts of table `nodes`, each with the token columns of all parts.
 pub(crate) fn aligned(parts: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
     let own = Table::Nodes.schema().fields().len();
     if parts.iter().all(|part| part.num_columns() == own) {
@@ -294,8 +295,8 @@ pub(crate) fn aligned(parts: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
     parts.into_iter().map(with).collect()
 }
 
-/// A token column of rows of table `nodes`. Of each node there are its rows, if it has any, the first token of which the
-/// row has, and their number.
+/// Make a token column of table `nodes`. Each node is given by its rows, if it has any, the first of its tokens that
+/// the table row holds, and the number of tokens in the table row.
 pub(crate) fn column<'a>(
     of: RowType,
     nodes: impl Iterator<Item = (Option<&'a NodeRows>, usize, usize)> + Clone,
@@ -323,7 +324,8 @@ pub(crate) fn column<'a>(
     Ok(Arc::new(ListArray::try_new(row_field, offsets, Arc::new(rows), Some(validity)).map_err(arrow_bug)?))
 }
 
-/// A token column of a table: a row for each of the tokens that the offsets count, and whether the token has one.
+/// Return a token column of a table as a row for each of the tokens that the offsets count, and a mask of the tokens
+/// that have one.
 pub(crate) fn flat(nodes: &RecordBatch, name: &str, offsets: &[i64]) -> Option<(RowType, Numbers, Vec<u8>)> {
     let own = Table::Nodes.schema().fields().len();
     let place = nodes.schema().fields().iter().skip(own).position(|field| field.name() == name)? + own;

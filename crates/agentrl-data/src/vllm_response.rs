@@ -1,23 +1,23 @@
-//! Generated tokens in the JSON of a vLLM server's `/inference/v1/generate`.
+//! Parse the generated tokens in the JSON response of a vLLM server's `/inference/v1/generate`.
 //!
-//! A token takes about 700 bytes there: its likeliest alternatives are an object each. They become flat columns. The rest
-//! of a response is small.
+//! A token takes about 700 bytes of JSON, because each of its likeliest alternatives is an object. The alternatives
+//! become flat columns. The rest of a response is small.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{Error, ErrorKind, Result};
 
-/// The candidates at the tokens of a response.
+/// Candidates at each token of a response.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Candidates {
     /// Number of tokens.
     pub count: usize,
     /// Ids of the candidates at each token, `[count, k]`: the sampled one, then the likeliest others.
     pub ids: Vec<i32>,
-    /// Their log-probabilities.
+    /// Log-probabilities of the candidates.
     pub logprobs: Vec<f32>,
-    /// The JSON of the fields besides that an engine reads, as the server wrote them.
+    /// JSON of the other fields that an engine reads, as the server wrote them.
     pub rest: String,
 }
 
@@ -56,11 +56,12 @@ struct Candidate {
     logprob: f32,
 }
 
-/// Read a response, whose list `choices[0].logprobs.content` has the candidates at each token:
-/// `[{"top_logprobs": [{"token_id": 7, "logprob": -0.5, ...}, ...], ...}, ...]`. Null or absent, there are none.
+/// Read a response. Its list `choices[0].logprobs.content` has the candidates at each token:
+/// `[{"top_logprobs": [{"token_id": 7, "logprob": -0.5, ...}, ...], ...}, ...]`.
+/// If the list is null or absent, there are no candidates.
 ///
 /// # Errors
-/// `Schema`: the bytes are no response with one choice, or do not have as many candidates at each token.
+/// `Schema` if the bytes are not a response with one choice, or tokens have different numbers of candidates.
 pub fn candidates(bytes: &[u8]) -> Result<Candidates> {
     let response: Response<'_> = serde_json::from_slice(bytes).map_err(unusable)?;
     let rest = serde_json::to_string(&response).map_err(unusable)?;
@@ -84,7 +85,7 @@ fn unusable(reason: impl std::fmt::Display) -> Error {
 mod tests {
     use super::*;
 
-    // Another list of this name, a text with its key and unread fields are on the way.
+    // The text also has another list with this name, a string that contains its key, and fields that are not read.
     const RESPONSE: &str = r#"{"request_id":"a \"content\": [","content":[{"top_logprobs":[]}],"usage":{"total_tokens":5},
         "choices":[{"index":0,"finish_reason":"stop","token_ids":[7,2],"logprobs":{"text":null,"content":[
         {"token_id":7,"logprob":-0.5,"rank":1,"top_logprobs":[{"token_id":7,"logprob":-0.5,"rank":1},
@@ -107,7 +108,7 @@ mod tests {
         });
         let usage = serde_json::json!({"total_tokens": 5});
         assert_eq!(rest, serde_json::json!({"choices": [choice], "usage": usage, "prompt_token_ids": null}));
-        // Digit by digit what serde_json makes of it.
+        // The number is the one that serde_json reads.
         let whole: serde_json::Value = serde_json::from_str(RESPONSE).unwrap();
         assert_eq!(whole["choices"][0]["logprobs"]["content"][1]["top_logprobs"][0]["logprob"], -1.25);
     }

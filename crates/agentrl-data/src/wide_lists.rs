@@ -1,8 +1,8 @@
-//! Lists of rows of a fixed width whose values are never null, joined and decoded by the row.
+//! Join and decode lists of fixed-width rows by the row, not by the value.
 //!
-//! Token columns and the columns of a teacher's likeliest tokens are of this type. The Arrow crates treat all lists of fixed
-//! size alike, with a step for each value: `concat` writes a validity bit for each, and decoding repeats the validity of a
-//! row for each of its values to compare them.
+//! Token columns and the columns of a teacher's likeliest tokens have this type; their values are never null. The Arrow
+//! crates process all fixed-size lists by the value: `concat` writes a validity bit for each value, and decoding
+//! repeats the validity of a row for each of its values to compare them.
 
 use std::sync::Arc;
 
@@ -13,14 +13,15 @@ use arrow_schema::{ArrowError, DataType, Field, FieldRef, Schema, SchemaRef};
 
 type Result<T> = std::result::Result<T, ArrowError>;
 
-/// The fields of the rows and of their values of such a column, and the width; `None`: it is another one.
+/// Return the field of the rows, the field of their values, and the width of a column of this type; `None` for another
+/// type.
 fn parts_of(kind: &DataType) -> Option<(&FieldRef, &FieldRef, i32)> {
     let DataType::List(rows) = kind else { return None };
     let DataType::FixedSizeList(item, width) = rows.data_type() else { return None };
     (!item.is_nullable() && item.data_type().is_primitive()).then_some((rows, item, *width))
 }
 
-/// The rows of several batches as one: `arrow_select::concat::concat_batches`.
+/// Join the rows of several batches, as `arrow_select::concat::concat_batches` does.
 pub(crate) fn concat_batches<'a>(
     schema: &SchemaRef,
     parts: impl IntoIterator<Item = &'a RecordBatch>,
@@ -42,7 +43,7 @@ pub(crate) fn concat_batches<'a>(
     RecordBatch::try_new(Arc::clone(schema), columns)
 }
 
-/// Such columns one after the other.
+/// Join columns of this type, one after the other.
 fn joined(parts: &[&ArrayRef], rows: &FieldRef, item: &FieldRef, width: i32) -> Result<ArrayRef> {
     let mut offsets = vec![0_i32];
     let mut used = Vec::with_capacity(parts.len());
@@ -66,7 +67,7 @@ fn joined(parts: &[&ArrayRef], rows: &FieldRef, item: &FieldRef, width: i32) -> 
     Ok(Arc::new(ListArray::try_new(Arc::clone(rows), offsets, Arc::new(made), validity)?))
 }
 
-/// Validity of several arrays of some lengths one after the other.
+/// Join the validity of several arrays, given with their lengths.
 fn nulls<'a>(parts: impl Iterator<Item = (Option<&'a NullBuffer>, usize)> + Clone) -> Option<NullBuffer> {
     if parts.clone().all(|(part, _)| part.is_none_or(|part| part.null_count() == 0)) {
         return None;
@@ -81,8 +82,8 @@ fn nulls<'a>(parts: impl Iterator<Item = (Option<&'a NullBuffer>, usize)> + Clon
     Some(NullBuffer::new(made.finish()))
 }
 
-/// A schema under which a file is decoded: that of the file, where values may be null, so that nothing is compared by the
-/// value. [`checked`] compares them.
+/// Return the schema to decode a file with: the file's schema with nullable values, so that decoding compares nothing
+/// by the value. [`checked`] makes the comparison.
 pub(crate) fn lenient(schema: &SchemaRef) -> SchemaRef {
     if schema.fields().iter().all(|field| parts_of(field.data_type()).is_none()) {
         return Arc::clone(schema);
@@ -99,7 +100,7 @@ pub(crate) fn lenient(schema: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
-/// A batch that was decoded under the lenient schema, under its own one.
+/// Return a batch, decoded with the lenient schema, under its own schema.
 pub(crate) fn checked(schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch> {
     let column = |(column, field): (&ArrayRef, &FieldRef)| {
         let Some((rows, item, width)) = parts_of(field.data_type()) else { return Ok(Arc::clone(column)) };
@@ -125,7 +126,7 @@ mod tests {
         Arc::new(Field::new("item", rows, true))
     }
 
-    /// Lists of so many rows each; every third row is missing, and so is every list of none.
+    /// A batch of lists with the given numbers of rows. Every third row is null, and so is every empty list.
     fn batch(lengths: &[usize], nullable: bool) -> RecordBatch {
         let rows: usize = lengths.iter().sum();
         let values = UInt8Array::from_iter_values((0..2 * rows).map(|value| value as u8));

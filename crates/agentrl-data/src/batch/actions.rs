@@ -1,22 +1,22 @@
-//! The action tokens of a batch, as they lie in its nodes.
+//! The action tokens of a batch and their places in its nodes.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::node_tree::{NodeTree, PathNode};
 
-/// Where an action token lies.
+/// The place of an action token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ActionToken {
     /// Index in the `token` level.
     pub(super) token: usize,
     /// Index in the `node_token` level.
     pub(super) node_token: i64,
-    /// Position in the path of its context.
+    /// Position on the path of its context.
     pub(super) position: i32,
 }
 
-/// The action of one step: the tokens of a path from the beginning of a node to a place in the same or a later one.
+/// The action of one step: the tokens of a path from the beginning of a node to a place in the same or a later node.
 #[derive(Clone, Copy, Debug)]
 struct Action {
     /// Index of its first token in the `token` level.
@@ -26,8 +26,8 @@ struct Action {
     last: PathNode,
 }
 
-/// The action tokens by steps. Nodes between the first and the last of an action are found by walking up: written out, the
-/// actions of a chain of forks, each inside the action before, are quadratic.
+/// The action tokens by step. Nodes between the first and the last one of an action are found by a walk upwards. Lists
+/// of these nodes would be quadratic in a chain of forks that each begin inside the action before.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Actions {
     tree: Arc<NodeTree>,
@@ -46,12 +46,12 @@ impl Actions {
         self.count += self.tree.end(last) - self.tree.before(first);
     }
 
-    /// How many tokens there are.
+    /// Number of action tokens.
     pub(super) fn len(&self) -> usize {
         self.count
     }
 
-    /// One of them.
+    /// Return one action token.
     pub(super) fn at(&self, token: usize) -> ActionToken {
         let action = self.steps[self.action_of(token)];
         let on_path = self.tree.before(action.first) + token - action.token;
@@ -60,7 +60,7 @@ impl Actions {
         self.token(token, row, on_path - self.tree.before(row))
     }
 
-    /// Those of a range of the token level.
+    /// Return the action tokens of a range of the token level.
     pub(super) fn of(&self, tokens: Range<usize>) -> impl Iterator<Item = ActionToken> {
         let first = if tokens.is_empty() { self.steps.len() } else { self.action_of(tokens.start) };
         let actions = self.steps[first..].iter().take_while(move |action| action.token < tokens.end);
@@ -70,7 +70,7 @@ impl Actions {
         })
     }
 
-    /// The runs of tokens of one node in their order, as ranges of the `node_token` level.
+    /// Return the runs of action tokens that lie in one node, in order, as ranges of the `node_token` level.
     pub(super) fn node_tokens(&self) -> impl Iterator<Item = Range<usize>> {
         self.steps.iter().flat_map(|action| self.runs(action)).map(|(_, node)| {
             let first = self.tree.offsets[node.row] as usize;
@@ -78,7 +78,7 @@ impl Actions {
         })
     }
 
-    /// The same runs, as positions in the paths of their contexts.
+    /// Return the same runs as positions on the paths of their contexts.
     pub(super) fn positions(&self) -> impl Iterator<Item = Range<i32>> {
         self.steps.iter().flat_map(|action| self.runs(action)).map(|(_, node)| {
             let first = self.tree.starts.value(node.row);
@@ -86,7 +86,7 @@ impl Actions {
         })
     }
 
-    /// The nodes of an action in the order of the path, each with the index of its first token.
+    /// Return the nodes of an action in the order of the path, each with the index of its first token.
     fn runs(&self, action: &Action) -> impl Iterator<Item = (usize, PathNode)> + use<'_> {
         let first = action.first;
         // Most actions are one node, for which nothing is allocated.
@@ -107,7 +107,7 @@ impl Actions {
         self.steps.partition_point(|action| action.token <= token) - 1
     }
 
-    /// A token of the token level that is this one of a node.
+    /// Return the place of a token of the token level that is token `place` of the node in `row`.
     fn token(&self, token: usize, row: usize, place: usize) -> ActionToken {
         ActionToken {
             token,
@@ -124,7 +124,8 @@ mod tests {
 
     use super::*;
 
-    /// A path of nodes of some lengths, of each of which the next one uses some tokens.
+    /// A chain of nodes. Each pair has the number of tokens that the next node uses and the number of tokens after
+    /// them.
     fn path(lengths: &[(usize, usize)]) -> Arc<NodeTree> {
         let (mut above, mut starts, mut offsets) = (vec![None], vec![0], vec![0]);
         for (row, &(used, rest)) in lengths.iter().enumerate() {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     proptest! {
-        /// Actions give the same numbers as one for each token.
+        /// Actions return the same numbers as a list with one entry per token.
         #[test]
         fn actions_are_a_number_for_each_token(
             lengths in prop::collection::vec((0_usize..4, 0_usize..3), 0..12),

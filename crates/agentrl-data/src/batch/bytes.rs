@@ -23,12 +23,13 @@ struct Header {
 }
 
 impl Batch {
-    /// A header, the tables and the tables of computed columns (each an Arrow IPC file), and the contents of blobs.
+    /// Write the batch as parts: a header, the tables and the tables of computed columns (each an Arrow IPC file), and
+    /// the contents of blobs.
     pub fn to_bytes(&self) -> Result<Vec<Vec<u8>>> {
         self.to_bytes_with(&mut || Ok(()))
     }
 
-    /// [`Batch::to_bytes`], which calls `check` between the parts and ends if that is an error.
+    /// [`Batch::to_bytes`] that calls `check` between the parts and stops if it returns an error.
     pub fn to_bytes_with(&self, check: Check<'_>) -> Result<Vec<Vec<u8>>> {
         let mut computed = Vec::new();
         for level in [Level::Draw, Level::Step, Level::NodeToken] {
@@ -51,12 +52,12 @@ impl Batch {
         Ok(parts)
     }
 
-    /// The batch of [`Batch::to_bytes`].
+    /// Read the parts that [`Batch::to_bytes`] wrote.
     pub fn from_bytes(parts: &[Buffer]) -> Result<Self> {
         Self::from_bytes_with(parts, &mut || Ok(()))
     }
 
-    /// [`Batch::from_bytes`], which calls `check` between the parts and ends if that is an error.
+    /// [`Batch::from_bytes`] that calls `check` between the parts and stops if it returns an error.
     pub fn from_bytes_with(parts: &[Buffer], check: Check<'_>) -> Result<Self> {
         let few = || {
             let (found, least) = (parts.len(), Table::COUNT + 1);

@@ -19,7 +19,7 @@ names! {
         Step = "step",
         /// An action token of a step of a draw.
         Token = "token",
-        /// A stored token, however many draws share it.
+        /// A stored token, shared by all draws that contain it.
         NodeToken = "node_token",
     }
 }
@@ -39,11 +39,11 @@ pub enum Numbers {
     U32(Vec<u32>),
     /// Unsigned 16-bit integers.
     U16(Vec<u16>),
-    /// Small codes and truth values.
+    /// Unsigned 8-bit integers: codes and flags.
     U8(Vec<u8>),
 }
 
-/// Applies one expression to the vector of any kind of [`Numbers`].
+/// Apply one expression to the vector of any variant of [`Numbers`].
 macro_rules! each {
     ($numbers:expr, $values:ident => $body:expr) => {
         match $numbers {
@@ -77,12 +77,12 @@ impl Numbers {
         self.len() == 0
     }
 
-    /// The values at some indices.
+    /// Return the values at some indices.
     pub(crate) fn gather(&self, indices: impl Iterator<Item = usize>) -> Self {
         each!(self, values => indices.map(|index| values[index]).collect())
     }
 
-    /// Each value once for every element of its row.
+    /// Repeat each value for every element of its row.
     pub(super) fn repeat(&self, offsets: &[i64]) -> Self {
         each!(self, values => {
             let mut repeated = Vec::with_capacity(offsets.last().map_or(0, |&last| last as usize));
@@ -93,7 +93,7 @@ impl Numbers {
         })
     }
 
-    /// The values of some ranges of rows of `width` values, one after the other, `count` rows in all.
+    /// Join ranges of rows of `width` values, `count` rows in all.
     pub(super) fn joined(
         &self,
         ranges: impl Iterator<Item = std::ops::Range<usize>>,
@@ -107,7 +107,7 @@ impl Numbers {
         })
     }
 
-    /// Copy a row of `width` values of the same type from one place to another.
+    /// Copy row `row` of `from` to row `to` of these values. Both have the same type and `width` values per row.
     pub(crate) fn copy_row(&mut self, to: usize, from: &Self, row: usize, width: usize) {
         macro_rules! copied {
             ($($kind:ident),+) => {
@@ -122,7 +122,7 @@ impl Numbers {
         copied!(F32, F64, I64, I32, U32, U16, U8);
     }
 
-    /// The values of some ranges of parts of the same type as `empty`, one after the other.
+    /// Join ranges of parts, which have the type of `empty`.
     pub(crate) fn of_ranges<'a>(empty: Self, parts: impl Iterator<Item = (&'a Self, std::ops::Range<usize>)>) -> Self {
         let mut made = empty;
         macro_rules! extended {
@@ -139,7 +139,7 @@ impl Numbers {
         made
     }
 
-    /// The values as little-endian bytes.
+    /// Append the values as little-endian bytes.
     pub(crate) fn write_bytes(&self, to: &mut Vec<u8>) {
         macro_rules! written {
             ($($kind:ident),+) => {
@@ -151,7 +151,8 @@ impl Numbers {
         written!(F32, F64, I64, I32, U32, U16, U8);
     }
 
-    /// The array's values. An unknown flag is NaN; other integers with nulls are refused.
+    /// Read the values of an array. A `uint8` array with nulls becomes floats, NaN for null. Other integers with nulls
+    /// are an error.
     pub(crate) fn from_array(name: &str, array: &dyn Array) -> Result<Self> {
         let nulls = array.null_count();
         Ok(match array.data_type() {
@@ -187,12 +188,12 @@ impl Numbers {
 /// A column computed for a batch.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Name, in the field's terms.
+    /// Name of the column.
     pub name: String,
-    /// The level of its values.
+    /// Level of its values.
     pub level: Level,
-    /// Number of values of each row; `None`: one, which is no list.
+    /// Number of values of each row, as a list; `None`: one plain value.
     pub width: Option<usize>,
-    /// The values of each row of the level, row after row.
+    /// Values of all rows of the level, row after row.
     pub values: Arc<Numbers>,
 }

@@ -27,7 +27,7 @@ impl Batch {
         }
     }
 
-    /// Tokens of the drawn paths: what would be stored if nothing were shared.
+    /// Number of tokens on the drawn paths, as if no token were shared.
     pub fn path_tokens(&self) -> usize {
         self.layout.path_tokens()
     }
@@ -44,8 +44,7 @@ impl Batch {
         }
     }
 
-    /// The batch with one more computed column. A name stands for one column: one of the same name is replaced, whatever
-    /// its level.
+    /// Return the batch with one more computed column. It replaces a column of the same name, whatever its level.
     pub fn with_column(&self, name: &str, level: Level, values: Numbers) -> Result<Self> {
         let (found, expected) = (values.len(), self.level_len(level));
         if found != expected {
@@ -57,7 +56,7 @@ impl Batch {
         self.with_values(name, level, None, values)
     }
 
-    /// The batch with one more computed column of stored tokens, of `width` values each: row after row.
+    /// Return the batch with one more computed column of stored tokens, of `width` values each, row after row.
     pub fn with_wide_column(&self, name: &str, width: usize, values: Numbers) -> Result<Self> {
         let (found, rows) = (values.len(), self.level_len(Level::NodeToken));
         if width == 0 || Some(found) != rows.checked_mul(width) {
@@ -81,7 +80,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Whether there is a column; a computed or recorded one is not spread for that.
+    /// Whether a column exists. The check does not broadcast a computed or recorded column.
     pub fn has(&self, name: &str, level: Level) -> bool {
         let recorded = || {
             let name = name.strip_suffix(KNOWN).unwrap_or(name);
@@ -91,12 +90,13 @@ impl Batch {
         self.computed(name, level).is_some() || recorded() || self.column(name, level).is_ok()
     }
 
-    /// The token columns that its nodes have.
+    /// Types of the token columns of its nodes.
     pub fn row_types(&self) -> Result<RowTypes> {
         token_columns::types_in(&self.nodes().schema())
     }
 
-    /// A column by name at a level: computed there, else computed one or more levels up and broadcast, else a fact.
+    /// Return a column by name at a level: a column computed at this level, else one computed at a coarser level and
+    /// broadcast, else a fact.
     pub fn column(&self, name: &str, level: Level) -> Result<Numbers> {
         if let Some(numbers) = self.computed_at(name, level)? {
             return Ok(numbers);
@@ -129,7 +129,7 @@ impl Batch {
         }
     }
 
-    /// Whether each action token of a step of a draw is trained: its node allows it, its step does, and its draw.
+    /// Whether each action token may be trained: its node, its step and its draw must all allow it.
     fn trainable(&self) -> Result<Numbers> {
         let of_nodes = self.node_fact("trainable").ok_or_else(|| self.no_column("trainable", Level::Token))??;
         let Numbers::U8(mut mask) = self.to_tokens(&of_nodes, 1) else {
@@ -149,13 +149,13 @@ impl Batch {
         Ok(Numbers::U8(mask))
     }
 
-    /// A computed column whose level is this one or a coarser one.
+    /// Return a computed column of this level or a coarser one.
     fn computed(&self, name: &str, level: Level) -> Option<&Column> {
         let reaches = |made| made == level || level == Level::Token || (made, level) == (Level::Draw, Level::Step);
         self.columns.iter().find(|column| column.name == name).filter(|column| reaches(column.level))
     }
 
-    /// A computed column at its own level or broadcast to a finer one.
+    /// Return a computed column at its own level or broadcast to a finer one.
     fn computed_at(&self, name: &str, level: Level) -> Result<Option<Numbers>> {
         let Some(Column { level: made, width, values, .. }) = self.computed(name, level) else { return Ok(None) };
         if let Some(width) = width {
@@ -172,11 +172,12 @@ impl Batch {
         }))
     }
 
-    /// A column with several values for each token, computed or recorded, at its own level or broadcast to the tokens of
-    /// draws: the values, row after row, and their number in a row. `None`: the column is another one, or not there.
+    /// Return a column with several values for each token, computed or recorded, at its own level or broadcast to the
+    /// tokens of draws: its values, row after row, and the number of values in a row. `None` if the column does not
+    /// exist or has one value for each token.
     ///
-    /// A token without a recorded row has the greatest value of an unsigned type, -1, or NaN; the column whose name ends
-    /// with `.known` has 0 there.
+    /// A token without a recorded row has the largest value of an unsigned type, -1, or NaN. The column whose name ends
+    /// with `.known` is 0 there.
     pub fn wide_column(&self, name: &str, level: Level) -> Option<(Numbers, usize)> {
         if let Some(Column { level: made, width, values, .. }) = self.computed(name, level) {
             let width = (*width)?;
@@ -186,19 +187,21 @@ impl Batch {
         Some((if level == Level::Token { self.to_tokens(&values, width) } else { values }, width))
     }
 
-    /// The rows of a token column at level `node_token`, and which tokens have one. `None`: the nodes have no such column.
+    /// Return the rows of a token column at level `node_token`, and a mask of the tokens that have one. `None` if the
+    /// nodes have no such column.
     fn recorded(&self, name: &str, level: Level) -> Option<(RowType, Numbers, Vec<u8>)> {
         matches!(level, Level::Token | Level::NodeToken)
             .then(|| token_columns::flat(self.nodes(), name, self.layout.node_offsets()))
             .flatten()
     }
 
-    /// Values of stored tokens at the action tokens of draws.
+    /// Return the values of stored tokens for the action tokens of draws.
     fn to_tokens(&self, values: &Numbers, width: usize) -> Numbers {
         values.joined(self.layout.actions.node_tokens(), self.layout.actions.len(), width)
     }
 
-    /// Dense ids, in order of first appearance, of an id, key or text column: a computed one, else one of the tables.
+    /// Return dense ids, in order of first appearance, of a column of ids, keys or texts: a computed column, else one
+    /// of the tables.
     pub fn keys(&self, name: &str, level: Level) -> Result<Vec<u32>> {
         if let Some(numbers) = self.computed_at(name, level)? {
             return dense_numbers(name, numbers);
@@ -220,7 +223,7 @@ impl Batch {
         }
     }
 
-    /// A fact of the environment, as the column of its table and the row of it that each row of a level has.
+    /// Find a fact of the environment. Return its column, and for each row of a level the row of that column.
     fn said(&self, name: &str, level: Level) -> Option<(&dyn Array, Vec<usize>)> {
         let layout = &self.layout;
         let (of_steps, of_trajectories) = (facts::find(self.steps(), name), facts::find(self.trajectories(), name));
@@ -240,7 +243,8 @@ impl Batch {
         })
     }
 
-    /// A text column of the tables: what a state that outlives the batch can be keyed by.
+    /// Return a text column of the tables. Texts identify rows across batches, so they can be keys of a state that
+    /// outlives the batch.
     pub fn texts(&self, name: &str, level: Level) -> Result<Vec<String>> {
         if matches!(level, Level::Token | Level::NodeToken) {
             return Err(Error::invalid(format!("level is {:?}; texts are at \"draw\" or \"step\"", level.name())));
@@ -256,7 +260,8 @@ impl Batch {
         Ok(column.as_string::<i32>().iter().flatten().map(str::to_owned).collect())
     }
 
-    /// A column of the tables, one value for each draw, or for each step of a draw at all finer levels.
+    /// Return a column of the tables, with one value for each draw at level `draw`, and for each step of a draw at
+    /// finer levels.
     fn fact(&self, name: &str, level: Level) -> Result<ArrayRef> {
         let layout = &self.layout;
         let take = |rows: &RecordBatch, indices: &[usize]| {
@@ -281,8 +286,8 @@ impl Batch {
         found.or_else(|| self.reward_component(name, level)).unwrap_or_else(|| Err(self.no_column(name, level)))
     }
 
-    /// `reward.<name>`: one of the components in `rewards`, of trajectories at the level of draws and of steps below it;
-    /// null if a row has none.
+    /// Return `reward.<name>`, one of the components in `rewards`: of trajectories at level `draw`, of steps at finer
+    /// levels. It is null if a row has none.
     fn reward_component(&self, name: &str, level: Level) -> Option<Result<ArrayRef>> {
         let component = name.strip_prefix("reward.")?;
         let (table, rows) = match level {
@@ -305,7 +310,7 @@ impl Batch {
         Some(lists(table, "rewards").map(component))
     }
 
-    /// A fact of the nodes, one value for each stored token.
+    /// Return a fact of the nodes, one value for each stored token.
     fn node_fact(&self, name: &str) -> Option<Result<Numbers>> {
         let fact = || -> Result<Numbers> {
             let nodes = self.nodes();
@@ -332,7 +337,7 @@ impl Batch {
                         } else {
                             out.extend_from_slice(&values[row_span(mask, row)]);
                         }
-                        // Nothing comes before the first token of a path that could predict it.
+                        // The first token of a path cannot be predicted, because no token comes before it.
                         if starts.value(row) == 0 && out.len() > begin {
                             out[begin] = 0;
                         }
@@ -342,7 +347,8 @@ impl Batch {
                 "inverse_temperature" => {
                     let sampling = array(nodes, "sampling")?.as_struct();
                     let temperatures = sampling.column(0).as_primitive::<Float32Type>();
-                    // Tokens whose sampling is not recorded are scored by the model's own distribution.
+                    // Without recorded sampling options, or with temperature 0, tokens are scored by the model's own
+                    // distribution.
                     let inverse = (0..nodes.num_rows()).map(|row| {
                         let temperature = temperatures.value(row);
                         if sampling.is_null(row) || temperature <= 0.0 { 1.0 } else { 1.0 / temperature }
@@ -387,7 +393,7 @@ fn row_span(list: &ListArray, row: usize) -> std::ops::Range<usize> {
     list.value_offsets()[row] as usize..list.value_offsets()[row + 1] as usize
 }
 
-/// One float for each token of each node, NaN if the node has none.
+/// Return one float for each token of each node; NaN if the node has none.
 fn spread(list: &ListArray, offsets: &[i64]) -> Vec<f32> {
     let values = list.values().as_primitive::<Float32Type>().values();
     let mut out = Vec::with_capacity(offsets.last().map_or(0, |&last| last as usize));

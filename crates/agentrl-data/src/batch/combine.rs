@@ -1,4 +1,4 @@
-//! Batches made of batches: draws selected, task statistics set; and the computed columns as tables.
+//! Batches derived from a batch (draws selected, task statistics set), and computed columns as tables.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::schema::{OldLogprob, Table};
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
 impl Batch {
-    /// The batch with only some of its draws, in the given order. Nodes, steps and trajectories stay.
+    /// Return the batch with some of its draws, in the given order. Nodes, steps and trajectories stay.
     pub fn select_draws(&self, draws: &[i64]) -> Result<Self> {
         self.chosen("indices", draws)?;
         let indices: UInt32Array = draws.iter().map(|&draw| draw as u32).collect();
@@ -29,7 +29,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// A computed column cut to some draws.
+    /// Return the values of a computed column for some draws.
     fn selected(&self, column: &Column, draws: &[i64]) -> Column {
         let chosen = || draws.iter().map(|&draw| draw as usize);
         let values = match column.level {
@@ -41,7 +41,7 @@ impl Batch {
         Column { name: column.name.clone(), level: column.level, width: column.width, values }
     }
 
-    /// The batch whose draws name other old log-probs: a code of table `draws` each.
+    /// Return the batch with other codes of `old_logprob`, one for each draw.
     pub fn with_old_logprobs(&self, codes: &[u8]) -> Result<Self> {
         let draws = self.draws();
         let known = OldLogprob::NAMES.len();
@@ -60,7 +60,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// The batch with another table of task statistics.
+    /// Return the batch with another table of task statistics.
     pub fn with_tasks(&self, tasks: RecordBatch) -> Result<Self> {
         let mut batch = self.clone();
         batch.tables[Table::Tasks as usize] = tasks;
@@ -70,8 +70,9 @@ impl Batch {
         Ok(batch)
     }
 
-    /// The computed columns of a level as a table, keyed by ids: `draw_id`, `draw_id` and `step`, or `node_id`.
-    /// Token values are lists, one per step or per node. `None` if nothing was computed.
+    /// Return the computed columns of a level as a table, keyed by ids: `draw_id`, `draw_id` and `step`, or `node_id`.
+    /// Steps and tokens have one table, in which token values are lists, one per step. Values of stored tokens are
+    /// lists, one per node. `None` if no column was computed.
     pub fn computed_table(&self, level: Level) -> Result<Option<RecordBatch>> {
         let layout = &self.layout;
         let wanted = |column: &&Column| match level {
@@ -118,7 +119,7 @@ impl Batch {
         RecordBatch::try_new(schema, arrays).map(Some).map_err(arrow_bug)
     }
 
-    /// The batch with the columns of a table that [`Batch::computed_table`] made for these very draws and nodes.
+    /// Return the batch with the columns of a table that [`Batch::computed_table`] made for the same draws and nodes.
     pub(crate) fn with_computed_table(&self, rows: &RecordBatch) -> Result<Self> {
         let mut batch = self.clone();
         let keys = [("node_id", self.nodes()), ("draw_id", self.draws())];
@@ -154,7 +155,7 @@ impl Batch {
                 (_, _, true) => Level::Step,
                 _ => Level::Draw,
             };
-            // A slice of a longer table shares its values.
+            // A slice shares the values of the whole table, so cut them.
             let values = list.map_or_else(
                 || array.clone(),
                 |list| {
@@ -175,7 +176,7 @@ impl Batch {
 }
 
 impl Numbers {
-    /// The values as an Arrow array.
+    /// Return the values as an Arrow array.
     pub(crate) fn to_array(&self) -> ArrayRef {
         match self {
             Self::F32(values) => Arc::new(Float32Array::from(values.clone())),
@@ -197,7 +198,7 @@ impl Numbers {
     }
 }
 
-/// Rows of `width` values each, as lists of fixed size.
+/// Return rows of `width` values each as lists of fixed size.
 fn wide(values: ArrayRef, width: usize) -> Result<ArrayRef> {
     let width = i32::try_from(width).map_err(|_| Error::overflow(format!("rows of {width} values are too wide")))?;
     let field = Arc::new(Field::new("item", values.data_type().clone(), false));

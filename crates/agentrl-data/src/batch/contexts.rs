@@ -1,4 +1,4 @@
-//! The contexts of a batch: the tokens that a model read, before each step and after the last.
+//! The contexts of a batch as flat token sequences: the tokens that a model read and generated.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int32Type;
@@ -11,19 +11,19 @@ use crate::Result;
 pub struct Contexts {
     /// Token ids of all contexts, each from its root on.
     pub tokens: Vec<i32>,
-    /// Where each context begins in `tokens`, and their number last.
+    /// Begin of each context in `tokens`, and the number of tokens last.
     pub offsets: Vec<i64>,
     /// The draw of each context.
     pub draws: Vec<i64>,
     /// The steps of context `k` are the rows `steps[k]..steps[k + 1]` of the step level.
     pub steps: Vec<i64>,
-    /// Of each step, how many tokens of its context come before its action; -1 of an action without tokens.
+    /// Number of tokens of its context before the action of each step; -1 if the action has no tokens.
     pub begins: Vec<i64>,
 }
 
 impl Batch {
-    /// The contexts of all draws: the last one of a draw goes on to the trajectory's end, those before it to the end of
-    /// their last action.
+    /// Return the contexts of all draws. The last context of a draw extends to the end of the trajectory, the contexts
+    /// before it to the end of their last action.
     pub fn contexts(&self) -> Result<Contexts> {
         let layout = &self.layout;
         let list = lists(self.nodes(), "tokens")?;

@@ -1,4 +1,4 @@
-//! The streams of a pack that are sums: which columns of action tokens their products are made of.
+//! The summed streams of a pack, and the columns of action tokens that they are made of.
 
 use agentrl_compute::pack::{Credit, Stream};
 
@@ -7,15 +7,16 @@ use crate::{Error, Result};
 /// Columns of action tokens that the summed streams of packs are made of.
 #[derive(Clone, Debug, Default)]
 pub struct TokenCredit<'a> {
-    /// The loss weights of an update, as [`super::Batch::token_weights`] makes them.
+    /// Loss weights of an update, as [`super::Batch::token_weights`] returns them.
     pub weights: &'a [f64],
-    /// By name: `advantage`, `weight` (what it is multiplied by), `kl_weight`, and of tokens that have two advantages
-    /// `advantage_positive` and `advantage_negative`. All are optional, but for the advantage of the streams of its name.
+    /// Columns by name: `advantage`, `weight` (its factor), `kl_weight`, and, for tokens with two advantages,
+    /// `advantage_positive` and `advantage_negative`. All are optional, but the streams `advantage_positive` and
+    /// `advantage_negative` need `advantage`.
     pub columns: Vec<(&'a str, &'a [f32])>,
 }
 
 impl<'a> TokenCredit<'a> {
-    /// The stream of a name: `advantage_positive`, `advantage_negative`, `weight_kl` or `weight_entropy`.
+    /// Return the stream with a name: `advantage_positive`, `advantage_negative`, `weight_kl` or `weight_entropy`.
     pub fn stream(&self, name: &str) -> Result<Stream<'a>> {
         match name {
             "advantage_positive" => Ok(Stream::Positive(self.credit()?)),

@@ -8,20 +8,21 @@ use arrow_array::{Array, ListArray};
 use super::{Batch, lists};
 use crate::{Error, Result};
 
-/// Uses of images in their order; each image is listed once.
+/// Uses of images, in order. Each distinct image is listed once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageUses {
-    /// SHA-256 of each image, once.
+    /// SHA-256 of each distinct image.
     pub hashes: Vec<[u8; 32]>,
-    /// Where each use is: of packs the sequence, of contexts a place in [`Contexts::tokens`](super::Contexts), `[I]`.
+    /// Place of each use, `[I]`: in packs the number of the sequence, in contexts an index in
+    /// [`Contexts::tokens`](super::Contexts).
     pub places: Vec<i64>,
-    /// Index of its image in `hashes`, `[I]`.
+    /// Index in `hashes` of each use, `[I]`.
     pub images: Vec<i64>,
     known: BTreeMap<[u8; 32], i64>,
 }
 
 impl ImageUses {
-    /// Adds the images of the node in a row of column `blobs`, all at one place.
+    /// Add the images of the node in a row of column `blobs`, all at one place.
     pub(super) fn add(&mut self, blobs: &ListArray, row: usize, place: usize) -> Result<()> {
         if blobs.is_null(row) {
             return Ok(());
@@ -41,7 +42,7 @@ impl ImageUses {
 }
 
 impl Batch {
-    /// The images of all contexts. Their places are those of the first token of the node that shows them, in
+    /// Return the images of all contexts. The place of an image is the index of its node's first token in
     /// [`Contexts::tokens`](super::Contexts).
     pub fn images_of_contexts(&self) -> Result<ImageUses> {
         let (layout, blobs) = (&self.layout, lists(self.nodes(), "blobs")?);

@@ -1,5 +1,4 @@
-//! Stored trajectories that join a batch: each with the group in which it votes, whether it is trained, and the draw that it
-//! replaces.
+//! Add draws of stored trajectories to a batch, each with its group and, if it replaces one, the draw that it replaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,52 +10,53 @@ use super::{Batch, Column, Level, Numbers, i64s};
 use crate::schema::{OldLogprob, Source, Table};
 use crate::{Error, Result, arrow_bug};
 
-/// In [`JoinedDraws::votes_in`]: the group that the trajectory was stored with, intact.
+/// In [`JoinedDraws::votes_in`]: the stored group of the trajectory, unchanged.
 pub const OWN: i64 = -1;
 
-/// In [`JoinedDraws::votes_in`]: a group of its own, with all draws that have the same number in `new_group`.
+/// In [`JoinedDraws::votes_in`]: a new group, shared by all draws with the same number in `new_group`.
 pub const NEW: i64 = -2;
 
-/// Draws that join a batch, one value a draw.
+/// Draws that join a batch, as columns with one value per draw.
 #[derive(Clone, Copy, Debug)]
 pub struct JoinedDraws<'a> {
-    /// The trajectories, which the stored batch has; or -1 - i: that of draw i of the batch itself, once more.
+    /// Trajectory of each draw: an id in the stored batch; or -1 - i: the trajectory of draw i of the batch itself,
+    /// drawn again.
     pub trajectory_ids: &'a [i64],
-    /// A group of the batch, [`OWN`] or [`NEW`].
+    /// Group in which each draw votes: a group of the batch, [`OWN`] or [`NEW`].
     pub votes_in: &'a [i64],
-    /// With [`NEW`]: which new group.
+    /// Number of the new group, with [`NEW`].
     pub new_group: &'a [i32],
-    /// The draw of the batch that goes, by its index, and whose place this one takes; -1: none, it comes last.
+    /// Index of the draw of the batch whose place each draw takes; -1: none, the draw comes last.
     pub replaces: &'a [i64],
-    /// Whether it counts in the statistics of its group.
+    /// Whether each draw counts in the statistics of its group.
     pub votes: &'a [bool],
-    /// Whether it is trained.
+    /// Whether each draw is trained.
     pub trained: &'a [bool],
     /// Codes of `source`.
     pub source: &'a [u8],
     /// Codes of `old_logprob`.
     pub old_logprob: &'a [u8],
-    /// How probable each draw was; NaN: not known.
+    /// Probability of each draw; NaN if unknown.
     pub probability: &'a [f64],
-    /// Why each was drawn.
+    /// Reason for each draw, as text; empty if there is none.
     pub reason: &'a [String],
-    /// Columns of the draws.
+    /// Computed columns of the draws.
     pub columns: &'a [(String, Numbers)],
 }
 
 impl Batch {
-    /// The batch with draws of stored trajectories. Rows of the store are appended; a draw that is replaced goes, its
-    /// trajectory stays. Columns computed for draws are carried over, and are missing (NaN, -1, or 0 if neither can be)
-    /// in the new ones, as columns of the new draws are in the others; those of steps and tokens are left out.
+    /// Return the batch with draws of stored trajectories. Rows of the store are appended. A draw that is replaced
+    /// goes, its trajectory stays. Columns computed for draws are carried over; a draw that came without a column gets
+    /// a missing value there (NaN, -1, or 0 if the type has neither). Columns of other levels are left out.
     ///
     /// # Errors
-    /// `InvalidInput` where lengths differ, a group or a draw is not there, a stored group is in the batch already, two
+    /// `InvalidInput` if lengths differ, a group or a draw does not exist, a stored group is in the batch already, two
     /// draws take one place, or a draw with `behaviour` trains tokens that were not sampled.
     pub fn join(&self, stored: &Self, new: &JoinedDraws<'_>) -> Result<Self> {
         let count = new.trajectory_ids.len();
         check_lengths(new)?;
         let all = Self::concat(&[self.clone(), stored.select_draws(&[])?])?;
-        // What is new in this batch was moved behind all that is stored.
+        // New rows of this batch were moved after all stored rows.
         let moved = |id: i64| if id < self.base.group { id } else { id - self.base.group + all.base.group };
         let own_groups = i64s(self.draws(), "group_id")?.values();
         let known: BTreeSet<i64> =
@@ -177,7 +177,7 @@ impl Batch {
         Ok(kept.chain(behind).collect())
     }
 
-    /// Columns of the draws of both parts.
+    /// Join the columns of the draws of both parts.
     fn joined_columns(&self, new: &[(String, Numbers)], order: &[(usize, usize)]) -> Result<Vec<Column>> {
         let own = self.columns.iter().filter(|column| column.level == Level::Draw);
         let mut names: Vec<&str> = own.map(|column| column.name.as_str()).collect();
@@ -192,7 +192,7 @@ impl Batch {
         names.into_iter().map(column).collect()
     }
 
-    /// Tokens that were not sampled have no log-prob of the policy that sampled them.
+    /// Check that no draw with `behaviour` (except fresh ones) trains tokens without a behaviour log-prob.
     fn check_behaviour(&self) -> Result<()> {
         let codes = super::u8s(self.draws(), "old_logprob")?.values();
         let sources = super::u8s(self.draws(), "source")?.values();
@@ -244,7 +244,7 @@ fn check_lengths(new: &JoinedDraws<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The values of both parts, in an order; what a part does not have is missing there.
+/// Join the values of both parts in an order. Values of a part without the column are missing.
 fn together(name: &str, old: Option<&Numbers>, new: Option<&Numbers>, order: &[(usize, usize)]) -> Result<Numbers> {
     macro_rules! gathered {
         ($kind:ident, $missing:expr) => {{

@@ -1,4 +1,4 @@
-//! Where the tokens of each draw lie: the index that joins draws, steps and tokens, built once for a batch.
+//! The index of a batch that joins draws, steps and tokens; it is built once.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use super::node_tree::{Ancestors, NodeTree, PathNode};
 use crate::schema::Table;
 use crate::{Check, Error, ErrorKind, Result};
 
-/// A context of a trajectory: a path, and the steps that were taken along it. Where a context is never rewritten, a
-/// trajectory has one.
+/// A context of a trajectory: a path, and the steps that were taken along it. A trajectory whose context is never
+/// rewritten has one.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
-    /// Root first.
+    /// Nodes of the path, root first.
     pub(crate) path: Vec<PathNode>,
     /// Rows in `steps`.
     pub(crate) steps: Range<usize>,
 }
 
-/// Joins made once. Levels nest: draws, steps of draws, action tokens of those steps.
+/// Joins of the tables. Levels are nested: draws, steps of draws, action tokens of those steps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout {
     /// The nodes as a tree.
@@ -34,13 +34,13 @@ pub(super) struct Layout {
     pub(super) step_rows: Vec<usize>,
     /// Tokens of step `j` are `token_offsets[j]..token_offsets[j + 1]`.
     pub(super) token_offsets: Vec<i64>,
-    /// Where the action tokens lie.
+    /// Places of the action tokens.
     pub(super) actions: Actions,
     /// Contexts of draw `i` are `context_offsets[i]..context_offsets[i + 1]`.
     context_offsets: Vec<usize>,
     /// Steps of context `k` are `context_steps[k]..context_steps[k + 1]`.
     context_steps: Vec<usize>,
-    /// The last node of each context's path. A path is found from it: paths written out are quadratic in a deep tree.
+    /// Last node of each context's path. Paths are found from it: stored paths would be quadratic in a deep tree.
     leaves: Vec<PathNode>,
 }
 
@@ -52,7 +52,7 @@ impl Layout {
         let above: Vec<_> = (0..nodes.ids.len()).map(|row| nodes.above(row)).collect();
         let mut sound = vec![false; above.len()];
         for row in 0..sound.len() {
-            // A parent stands before its children; a node without a sound path is an error where it is drawn.
+            // A parent comes before its children. A node with a broken path is an error only if it is drawn.
             sound[row] = above[row].map_or(nodes.parents.is_null(row), |parent| sound[parent.row]);
         }
         let tree = Arc::new(NodeTree::new(above, nodes.starts.clone(), nodes.token_offsets()));
@@ -97,7 +97,7 @@ impl Layout {
         let on_path = |from: PathNode, id: i64| {
             nodes.row(id).and_then(|row| ancestors.up_to(from, row)).ok_or_else(|| missing(id))
         };
-        // From the last step up, since each one ends before the next begins.
+        // Go from the last step upwards: each step ends before the next one begins.
         let mut found = Vec::with_capacity(steps.len());
         let mut at = leaf;
         for step in steps.clone().rev() {
@@ -114,20 +114,20 @@ impl Layout {
         Ok(())
     }
 
-    /// The contexts of a draw in their order: a number that stands for its path, and its steps as a range of the step level.
+    /// Return the contexts of a draw, in order: the number of each context, and its steps as a range of the step level.
     pub(super) fn contexts(&self, draw: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
         (self.context_offsets[draw]..self.context_offsets[draw + 1])
             .map(|context| (context, self.context_steps[context]..self.context_steps[context + 1]))
     }
 
-    /// The path of a context, root first.
+    /// Return the path of a context, root first.
     pub(super) fn path(&self, context: usize) -> Vec<PathNode> {
         let mut path: Vec<_> = self.tree.upwards(self.leaves[context]).collect();
         path.reverse();
         path
     }
 
-    /// Tokens of all draws' contexts, shared ones counted once for each.
+    /// Number of tokens in the contexts of all draws; shared tokens count once for each context.
     pub(super) fn path_tokens(&self) -> usize {
         self.leaves.iter().map(|&leaf| self.tree.end(leaf)).sum()
     }
@@ -153,7 +153,8 @@ impl Layout {
     }
 }
 
-/// The contexts of the trajectory in a row, as [`Index::contexts`] finds them: their last nodes, and their steps.
+/// Return the contexts of the trajectory in a row, as [`Index::contexts`] finds them: the last node and the steps of
+/// each.
 fn contexts_of(
     row: usize,
     index: &Index<'_>,
@@ -167,7 +168,7 @@ fn contexts_of(
             Some((row, length)) if cut.is_none_or(|cut| cut <= length) => {
                 Ok(PathNode { row, used: cut.unwrap_or(length) })
             }
-            // The walk names the node that is broken.
+            // Walk the path, for an error that names the broken node.
             _ => nodes.path(id, cut).and_then(|_| Err(broken(format!("the path to node {id} is broken")))),
         }
     };
@@ -175,7 +176,7 @@ fn contexts_of(
     let steps = index.steps.of(index.trajectories[row]);
     let (mut at, mut last) = (Some(leaf), steps.end);
     let mut contexts = Vec::new();
-    // Backwards, because the path of a step is the beginning of the path of the next one in the same context.
+    // Go backwards, because the path of a step is the beginning of the path of the next step in the same context.
     for step in steps.clone().rev() {
         let (id, end) = index.steps.last(step);
         let found = at.and_then(|from| ancestors.up_to(from, nodes.row(id)?));
@@ -191,7 +192,7 @@ fn contexts_of(
     Ok(contexts)
 }
 
-/// The tables of a batch, to be looked up by id.
+/// Look-up of rows of a batch's tables by id.
 pub(crate) struct Index<'a> {
     nodes: Nodes<'a>,
     steps: StepColumns<'a>,
@@ -222,19 +223,19 @@ impl<'a> Index<'a> {
         self.nodes.row(node)
     }
 
-    /// How many tokens of its last node the trajectory in a row uses, unless all.
+    /// Return the number of tokens of its last node that the trajectory in a row uses; `None`: all.
     fn leaf_end(&self, row: usize) -> Option<usize> {
         (!self.leaf_ends.is_null(row)).then(|| self.leaf_ends.value(row) as usize)
     }
 
-    /// The contexts of the trajectory in a row: maximal runs of steps whose paths extend each other. The last one goes on
-    /// to the trajectory's leaf.
+    /// Return the contexts of the trajectory in a row: maximal runs of steps whose paths extend each other. The last
+    /// context continues to the trajectory's leaf.
     pub(crate) fn contexts(&self, row: usize) -> Result<Vec<Context>> {
         let mut path = self.nodes.path(self.leaves.value(row), self.leaf_end(row))?;
         let steps = self.steps.of(self.trajectories[row]);
         let (mut before, mut last) = (path.len(), steps.end);
         let mut contexts = Vec::new();
-        // Backwards, because the path of a step is the beginning of the path of the next one in the same context.
+        // Go backwards, because the path of a step is the beginning of the path of the next step in the same context.
         for step in steps.clone().rev() {
             let (id, end) = self.steps.last(step);
             let holds = |node: &PathNode| {
@@ -288,7 +289,8 @@ impl<'a> Nodes<'a> {
         row_of(self.ids, node)
     }
 
-    /// The row above another one and how many of its tokens come before that; `None` at a root, and where it is broken.
+    /// Return the parent of the node in a row, with the number of the parent's tokens before the node. `None` for a
+    /// root, and if the reference to the parent is broken.
     fn above(&self, row: usize) -> Option<PathNode> {
         let parent = (!self.parents.is_null(row)).then(|| self.parents.value(row)).filter(|&id| id < self.ids[row])?;
         let above = self.row(parent)?;
@@ -297,7 +299,7 @@ impl<'a> Nodes<'a> {
         (used <= length).then_some(PathNode { row: above, used })
     }
 
-    /// The path to a node, root first; `cut` is the number of the last node's tokens that are used.
+    /// Return the path to a node, root first. `cut` is the number of the last node's tokens that are used; `None`: all.
     fn path(&self, leaf: i64, cut: Option<usize>) -> Result<Vec<PathNode>> {
         let mut path = Vec::new();
         let mut next = Some((leaf, cut));
@@ -336,7 +338,7 @@ impl<'a> StepColumns<'a> {
         Ok(Self { trajectories, first_nodes, last_nodes, ends: i32s(rows, "end")? })
     }
 
-    /// Last node of a step's action, and how many of its tokens belong to it, unless all.
+    /// Return the last node of a step's action, and the number of its tokens up to the end of the action; `None`: all.
     fn last(&self, step: usize) -> (i64, Option<usize>) {
         (self.last_nodes.value(step), (!self.ends.is_null(step)).then(|| self.ends.value(step) as usize))
     }
@@ -355,7 +357,7 @@ fn ascending<'a>(rows: &'a RecordBatch, name: &str, table: Table) -> Result<&'a 
     Err(broken(format!("{name} of table {} is not strictly ascending", table.name())))
 }
 
-/// Row of an id among ascending ids, which are dense almost always.
+/// Return the row of an id among ascending ids. It is fast if they are dense, as they almost always are.
 pub(super) fn row_of(ids: &[i64], id: i64) -> Option<usize> {
     let guess = id.checked_sub(*ids.first()?).and_then(|guess| usize::try_from(guess).ok())?;
     if ids.get(guess) == Some(&id) { Some(guess) } else { ids.binary_search(&id).ok() }

@@ -1,4 +1,4 @@
-//! The frozen, immutable form: Arrow tables cut to one iteration's draws, and columns computed for them.
+//! The frozen, immutable form of the data: the Arrow tables of one iteration's draws, and columns computed for them.
 
 mod actions;
 mod arrays;
@@ -46,7 +46,7 @@ use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};
 use crate::{Check, Error, ErrorKind, Result, token_columns};
 use layout::Layout;
 
-/// First ids of a store's next rows.
+/// Ids of the next rows of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NextIds {
     /// Next `node_id`.
@@ -59,19 +59,19 @@ pub struct NextIds {
     pub draw: i64,
 }
 
-/// The tables and the columns computed for them. Cheap to clone: everything is shared.
+/// Tables and the columns computed for them. A clone is cheap, because it shares everything.
 #[derive(Clone, Debug)]
 pub struct Batch {
     tables: [RecordBatch; Table::COUNT],
     columns: Vec<Column>,
-    /// The source of the computed columns: recipe, options, version.
+    /// Source of the computed columns: recipe, options, version.
     source: BTreeMap<String, String>,
     layout: Arc<Layout>,
     base: NextIds,
     blobs: Blobs,
-    /// Where the contents of other blobs are.
+    /// Files with the contents of blobs that are not in memory.
     stored_blobs: Vec<Arc<dyn BlobFiles>>,
-    /// The state of components as JSON; empty if there is none.
+    /// State of the components as JSON; empty if there is none.
     state: Arc<str>,
 }
 
@@ -80,17 +80,17 @@ pub type Blobs = Arc<BTreeMap<[u8; 32], Arc<[u8]>>>;
 
 /// Stored contents of blobs.
 pub trait BlobFiles: Debug + Send + Sync {
-    /// The content of a blob, compared with its hash; `None` if there is none.
+    /// Read the content of a blob and compare it with the hash; `None` if there is no such blob.
     fn read(&self, hash: &[u8; 32]) -> Result<Option<Vec<u8>>>;
 }
 
 impl Batch {
-    /// A batch of the tables in the order of [`Table::ALL`]. The tables are checked: columns, types, references.
+    /// Create a batch of tables in the order of [`Table::ALL`]. Their columns, types and references are checked.
     pub fn new(tables: [RecordBatch; Table::COUNT]) -> Result<Self> {
         Self::new_with(tables, &mut || Ok(()))
     }
 
-    /// [`Batch::new`], which calls `check` between its steps and ends if that is an error.
+    /// [`Batch::new`] that calls `check` between its steps and stops if it returns an error.
     pub fn new_with(mut tables: [RecordBatch; Table::COUNT], check: Check<'_>) -> Result<Self> {
         for (table, rows) in Table::ALL.into_iter().zip(&tables) {
             let found = rows.schema();
@@ -116,12 +116,12 @@ impl Batch {
         Ok(Self { tables, columns, source, layout, base, blobs, stored_blobs, state })
     }
 
-    /// A batch with no rows.
+    /// Create a batch without rows.
     pub fn empty() -> Result<Self> {
         Self::new(Table::ALL.map(|table| RecordBatch::new_empty(table.schema())))
     }
 
-    /// One table.
+    /// Return one table.
     pub fn table(&self, table: Table) -> &RecordBatch {
         &self.tables[table as usize]
     }
@@ -130,32 +130,32 @@ impl Batch {
         &self.tables
     }
 
-    /// Runs of tokens.
+    /// Table `nodes`: runs of tokens.
     pub fn nodes(&self) -> &RecordBatch {
         self.table(Table::Nodes)
     }
 
-    /// Turns.
+    /// Table `steps`: turns of trajectories.
     pub fn steps(&self) -> &RecordBatch {
         self.table(Table::Steps)
     }
 
-    /// Trajectories.
+    /// Table `trajectories`.
     pub fn trajectories(&self) -> &RecordBatch {
         self.table(Table::Trajectories)
     }
 
-    /// Uses of trajectories.
+    /// Table `draws`: uses of trajectories.
     pub fn draws(&self) -> &RecordBatch {
         self.table(Table::Draws)
     }
 
-    /// Task statistics.
+    /// Table `tasks`: task statistics.
     pub fn tasks(&self) -> &RecordBatch {
         self.table(Table::Tasks)
     }
 
-    /// Decisions of planners.
+    /// Table `decisions`: decisions of planners.
     pub fn decisions(&self) -> &RecordBatch {
         self.table(Table::Decisions)
     }
@@ -174,34 +174,35 @@ impl Batch {
             .map_err(|error| Error::corrupt("the names of reward components are not a JSON list").with_source(error))
     }
 
-    /// The facts that its steps and trajectories have.
+    /// Return the declared facts of its steps and trajectories.
     pub fn facts(&self) -> Result<Facts> {
         let declared = |table| facts::declared_in(table, &self.table(table).schema());
         Ok(Facts { step: declared(Table::Steps)?, trajectory: declared(Table::Trajectories)? })
     }
 
-    /// How `entropies` were estimated: `exact`, `top_10`, …
+    /// Return the estimator of `entropies`: `exact`, `top_10`, …
     pub fn entropies(&self) -> Option<String> {
         self.nodes().schema().metadata().get(ENTROPIES).cloned()
     }
 
-    /// First ids of the rows that are new in this batch; rows with smaller ids are in a store already.
+    /// First ids of the new rows of this batch. Rows with smaller ids are in a store already.
     pub fn base(&self) -> NextIds {
         self.base
     }
 
-    /// The batch with its rows below `base` taken for rows that are in a store already.
+    /// Return the batch with another base: rows with ids below `base` count as stored.
     #[must_use]
     pub fn with_base(&self, base: NextIds) -> Self {
         Self { base, ..self.clone() }
     }
 
-    /// Contents of the blobs that the nodes refer to, as far as they are in memory.
+    /// Contents of the blobs that the nodes refer to, if they are in memory.
     pub fn blobs(&self) -> &Blobs {
         &self.blobs
     }
 
-    /// The content of a blob that the nodes refer to: from memory, or from the store that the rows were read from.
+    /// Return the content of a blob that the nodes refer to: from memory, or from the store that the rows were read
+    /// from.
     pub fn blob(&self, hash: &[u8; 32]) -> Result<Cow<'_, [u8]>> {
         if let Some(content) = self.blobs.get(hash) {
             return Ok(Cow::Borrowed(content));
@@ -218,13 +219,13 @@ impl Batch {
         )))
     }
 
-    /// The batch with other contents of blobs.
+    /// Return the batch with other contents of blobs.
     #[must_use]
     pub fn with_blobs(&self, blobs: Blobs) -> Self {
         Self { blobs, ..self.clone() }
     }
 
-    /// The batch with the files of blobs that it has not in memory.
+    /// Return the batch with files for the blobs that are not in memory.
     #[must_use]
     pub fn with_stored_blobs(&self, files: Arc<dyn BlobFiles>) -> Self {
         Self { stored_blobs: vec![files], ..self.clone() }
@@ -235,13 +236,14 @@ impl Batch {
         &self.state
     }
 
-    /// The batch with another state of its components.
+    /// Return the batch with another state of its components.
     #[must_use]
     pub fn with_state(&self, state: &str) -> Self {
         Self { state: state.into(), ..self.clone() }
     }
 
-    /// The batch with a note of what made its computed columns; it is kept in the metadata of their tables.
+    /// Return the batch with one more entry about the source of its computed columns. It is written to the metadata of
+    /// their tables.
     #[must_use]
     pub fn with_source(&self, key: &str, value: &str) -> Self {
         let mut batch = self.clone();
@@ -250,7 +252,7 @@ impl Batch {
     }
 }
 
-/// A hash in writing.
+/// Return a hash in hexadecimal.
 pub(crate) fn hex(hash: &[u8; 32]) -> String {
     let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect()

@@ -1,22 +1,22 @@
-//! The nodes of a batch as a tree: what lies above each, and which node of a path another one is.
+//! The nodes of a batch as a tree, with fast look-up of nodes on a path.
 
 use arrow_array::Int32Array;
 
-/// Part of a path: a row of `nodes` and how many of its tokens the path uses.
+/// A node on a path: its row in `nodes`, and the number of its tokens that the path uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathNode {
     pub(crate) row: usize,
     pub(crate) used: usize,
 }
 
-/// The nodes by row. A parent stands before its children.
+/// The nodes by row. A parent comes before its children.
 #[derive(Clone, Debug)]
 pub(super) struct NodeTree {
-    /// The row above each node and how many of its tokens lie on the path to the node.
+    /// Parent of each node, with the number of the parent's tokens on the path to the node.
     above: Vec<Option<PathNode>>,
     /// Number of tokens on the path before each node.
     before: Vec<usize>,
-    /// The same, as column `start` of `nodes` has it.
+    /// The same numbers, from column `start` of `nodes`.
     pub(super) starts: Int32Array,
     /// First token of each node in the `node_token` level, and their number last.
     pub(super) offsets: Vec<i64>,
@@ -37,28 +37,28 @@ impl NodeTree {
         Self { above, before, starts, offsets }
     }
 
-    /// Number of tokens on the path before a node.
+    /// Return the number of tokens on the path before a node.
     pub(super) fn before(&self, row: usize) -> usize {
         self.before[row]
     }
 
-    /// Number of tokens on a path that ends in a node.
+    /// Return the number of tokens on a path that ends in a node.
     pub(super) fn end(&self, leaf: PathNode) -> usize {
         self.before[leaf.row] + leaf.used
     }
 
-    /// A path from its last node to its root.
+    /// Return a path from its last node to its root.
     pub(super) fn upwards(&self, leaf: PathNode) -> impl Iterator<Item = PathNode> {
         std::iter::successors(Some(leaf), |node| self.above[node.row])
     }
 }
 
-/// Finds nodes on the paths to others without walking them: in preorder, what lies below a node is one range.
+/// Finds nodes on paths without walking them: in preorder, the subtree of a node is one range.
 pub(super) struct Ancestors<'a> {
     tree: &'a NodeTree,
-    /// Place of each row in preorder.
+    /// Position of each row in preorder.
     place: Vec<usize>,
-    /// Number of nodes below each row, and itself.
+    /// Number of nodes in the subtree of each row, itself included.
     size: Vec<usize>,
     /// Children of row `i` are `children[first_child[i]..first_child[i + 1]]`, in preorder.
     children: Vec<usize>,
@@ -82,7 +82,7 @@ impl<'a> Ancestors<'a> {
         }
         let mut children = vec![0; first_child[count]];
         let (mut next_child, mut next_root) = (first_child.clone(), 0);
-        // Where the next node below each one stands.
+        // Position in preorder of the next node below each node.
         let (mut place, mut next) = (vec![0; count], vec![0; count]);
         for row in 0..count {
             let parent = parent(row);
@@ -98,7 +98,7 @@ impl<'a> Ancestors<'a> {
         Self { tree, place, size, children, first_child }
     }
 
-    /// The node in `row` as the path to `from` uses it; `None` if it is not on that path.
+    /// Return the node in `row` as the path to `from` uses it; `None` if it is not on that path.
     pub(super) fn up_to(&self, from: PathNode, row: usize) -> Option<PathNode> {
         if from.row == row {
             return Some(from);
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A node is found on a path as by walking up.
+        /// Look-up finds the same node on a path as a walk upwards.
         #[test]
         fn ancestors_are_those_of_a_walk(parents in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..3), 1..40)) {
             let above: Vec<_> = parents

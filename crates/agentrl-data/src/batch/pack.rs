@@ -10,18 +10,18 @@ use super::lists;
 use super::plan::{PackLayout, Paths, Plan};
 use crate::{Error, Result};
 
-/// How much memory the arrays of a pack take.
+/// Lengths of the arrays of a pack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackSizes {
-    /// Tokens that are read, `T`.
+    /// Number of tokens that are read, `T`.
     pub rows: usize,
-    /// Runs of rows that attend to themselves alone, `S`: sequences, or trees.
+    /// Number of runs of rows that attend only to themselves, `S`: sequences, or trees.
     pub runs: usize,
-    /// Paths, `P`: sequences, or branches of trees.
+    /// Number of paths, `P`: sequences, or branches of trees.
     pub paths: usize,
-    /// Prediction pairs, `N`.
+    /// Number of prediction pairs, `N`.
     pub pairs: usize,
-    /// Action tokens that the pairs stand for, `M`.
+    /// Number of action tokens of all pairs, `M`: one per pair, or more if predictions are folded.
     pub tokens: usize,
 }
 
@@ -32,27 +32,27 @@ pub struct PackArrays<'a> {
     pub input_ids: &'a mut [i64],
     /// Position of each token on its path, `[T]`.
     pub position_ids: &'a mut [i64],
-    /// Row after those that may attend to each token: the end of its subtree or of its sequence, `[T]`.
+    /// Row after the last one that may attend to each token: the end of its subtree or of its sequence, `[T]`.
     pub subtree_end: &'a mut [i32],
-    /// Where each sequence or tree begins, and `T` last, `[S + 1]`.
+    /// First row of each sequence or tree, and `T` last, `[S + 1]`.
     pub cu_seqlens: &'a mut [i32],
     /// Draw of each path, `[P]`.
     pub draw: &'a mut [i64],
     /// Row of the hidden states that predicts each pair, `[N]`.
     pub source_row: &'a mut [i64],
-    /// The token that was generated there, `[N]`.
+    /// Token that the pair predicts, `[N]`.
     pub target: &'a mut [i64],
-    /// Its index at level `token`, the first of those that the pair stands for, `[N]`.
+    /// Index at level `token` of the predicted token; the first one if several are folded into the pair, `[N]`.
     pub token: &'a mut [i64],
-    /// Its index at level `node_token`, `[N]`.
+    /// Index at level `node_token` of the predicted token, `[N]`.
     pub node_token: &'a mut [i64],
-    /// Where the tokens of each pair begin in `pair_tokens`, and `M` last, `[N + 1]`.
+    /// Begin of each pair's tokens in `pair_tokens`, and `M` last, `[N + 1]`.
     pub pair_offsets: &'a mut [i64],
-    /// Indices at level `token` that each pair stands for, `[M]`.
+    /// Indices at level `token` of each pair's tokens, `[M]`.
     pub pair_tokens: &'a mut [i64],
 }
 
-/// The same in memory of its own.
+/// The arrays of [`PackArrays`] in memory of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "they are those of PackArrays")]
 pub struct PlannedPack {
@@ -74,13 +74,13 @@ pub struct PlannedPack {
 pub struct LaidOut<'a> {
     plan: &'a Plan,
     sequences: &'a [usize],
-    /// In the tree layout.
+    /// Trie of the sequences, in the tree layout.
     trie: Option<Trie>,
     sizes: PackSizes,
 }
 
 impl Plan {
-    /// How the sequences of its packs lie.
+    /// Layout of the sequences in the packs.
     pub fn layout(&self) -> PackLayout {
         self.layout
     }
@@ -95,12 +95,13 @@ impl Plan {
         self.packs.is_empty()
     }
 
-    /// All packs, in memory of their own.
+    /// Return all packs, in memory of their own.
     pub fn packs(&self) -> Result<Vec<PlannedPack>> {
         (0..self.len()).map(|index| self.pack(index)?.to_owned()).collect()
     }
 
-    /// The images that the sequences of one pack show before their last trained token. Places are sequences.
+    /// Return the images of the sequences of one pack, up to the last trained token of each. Places are numbers of
+    /// sequences in the pack.
     pub fn images(&self, index: usize) -> Result<ImageUses> {
         let (blobs, paths) = (lists(self.batch.nodes(), "blobs")?, self.paths()?);
         let mut found = ImageUses::default();
@@ -119,7 +120,7 @@ impl Plan {
         })
     }
 
-    /// One pack.
+    /// Lay out one pack.
     pub fn pack(&self, index: usize) -> Result<LaidOut<'_>> {
         let sequences = self.sequences_of(index)?;
         let trie = (self.layout == PackLayout::Tree)
@@ -144,13 +145,13 @@ impl Plan {
 }
 
 impl LaidOut<'_> {
-    /// How long its arrays are.
+    /// Lengths of its arrays.
     pub fn sizes(&self) -> PackSizes {
         self.sizes
     }
 
-    /// Index at level `node_token` of each token that is read, `[T]`: of one that several nodes hold alike, in the first
-    /// of its sequences. -1 for the token that a pack without sequences runs.
+    /// Return the index at level `node_token` of each token that is read, `[T]`. If several nodes hold the token, the
+    /// index is that in the first of its sequences. -1 for the token that a pack without sequences runs.
     pub fn row_tokens(&self) -> Result<Vec<i64>> {
         let paths = self.plan.paths()?;
         let mut stored = vec![-1; self.sizes.rows];
@@ -174,7 +175,7 @@ impl LaidOut<'_> {
         Ok(stored)
     }
 
-    /// The pack in memory of its own.
+    /// Return the pack in memory of its own.
     pub fn to_owned(&self) -> Result<PlannedPack> {
         let PackSizes { rows, runs, paths, pairs, tokens } = self.sizes;
         let mut pack = PlannedPack {
@@ -211,7 +212,7 @@ impl LaidOut<'_> {
         let paths = self.plan.paths()?;
         out.pair_offsets[0] = 0;
         if self.sequences.is_empty() {
-            // A rank with nothing to train runs one token, so that it takes part in what all ranks do together.
+            // A rank with nothing to train runs one token, so that it takes part in collective operations.
             out.input_ids[0] = paths.tokens.first().map_or(0, |&token| i64::from(token));
             (out.position_ids[0], out.subtree_end[0]) = (0, 1);
             out.cu_seqlens.copy_from_slice(&[0, 1]);
@@ -257,7 +258,7 @@ impl LaidOut<'_> {
             copy(paths, branch.sequence, branch.from, &mut out.input_ids[rows]);
             places.push((branch.sequence, place));
         }
-        // Pairs are in the order of their draws, as they are where each sequence lies by itself.
+        // Pairs are in the order of their draws, as in the sequence layout.
         places.sort_unstable();
         let mut pairs = PairWriter::default();
         for (sequence, place) in places {
@@ -291,7 +292,7 @@ impl LaidOut<'_> {
     }
 }
 
-/// Copies tokens of a sequence from some depth on.
+/// Copy tokens of a sequence from a depth on.
 fn copy(paths: &Paths<'_>, sequence: usize, from: usize, mut out: &mut [i64]) {
     for run in paths.runs(sequence, from..from + out.len()) {
         let (head, rest) = out.split_at_mut(run.len());
@@ -300,7 +301,7 @@ fn copy(paths: &Paths<'_>, sequence: usize, from: usize, mut out: &mut [i64]) {
     }
 }
 
-/// Where the next pair goes.
+/// Index of the next pair to write, and of its first token.
 #[derive(Default)]
 struct PairWriter {
     pair: usize,

@@ -1,4 +1,4 @@
-//! From draws to packs: which paths are run together, and which tokens they predict.
+//! The plan from draws to packs: the paths that run together, and the tokens that they predict.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,13 +16,13 @@ use super::{Batch, Level, Numbers, lists};
 use crate::{Error, Result};
 
 names! {
-    /// How the sequences of a pack lie.
+    /// Layout of the sequences of a pack.
     #[derive(Default)]
     "layout" PackLayout {
-        /// Each by itself, one after the other.
+        /// One sequence after the other.
         #[default]
         Sequence = "sequence",
-        /// Tokens that they share once, in depth-first order.
+        /// A tree in depth-first order: tokens that sequences share are run once.
         Tree = "tree",
     }
 }
@@ -30,18 +30,19 @@ names! {
 /// Options of [`Batch::plan`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlanOptions<'a> {
-    /// Draws whose paths are run.
+    /// Draws whose paths run.
     pub draws: &'a [i64],
-    /// Most tokens of a pack.
+    /// Maximum number of tokens in a pack.
     pub max_tokens: usize,
-    /// How sequences lie.
+    /// Layout of the sequences.
     pub layout: PackLayout,
-    /// The unit of each draw of the batch: the draws of one are in one pack. `None`: a sequence may be in any.
+    /// Unit of each draw of the batch. The draws of a unit are in one pack. `None`: a sequence may be in any pack.
     pub unit_of: Option<&'a [i64]>,
-    /// Action tokens that are predicted; `None`: the trainable ones.
+    /// Action tokens to predict; `None`: the trainable ones.
     pub trained: Option<&'a [bool]>,
-    /// Columns of action tokens: predictions of one token that agree in all of them are one. In the layout `tree` tokens
-    /// are one that are equal behind equal ones, in `sequence` those that are stored once. `None`: each is one.
+    /// Columns of action tokens. Predictions of the same token are folded into one pair if they agree in all of these
+    /// columns. In layout `tree` tokens are the same if they are equal and follow equal tokens, in `sequence` if they
+    /// are stored once. `None`: nothing is folded.
     pub fold: Option<&'a [&'a [f32]]>,
     /// Ranks that run packs at the same time.
     pub shards: Option<Shards>,
@@ -58,25 +59,25 @@ pub(super) struct Sequence {
     pub(super) rows: usize,
 }
 
-/// Packs of a batch, whose arrays are made one by one.
+/// Packs of a batch. Their arrays are made one pack at a time.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) batch: Batch,
     pub(super) layout: PackLayout,
     pub(super) sequences: Vec<Sequence>,
     images: Vec<u32>,
-    /// The sequences of each pack, in the order in which they lie.
+    /// Sequences of each pack, in their order in the pack.
     pub(super) packs: Vec<Vec<usize>>,
-    /// Whether a token makes a pair in the sequence that it lies in.
+    /// Whether each token makes a pair in its sequence.
     pub(super) makes_pair: Vec<bool>,
     pub(super) folded: Option<Pairs>,
 }
 
 impl Batch {
-    /// Packs of at most `max_tokens` tokens that hold the paths of some draws. See [`agentrl_compute::pack::packs`].
+    /// Plan packs of at most `max_tokens` tokens with the paths of some draws. See [`agentrl_compute::pack::packs`].
     ///
     /// A draw whose context was rewritten has one sequence for each context; every trained token is in one of them. A
-    /// sequence ends with its last trained token, which is predicted but never read; a context with nothing to train is
+    /// sequence ends with its last trained token, which is predicted but never read. A context with nothing to train is
     /// in no pack.
     pub fn plan(&self, options: &PlanOptions<'_>) -> Result<Plan> {
         let trained = self.trained(options.trained)?;
@@ -90,7 +91,7 @@ impl Batch {
         let images = images(self)?;
         let paths = Paths::new(self, &sequences, &images)?;
         let order = (options.layout == PackLayout::Tree).then(|| in_order(&paths, sequences.len()));
-        // Sequence bounds are 32-bit, which is what attention kernels take.
+        // Attention kernels take sequence bounds of 32 bits.
         let max_tokens = options.max_tokens.min(i32::MAX as usize);
         for piece in pieces(&paths, &units, order.as_deref(), 0, Cost::Tokens) {
             if piece.rows > max_tokens {
@@ -148,8 +149,8 @@ impl Batch {
         sequences
     }
 
-    /// The pairs of the trained tokens of these sequences: by their places in the tree of all that is read, if there is
-    /// an order, else by where they are stored.
+    /// Fold the trained tokens of these sequences into pairs. If there is an order, tokens are identified by their node
+    /// in the tree of all tokens that are read, else by where they are stored.
     fn folded(&self, trained: &[bool], paths: &Paths<'_>, order: Option<&[usize]>, same: &[&[f32]]) -> Result<Pairs> {
         let mut run = vec![false; trained.len()];
         for sequence in paths.sequences {
@@ -168,7 +169,7 @@ impl Batch {
             for at in self.layout.actions.of(paths.sequences[branch.sequence].tokens.clone()) {
                 let depth = at.position as usize;
                 while spans.next_if(|span| span.to <= depth).is_some() {}
-                // Behind its last trained token a sequence is not read.
+                // A sequence is not read after its last trained token.
                 let Some(span) = spans.peek() else { break };
                 nodes[at.token] = (span.node + depth - span.from) as u32;
             }
@@ -177,7 +178,7 @@ impl Batch {
     }
 }
 
-/// Sequences by unit, in the order of their first.
+/// Group sequences by unit. Units are in the order of their first sequence.
 fn units(sequences: &[Sequence], unit_of: Option<&[i64]>) -> Vec<Vec<usize>> {
     let Some(unit_of) = unit_of else { return (0..sequences.len()).map(|sequence| vec![sequence]).collect() };
     let mut known = std::collections::BTreeMap::new();
@@ -208,7 +209,7 @@ fn too_long(sequences: &[Sequence], unit: &[usize], rows: usize, max_tokens: usi
     })
 }
 
-/// Whether a token is the first of its pair in the first pack with any of them.
+/// Return for each token whether it is the first of its pair, in the first pack that has tokens of the pair.
 fn first_of_pairs(pairs: &Pairs, sequences: &[Sequence], packs: &[Vec<usize>]) -> Vec<bool> {
     let mut made = vec![false; pairs.len()];
     let mut first = vec![false; pairs.of.len()];
@@ -225,7 +226,7 @@ fn first_of_pairs(pairs: &Pairs, sequences: &[Sequence], packs: &[Vec<usize>]) -
     first
 }
 
-/// Number of the images of each node: 0, or the same number for the same images.
+/// Return a number for the images of each node: 0 without images, and equal numbers for equal images.
 fn images(batch: &Batch) -> Result<Vec<u32>> {
     let column = lists(batch.nodes(), "blobs")?;
     let mut known = BTreeMap::new();
@@ -239,15 +240,15 @@ fn images(batch: &Batch) -> Result<Vec<u32>> {
     Ok((0..column.len()).map(|row| if holds(row) { number(row) } else { 0 }).collect())
 }
 
-/// The sequences as the model reads them: equal tokens after equal tokens are one, stored once or not.
+/// The sequences as the model reads them: equal tokens after equal tokens are the same, even if they are stored apart.
 pub(super) struct Paths<'a> {
     batch: &'a Batch,
     sequences: &'a [Sequence],
     /// All stored tokens.
     pub(super) tokens: &'a [i32],
-    /// As [`images`].
+    /// Numbers of the nodes' images; see [`images`].
     images: &'a [u32],
-    /// The path of each sequence, found when it is first looked at.
+    /// Path of each sequence, computed on first use.
     found: Vec<OnceLock<Vec<PathNode>>>,
 }
 
@@ -264,7 +265,7 @@ impl<'a> Paths<'a> {
         self.found[sequence].get_or_init(|| self.batch.layout.path(self.sequences[sequence].context))
     }
 
-    /// The nodes of a sequence with tokens among its first ones, from its root on.
+    /// Return the nodes of a sequence that have some of its first `tokens` tokens, from its root on.
     pub(super) fn rows_before(&self, sequence: usize, tokens: usize) -> impl Iterator<Item = usize> {
         let mut begin = 0;
         self.path(sequence).iter().filter_map(move |node| {
@@ -274,13 +275,13 @@ impl<'a> Paths<'a> {
         })
     }
 
-    /// The tokens of a node that a path uses.
+    /// Return the tokens of a node that a path uses.
     fn tokens_of(&self, node: PathNode) -> &'a [i32] {
         let first = self.batch.layout.node_offsets()[node.row] as usize;
         &self.tokens[first..first + node.used]
     }
 
-    /// Indices of stored tokens at some depths of a sequence, as runs.
+    /// Return the indices of the stored tokens at a range of depths of a sequence, as runs.
     pub(super) fn runs(&self, sequence: usize, depths: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let mut begin = 0;
         self.path(sequence).iter().filter_map(move |node| {
@@ -309,14 +310,14 @@ impl Sequences for Paths<'_> {
         let (mut left, mut right) = (self.path(a).iter().copied(), self.path(b).iter().copied());
         let (mut here, mut there) = (left.next(), right.next());
         let most = self.length(a).min(self.length(b));
-        // How many tokens of both nodes are behind.
+        // Number of equal tokens so far, and of the tokens of both nodes that were compared.
         let (mut common, mut left_behind, mut right_behind) = (0, 0, 0);
         while let (Some(one), Some(other)) = (here, there) {
             if common >= most || self.images[one.row] != self.images[other.row] {
                 break;
             }
             let room = (one.used - left_behind).min(other.used - right_behind);
-            // What is stored once needs no look.
+            // Tokens that are stored once need no comparison.
             let same = if one.row == other.row && left_behind == right_behind {
                 room
             } else {

@@ -1,4 +1,4 @@
-//! Rows across iterations: which rows of a batch are new, how their ids move, how batches join, and what is drawn again.
+//! Rows across iterations: new rows of a batch, moved ids, joined batches, and trajectories that are drawn again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use crate::{Check, Error, Result, arrow_bug, facts, token_columns};
 /// Options of [`Batch::draw`].
 #[derive(Clone, Copy, Debug)]
 pub struct NewDraws<'a> {
-    /// The trajectories, each of which the batch has; one can be drawn into several groups.
+    /// Trajectory of each draw. The batch must have it; one trajectory can be drawn into several groups.
     pub trajectory_ids: &'a [i64],
-    /// The group that each draw votes in; `None`: that of its trajectory.
+    /// Group in which each draw votes; `None`: the group of its trajectory.
     pub group_ids: Option<&'a [i64]>,
     /// `fresh`, `replay`, `expert`, `failed` or `imagined`.
     pub source: &'a str,
-    /// The probability of each draw, if it is known.
+    /// Probability of each draw, if it is known.
     pub probability: Option<&'a [f64]>,
-    /// The ratio's denominator: `behaviour`, `recomputed` or `none`.
+    /// Denominator of the ratio: `behaviour`, `recomputed` or `none`.
     pub old_logprob: &'a str,
-    /// Why, in words.
+    /// Reason for the draws, as text.
     pub reason: Option<&'a str>,
-    /// The iteration that trains on the draws; `None`: that of the batch's draws.
+    /// Iteration that trains on the draws; `None`: the iteration of the batch's last draw.
     pub iteration: Option<i64>,
 }
 
 impl Batch {
-    /// The rows of a table that are new in this batch: those whose ids are not below [`Batch::base`]. A batch whose
-    /// trajectories are all stored has no new task statistics and decisions either.
+    /// Return the rows of a table that are new in this batch: their ids are not below [`Batch::base`]. If all
+    /// trajectories of a batch are stored, it has no new task statistics and decisions either.
     pub fn new_rows(&self, table: Table) -> Result<RecordBatch> {
         let (rows, base) = (self.table(table), self.base);
         let Some((key, first)) = key_of(table, base) else {
@@ -51,8 +51,8 @@ impl Batch {
         arrow_select::filter::filter_record_batch(rows, &mask).map_err(arrow_bug)
     }
 
-    /// The batch with the ids of its new rows moved so that the smallest possible one is `first`. Ids below
-    /// [`Batch::base`], those of stored rows, stay.
+    /// Return the batch with the ids of its new rows moved: [`Batch::base`] becomes `first`. Smaller ids belong to
+    /// stored rows and stay.
     pub fn rebase(&self, first: NextIds) -> Result<Self> {
         let mut tables = self.tables.clone();
         for rows in &mut tables {
@@ -61,7 +61,7 @@ impl Batch {
         Ok(Self { tables, base: first, ..self.clone() })
     }
 
-    /// The ids that rows after this batch may take.
+    /// Return the first free ids after the rows of this batch.
     pub fn next_ids(&self) -> Result<NextIds> {
         let after = |table: Table, name: &str| -> Result<i64> {
             Ok(i64s(self.table(table), name)?.values().iter().max().map_or(0, |&last| last + 1))
@@ -75,22 +75,23 @@ impl Batch {
         Ok(next.max(self.base))
     }
 
-    /// Join the rows of several batches. Ids of each part's new rows are moved after those of the parts before it;
-    /// rows that are in a store already keep theirs, come first, and are kept once, whichever parts bring them.
+    /// Join the rows of several batches. Ids of each part's new rows are moved after those of the parts before it. Rows
+    /// that are in a store already keep their ids, come first, and are kept once, even if several parts have them.
+    /// Draws stay in the order of the parts.
     ///
-    /// A computed column is kept where every part has it.
+    /// A computed column is kept if every part has it.
     pub fn concat(parts: &[Self]) -> Result<Self> {
         Self::concat_with(parts, &mut || Ok(()))
     }
 
-    /// [`Batch::concat`], which calls `check` between its steps and ends if that is an error.
+    /// [`Batch::concat`] that calls `check` between its steps and stops if it returns an error.
     pub fn concat_with(parts: &[Self], check: Check<'_>) -> Result<Self> {
         let base = parts.iter().fold(NextIds::default(), |base, part| base.max(part.base));
         let mut next = base;
         let mut rebased = Vec::with_capacity(parts.len());
         for part in parts {
             check()?;
-            // Rows that are new in one part begin behind everything that any part takes for stored.
+            // New rows of a part come after everything that any part takes for stored.
             let part = part.rebase(next)?.with_base(part.base);
             next = next.max(part.next_ids()?);
             rebased.push(part);
@@ -138,8 +139,8 @@ impl Batch {
     }
 
     /// Return the batch with more draws of its trajectories, after the draws it has. A trajectory can be drawn into
-    /// several groups and iterations. Columns computed for draws, their steps and tokens do not cover new ones: they are
-    /// left out. What was a baseline votes again, and is not trained.
+    /// several groups and iterations. Columns computed for draws, steps and tokens are left out, because they do not
+    /// cover the new draws. Draws of a trajectory with role baseline vote, but are not trained.
     pub fn draw(&self, new: &NewDraws<'_>) -> Result<Self> {
         let count = new.trajectory_ids.len();
         let source = Source::from_name(new.source)? as u8;
@@ -197,7 +198,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Other rows with what else the batch has, computed columns left out.
+    /// Return a batch with other tables. Everything else stays, except computed columns, which are left out.
     pub(super) fn rebuilt(&self, tables: [RecordBatch; Table::COUNT]) -> Result<Self> {
         let layout = Self::new(tables.clone())?.layout;
         Ok(Self { tables, layout, columns: Vec::new(), ..self.clone() })
@@ -205,7 +206,7 @@ impl Batch {
 }
 
 impl NextIds {
-    /// The greater of each id.
+    /// Return the larger of each id.
     pub(crate) fn max(self, other: Self) -> Self {
         Self {
             node: self.node.max(other.node),
@@ -216,7 +217,7 @@ impl NextIds {
     }
 }
 
-/// The column by which rows of a table are known to be new, and the first new value.
+/// Return the column whose values separate new rows of a table from stored ones, and its first new value.
 fn key_of(table: Table, base: NextIds) -> Option<(&'static str, i64)> {
     match table {
         Table::Nodes => Some(("node_id", base.node)),
@@ -226,7 +227,7 @@ fn key_of(table: Table, base: NextIds) -> Option<(&'static str, i64)> {
     }
 }
 
-/// Which counter an id column belongs to.
+/// Return the counter of an id column; `None` for other columns.
 fn counter(column: &str, ids: NextIds) -> Option<i64> {
     match column {
         "node_id" | "parent_id" | "first_node_id" | "leaf_node_id" | "branch_node" | "origin_node_id" => Some(ids.node),
@@ -254,11 +255,11 @@ fn moved(rows: &RecordBatch, base: NextIds, first: NextIds) -> Result<RecordBatc
     RecordBatch::try_new(schema.clone(), columns).map_err(arrow_bug)
 }
 
-/// Part and row of each row of the joined table; `None` where the parts' new rows simply follow each other.
+/// Return the part and row of each row of the joined table; `None` if the parts' new rows simply follow each other.
 fn order(table: Table, parts: &[Batch]) -> Result<Option<Vec<(usize, usize)>>> {
     let Some((key, _)) = key_of(table, NextIds::default()) else { return Ok(None) };
     let (mut stored, mut new) = (Vec::new(), Vec::new());
-    // The first part that brings a stored id gives all rows of that id.
+    // The first part with a stored id provides all rows of that id.
     let mut giver: BTreeMap<i64, usize> = BTreeMap::new();
     for (index, part) in parts.iter().enumerate() {
         let first = key_of(table, part.base).map_or(0, |(_, first)| first);
@@ -282,7 +283,7 @@ fn order(table: Table, parts: &[Batch]) -> Result<Option<Vec<(usize, usize)>>> {
     Ok(Some(stored.into_iter().map(|(_, index, row)| (index, row)).chain(new).collect()))
 }
 
-/// The rows of a table of all parts in an order, or one part after the other.
+/// Join the rows of a table of all parts, in an order or one part after the other.
 fn arranged(table: Table, parts: &[Batch], order: Option<&[(usize, usize)]>) -> Result<RecordBatch> {
     let rows = match table {
         Table::Tasks => task_counts::joined(parts)?,
@@ -324,7 +325,7 @@ fn arranged(table: Table, parts: &[Batch], order: Option<&[(usize, usize)]>) -> 
     RecordBatch::try_new(schema.clone(), columns.collect()).map_err(arrow_bug)
 }
 
-/// A computed column of all parts: one after the other, or (node tokens) in the order of the joined nodes.
+/// Join a computed column of all parts: one after the other, or, for node tokens, in the order of the joined nodes.
 fn joined(parts: &[Batch], columns: &[Column], nodes: Option<&[(usize, usize)]>) -> Result<Numbers> {
     let values = Numbers::join(columns.iter().map(|column| column.values.as_ref()))?;
     let width = columns.first().and_then(|column| column.width).unwrap_or(1);

@@ -1,4 +1,5 @@
-//! How the stored tokens were sampled, and whether their contexts show images: what a trainer compares with what it does.
+//! Sampling options of the stored tokens, and whether their contexts show images. A trainer compares them with its own
+//! settings.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +10,23 @@ use arrow_array::types::{Float32Type, Int32Type};
 use super::{Batch, i64s, lists};
 use crate::Result;
 
-/// Facts of the stored nodes, one value for each.
+/// Facts of the stored nodes as columns, one value per node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
-    /// Where the tokens of each node begin at level `node_token`, and their number last.
+    /// Begin of each node's tokens at level `node_token`, and the number of tokens last.
     pub offsets: Vec<i64>,
-    /// Softmax temperature; NaN where it is not recorded, as the others.
+    /// Softmax temperature; NaN if it is not recorded.
     pub temperature: Vec<f32>,
-    /// Nucleus mass.
+    /// Nucleus mass; NaN if it is not recorded.
     pub top_p: Vec<f32>,
-    /// Number of tokens kept; 0: all.
+    /// Number of tokens kept, 0 for all; NaN if it is not recorded.
     pub top_k: Vec<f32>,
-    /// 1 where the node, or one before it on its path, has blobs.
+    /// 1 if the node, or a node before it on its path, has blobs.
     pub shows_images: Vec<u8>,
 }
 
 impl Batch {
-    /// How the tokens of each node were sampled, and what its path shows.
+    /// Return the sampling options of each node, and whether its path shows images.
     pub fn sampled(&self) -> Result<Sampled> {
         let nodes = self.nodes();
         let sampling = super::array(nodes, "sampling")?.as_struct();
@@ -49,7 +50,7 @@ impl Batch {
         if blobs.null_count() == blobs.len() {
             return Ok(shows);
         }
-        // Ids of parents are smaller.
+        // Parents have smaller ids, so they are visited first.
         let rows: BTreeMap<i64, usize> = ids.values().iter().enumerate().map(|(row, &id)| (id, row)).collect();
         for &row in rows.values() {
             let own = !blobs.is_null(row) && blobs.value_length(row) > 0;

@@ -1,4 +1,4 @@
-//! The counts of tasks as rows, and those of batches that are joined.
+//! The counts of tasks as rows of table `tasks`, and their join over several batches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// The counts of this task and those that another collector has made.
+    /// Return the counts of this task, with those of another collector added.
     fn and(&self, other: Self) -> Self {
         Self {
             domain: other.domain.or_else(|| self.domain.clone()),
@@ -38,12 +38,12 @@ impl Task {
     }
 }
 
-/// The rows of `tasks` of batches that are joined, one table for each.
+/// Return the rows of `tasks` for batches that are joined, one table per batch.
 ///
-/// Batches of one iteration come from independent collectors. In iteration 0 none of them has counted anything before, so the
-/// counts of a later part are added to those of earlier ones. After that each collector has a history of its own, of which its
-/// rows are the totals: they cannot be added, and are refused. Rows of other iterations go on from those before them, and
-/// stay as they are.
+/// Batches of one iteration come from independent collectors. In iteration 0 no collector has counted anything before,
+/// so the counts of a later part are added to those of earlier parts. After that each collector has its own history,
+/// and its rows are totals of that history: they cannot be added, and are an error. Rows of different iterations
+/// continue each other, and stay as they are.
 pub(crate) fn joined(parts: &[Batch]) -> Result<Vec<RecordBatch>> {
     let (mut iterations, mut latest) = (BTreeSet::new(), BTreeMap::<String, Task>::new());
     let mut found = Vec::with_capacity(parts.len());
@@ -74,7 +74,7 @@ pub(crate) fn joined(parts: &[Batch]) -> Result<Vec<RecordBatch>> {
     Ok(found)
 }
 
-/// The rows of tasks in the order of their names.
+/// Return the rows of tasks, in the order of their names.
 pub(crate) fn table(tasks: &BTreeMap<String, Task>) -> Result<RecordBatch> {
     let rows = || tasks.values();
     let difficulty = rows().map(|task| (task.attempts > 0).then(|| 1.0 - task.successes as f64 / task.attempts as f64));
@@ -95,7 +95,7 @@ pub(crate) fn table(tasks: &BTreeMap<String, Task>) -> Result<RecordBatch> {
     .map_err(arrow_bug)
 }
 
-/// Columns of the rows that there were.
+/// Columns of existing rows of `tasks`.
 pub(crate) struct Earlier<'a> {
     domains: &'a StringArray,
     attempts: &'a Int64Array,
@@ -107,7 +107,7 @@ pub(crate) struct Earlier<'a> {
 }
 
 impl<'a> Earlier<'a> {
-    /// The columns of a table.
+    /// Return the columns of a table.
     pub(crate) fn of(rows: &'a RecordBatch) -> Result<Self> {
         let integers = |name| -> Result<&Int64Array> { Ok(array(rows, name)?.as_primitive::<Int64Type>()) };
         let floats = |name| -> Result<&Float64Array> { Ok(array(rows, name)?.as_primitive::<Float64Type>()) };
@@ -122,7 +122,7 @@ impl<'a> Earlier<'a> {
         })
     }
 
-    /// The counts of a row.
+    /// Return the counts of a row.
     pub(crate) fn task(&self, row: usize) -> Task {
         Task {
             domain: (!self.domains.is_null(row)).then(|| self.domains.value(row).to_owned()),

@@ -1,4 +1,4 @@
-//! The token tree as columns: what planners and credit ask of it.
+//! The token tree as columns, with queries for planners and credit.
 
 use agentrl_compute::tree::Topology;
 use arrow_array::Array;
@@ -7,8 +7,8 @@ use super::layout::row_of;
 use super::{Batch, i64s};
 use crate::{Error, Result};
 
-/// Nodes of one or more token trees, and the shape that their parents make. Everything is found in O(nodes) once, and each
-/// question about one node in the size of its answer.
+/// Nodes of one or more token trees, and their topology. The topology is computed once in O(nodes); a query about one
+/// node takes time in proportion to the size of its answer.
 #[derive(Clone, Debug)]
 pub struct Tree {
     nodes: Vec<i64>,
@@ -16,7 +16,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree of nodes with ascending ids, each with the row of its parent, or -1.
+    /// Create the tree of nodes with ascending ids. Each node has the row of its parent, or -1.
     pub(crate) fn new(nodes: Vec<i64>, parents: &[i64]) -> Result<Self> {
         Ok(Self { nodes, topology: Topology::new(parents)? })
     }
@@ -31,7 +31,7 @@ impl Tree {
         &self.topology
     }
 
-    /// Row of a node.
+    /// Return the row of a node.
     pub fn row(&self, node: i64) -> Result<u32> {
         let row = row_of(&self.nodes, node).map(|row| row as u32);
         row.ok_or_else(|| Error::not_found(format!("node {node} is not in the tree")))
@@ -52,29 +52,29 @@ impl Tree {
         self.ids(self.topology.preorder().iter().copied())
     }
 
-    /// The nodes from the root to a node, both included.
+    /// Return the nodes from the root to a node, both included.
     pub fn path(&self, node: i64) -> Result<Vec<i64>> {
         Ok(self.ids(self.topology.path(self.row(node)?).into_iter()))
     }
 
-    /// The parent of a node, its parent, and so on up to the root.
+    /// Return the parent of a node, its parent, and so on up to the root.
     pub fn ancestors(&self, node: i64) -> Result<Vec<i64>> {
         Ok(self.ids(self.topology.ancestors(self.row(node)?).skip(1)))
     }
 
-    /// The children of a node, in the order of their rows.
+    /// Return the children of a node, in the order of their rows.
     pub fn children(&self, node: i64) -> Result<Vec<i64>> {
         Ok(self.ids(self.topology.children(self.row(node)?).iter().copied()))
     }
 
-    /// A node and all below it, in preorder.
+    /// Return a node and all nodes below it, in preorder.
     pub fn subtree(&self, node: i64) -> Result<Vec<i64>> {
         let row = self.row(node)? as usize;
         let (enter, exit) = (self.topology.enter()[row] as usize, self.topology.exit()[row] as usize);
         Ok(self.ids(self.topology.preorder()[enter..exit].iter().copied()))
     }
 
-    /// The deepest node above or at both; `None` if they are of different trees.
+    /// Return the deepest node whose subtree contains both nodes; `None` if they are in different trees.
     pub fn lowest_common_ancestor(&self, first: i64, second: i64) -> Result<Option<i64>> {
         let found = self.topology.lowest_common_ancestor(self.row(first)?, self.row(second)?);
         Ok(found.map(|row| self.nodes[row as usize]))
@@ -90,7 +90,7 @@ impl Tree {
 }
 
 impl Batch {
-    /// The token trees of the batch, whose nodes are known by their ids.
+    /// Return the token trees of the batch. Nodes are identified by their ids.
     pub fn tree(&self) -> Result<Tree> {
         let (ids, parents) = (i64s(self.nodes(), "node_id")?, i64s(self.nodes(), "parent_id")?);
         let row = |node: usize| -> Result<i64> {

@@ -1,4 +1,4 @@
-//! Loss weights of the action tokens of an update: who shares a step, and what is divided by what.
+//! Loss weights of the action tokens of an update: shares of branches in their tokens, and denominators.
 
 use agentrl_compute::keys;
 use agentrl_compute::weight::{self, Denominator, Shared, TokenUnits};
@@ -22,7 +22,8 @@ pub struct TokenWeights<'a> {
 }
 
 impl Batch {
-    /// One weight for each action token, zero if it is not trained in this update. See [`agentrl_compute::weight`].
+    /// Return one weight for each action token, zero if it is not trained in this update. See
+    /// [`agentrl_compute::weight`].
     pub fn token_weights(&self, options: &TokenWeights<'_>) -> Result<Vec<f64>> {
         let chosen = self.chosen("draws", options.draws)?;
         if let Some(found) = options.valid.map(<[bool]>::len).filter(|&found| found != chosen.len()) {
@@ -49,7 +50,8 @@ impl Batch {
         let layout = &self.layout;
         let shares =
             if options.shared == Shared::Each { None } else { Some(self.shares(&trainable, &valid, options)?) };
-        // All tokens of a turn have one denominator, so it is found for turns: of a turn without a share it is never asked.
+        // All tokens of a turn have the same denominator, so weights are computed by turn. A turn without a share needs
+        // none.
         let share = |token: usize| {
             let share = shares.as_ref().map_or(1.0, |shares| shares[token]);
             if trainable[token] == 0 { 0.0 } else { share }
@@ -69,7 +71,8 @@ impl Batch {
         Ok(of_tokens)
     }
 
-    /// The share of each action token, by the place where it is stored: a branch may share part of an action only.
+    /// Return the share of each action token. Tokens are shared by where they are stored, because branches may share
+    /// only a part of an action.
     fn shares(&self, trainable: &[u8], valid: &[bool], options: &TokenWeights<'_>) -> Result<Vec<f64>> {
         let layout = &self.layout;
         let trained: Vec<usize> = (0..trainable.len()).filter(|&token| trainable[token] != 0).collect();
@@ -87,7 +90,7 @@ impl Batch {
         Ok(shares)
     }
 
-    /// A mask of draws from their indices, each of which must exist and be given once.
+    /// Return a mask of draws from their indices. Each index must exist and be given once.
     pub(super) fn chosen(&self, argument: &str, draws: &[i64]) -> Result<Vec<bool>> {
         let mut chosen = vec![false; self.num_draws()];
         for (place, &draw) in draws.iter().enumerate() {

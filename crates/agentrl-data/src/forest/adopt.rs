@@ -1,4 +1,4 @@
-//! Stored trajectories taken into a live tree, so that they can be forked, continued and spliced.
+//! Adopt stored trajectories into a live tree, so that they can be forked, continued and spliced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::schema::{Drift, FinishReason, Kind, Origin, Role, Source, Status, Tab
 use crate::{Error, Result, arrow_bug, facts, token_columns, wide_lists};
 
 impl Forest {
-    /// Takes a trajectory of a stored batch into the tree of a live group: its row, its steps, and the nodes of its paths,
-    /// with their ids. It has ended (as far as this forest goes) and can be forked at any token, spliced, or, where it is
-    /// partial, gone on with by a fork of its whole path, which inherits its steps.
+    /// Adopt a trajectory of a stored batch into the tree of a live group: its row, its steps, and the nodes of its
+    /// paths, with their ids. No tokens can be appended to an adopted trajectory. It can be forked at any token and
+    /// spliced. To continue a partial trajectory, fork its whole path: the fork inherits its steps.
     ///
-    /// With a `source` it is drawn into the batch as a member of the group. New rows are numbered behind all rows of the
-    /// batch, and behind those of the store that it comes from.
+    /// With a `source`, the trajectory is drawn into the batch as a member of the group. New rows are numbered after
+    /// all rows of the batch, and after those of the store that it comes from.
     pub fn adopt(&mut self, group: u32, batch: &Batch, trajectory: i64, source: Option<Source>) -> Result<Handle> {
         if source == Some(Source::Fresh) {
             return Err(Error::invalid(
@@ -129,7 +129,8 @@ impl Group {
         Ok(self.nodes.len() - 1)
     }
 
-    /// The action that a partial trajectory was in the middle of: the actions at the end of its path that no step holds.
+    /// Return the unfinished action of a partial trajectory: the action nodes at the end of its path that belong to no
+    /// step.
     fn open_action(&self, entry: &Trajectory) -> Option<OpenStep> {
         let closed = entry.steps.own().last().filter(|step| step.context == entry.context()).map_or(0, |step| step.end);
         let path = self.path(entry.tip);
@@ -219,7 +220,7 @@ impl<'a> Reader<'a> {
         self.batch.nodes()[name].as_primitive::<Int64Type>().value(row)
     }
 
-    /// Keys of the states at nodes, where steps and the trajectory's end say what they are.
+    /// Return the state keys after nodes, as far as the steps and the end of the trajectory record them.
     fn state_keys(&self, row: usize, contexts: &[Context], index: &Index<'_>) -> Result<BTreeMap<usize, [u8; 16]>> {
         let mut found = BTreeMap::new();
         let final_keys = array(self.batch.trajectories(), "final_state_key")?.as_fixed_size_binary();
@@ -307,13 +308,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Some rows of a table.
+/// Return the rows of a table at some indices.
 fn take(rows: &RecordBatch, indices: impl IntoIterator<Item = usize>) -> Result<RecordBatch> {
     let indices: UInt64Array = indices.into_iter().map(|index| index as u64).collect();
     arrow_select::take::take_record_batch(rows, &indices).map_err(arrow_bug)
 }
 
-/// The rows that several groups adopted, each once, in the order of their keys.
+/// Join the rows that several groups adopted: each row once, in the order of the key columns.
 pub(super) fn merged(table: Table, parts: Vec<RecordBatch>, keys: &[&str]) -> Result<RecordBatch> {
     let parts = if table == Table::Nodes { token_columns::aligned(parts)? } else { parts };
     let schema = table.schema_of(&parts);

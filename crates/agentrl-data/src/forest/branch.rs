@@ -1,4 +1,4 @@
-//! Operations that make a trajectory of another one, or take one out: no token is ever deleted.
+//! Operations that derive a trajectory from another one, or prune one. They never delete a token.
 
 use agentrl_compute::hash::hash_bytes;
 
@@ -8,14 +8,14 @@ use super::{BlobHash, Forest, Group, GroupHandle, Handle, NewNode, Place, StepOu
 use crate::schema::{Kind, Status};
 use crate::{Error, Result};
 
-/// Where a prefix of a trajectory ends.
+/// The end of a prefix of a trajectory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ForkPoint {
     /// Number of the trajectory's context.
     context: u32,
-    /// Last node and how many of its tokens; `None` before the first token.
+    /// Last node of the prefix and the number of its tokens; `None` before the first token.
     place: Option<Place>,
-    /// Number of tokens.
+    /// Number of tokens of the prefix.
     position: u32,
 }
 
@@ -24,25 +24,26 @@ impl ForkPoint {
     pub(super) const START: Self = Self { context: 0, place: None, position: 0 };
 }
 
-/// The end of a trajectory, to be copied after another prefix.
+/// The last part of a trajectory, to copy after another prefix.
 pub(super) struct Part {
-    /// Nodes to append, each with the one it is a copy of.
+    /// Nodes to append, each with the index of the node that it copies.
     nodes: Vec<(usize, NewNode)>,
-    /// The steps that end in them.
+    /// Steps that end in these nodes.
     steps: Vec<Step>,
 }
 
-/// How a trajectory is forked; see [`Forest::fork_many`].
+/// Options of a fork; see [`Forest::fork_many`].
 #[derive(Clone, Copy, Debug)]
 pub struct Fork {
-    /// How many ways.
+    /// Number of forks.
     pub count: u32,
-    /// Number of the first of the forks among those that leave the trajectory at the same token; the others follow. Rows
-    /// of forks without one are ordered by their content.
+    /// Ordinal of the first fork among the forks that leave the trajectory at the same token; the other forks get the
+    /// next ones. Rows of forks without an ordinal are ordered by content.
     pub ordinal: Option<u32>,
-    /// Whether the steps that the forks inherit are trained as theirs too. What others train of them stays.
+    /// Whether inherited steps are trained as steps of the forks too. Their training in other trajectories does not
+    /// change.
     pub train_prefix: bool,
-    /// A trajectory of the group whose episode the forks are part of; `None`: each begins one.
+    /// A trajectory of the group whose episode the forks join; `None`: each fork begins an episode.
     pub episode: Option<Handle>,
 }
 
@@ -53,15 +54,16 @@ impl Default for Fork {
 }
 
 impl Forest {
-    /// Starts a trajectory that shares a prefix with `trajectory`: its path up to and including the first `end` tokens
-    /// of `node` (`None`: all of the node; both `None`: the whole path so far). The parent may be finished, or stored.
+    /// Start a trajectory that shares a prefix with `trajectory`: its path up to and including the first `end` tokens
+    /// of `node`. If `end` is `None`, all of the node is shared; if both are `None`, the whole path so far. The parent
+    /// may have ended, or be stored.
     pub fn fork(&mut self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<Handle> {
         Ok(self.fork_many(trajectory, node, end, &Fork::default())?[0])
     }
 
-    /// Fork several times at once, as `fork`.
+    /// Start several forks at once; see [`Forest::fork`].
     ///
-    /// A node that lies in several contexts of the trajectory is taken in the earliest.
+    /// If `node` lies in several contexts of the trajectory, the fork is in the earliest.
     pub fn fork_many(
         &mut self,
         trajectory: Handle,
@@ -99,7 +101,7 @@ impl Forest {
         Ok((0..count).map(fork).collect())
     }
 
-    /// The first trajectory of the episode of one of a group.
+    /// Return the first trajectory of a trajectory's episode. The trajectory must be in group `key`.
     fn episode_of(&self, trajectory: Handle, key: GroupHandle) -> Result<Handle> {
         if split(trajectory).0 != key {
             return Err(Error::invalid(format!(
@@ -109,8 +111,8 @@ impl Forest {
         Ok(self.trajectory(trajectory)?.episode.unwrap_or(trajectory))
     }
 
-    /// Take a trajectory back to an earlier token: a fork goes on, and the abandoned tokens stay in the files,
-    /// pruned. Returns the trajectory that goes on.
+    /// Roll a trajectory back to an earlier token: a fork continues from there. The old trajectory is pruned; its
+    /// tokens stay in the data. Return the fork.
     pub fn rollback(&mut self, trajectory: Handle, node: Handle, end: Option<u32>) -> Result<Handle> {
         let (_, index) = split(trajectory);
         let entry = self.trajectory(trajectory)?;
@@ -129,8 +131,8 @@ impl Forest {
         Ok(handle(split(trajectory).0, back))
     }
 
-    /// Replace a trajectory by `by`, of the same group: the old one stays in the files, pruned, and records by which
-    /// it was replaced.
+    /// Replace a trajectory by `by`, a trajectory of the same group. The old trajectory stays in the data, pruned, and
+    /// records which one replaced it.
     pub fn replace(&mut self, trajectory: Handle, by: Handle) -> Result<()> {
         let ((key, index), (other, by_index)) = (split(trajectory), split(by));
         let (old, new) = (self.trajectory(trajectory)?, self.trajectory(by)?);
@@ -149,9 +151,9 @@ impl Forest {
         Ok(())
     }
 
-    /// Removes a trajectory from training; its tokens stay in the files with status `pruned` and the reason in `info`
-    /// (`{"pruned": reason, "info": …}`). With `gradient_only` it still goes on and votes in its group's statistics, but
-    /// its steps carry [`crate::schema::FLAG_UNTRAINED`].
+    /// Remove a trajectory from training. Its tokens stay in the data with status `pruned` and the reason in `info`
+    /// (`{"pruned": reason, "info": …}`). With `gradient_only` the trajectory continues and votes in its group's
+    /// statistics, but its steps have [`crate::schema::FLAG_UNTRAINED`].
     pub fn prune(&mut self, trajectory: Handle, reason: &str, gradient_only: bool) -> Result<()> {
         let (_, index) = split(trajectory);
         let entry = self.trajectory(trajectory)?;
@@ -170,11 +172,11 @@ impl Forest {
         Ok(())
     }
 
-    /// Makes a trajectory of the beginning of one and the end of another of the same group: `prefix` up to `end` tokens of
-    /// `node`, then the path of `suffix` from token `start` of node `from` on.
+    /// Join the beginning of one trajectory and the end of another one of the same group: `prefix` up to `end` tokens
+    /// of `node`, then the path of `suffix` from token `start` of node `from` on.
     ///
-    /// The suffix is copied: nodes of the same kinds that name their origin and have no log-probs, because they were not
-    /// sampled behind this prefix, and its steps with what they were paid. The new trajectory goes on running.
+    /// The suffix is copied. Its nodes keep their kinds and name their origin. They have no log-probs, because they
+    /// were not sampled after this prefix. Its steps are copied with their outcomes. The new trajectory is running.
     pub fn splice(
         &mut self,
         prefix: Handle,
@@ -198,12 +200,13 @@ impl Forest {
         Ok(handle(key, spliced))
     }
 
-    /// Gives a trajectory another context (a memory, a summary, a window, the view of a sub-agent), from which it goes on.
+    /// Give a trajectory another context (a memory, a summary, a window, the view of a sub-agent), from which it
+    /// continues. Return the number of tokens that the new context shares with the trajectory's own path.
     ///
-    /// The context enters the tree where it first differs from the trajectory's own path; the rest is one node of kind
-    /// injected, so generated text that it repeats is not trained again. The state acted on next is `state`, or else what
-    /// it was. `images` are the blobs that the context shows, each with the place of its first token: a node with images is
-    /// shared whole, with the same images, or not at all. Returns the number of tokens that are shared.
+    /// The context enters the tree at the first token that differs from the trajectory's own path. The remaining tokens
+    /// are one node of kind injected, so generated text that the context repeats is not trained again. The next action
+    /// acts on `state`; if it is `None`, on the same state as before. `images` are the blobs of the context, each with
+    /// the index of its first token. A node with images is shared whole and with the same images, or not at all.
     pub fn rewrite(
         &mut self,
         trajectory: Handle,
@@ -274,7 +277,7 @@ fn stored(trajectory: Handle) -> Error {
 }
 
 impl Group {
-    /// Where the prefix of a trajectory that ends after `end` tokens of `node` lies.
+    /// Find the end of the prefix of a trajectory that ends after `end` tokens of `node`.
     fn locate(&self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<ForkPoint> {
         let (_, index) = split(trajectory);
         let parent = &self.trajectories[index];
@@ -295,7 +298,7 @@ impl Group {
                 let Some((_, used)) = found else { continue };
                 let end = end.unwrap_or(used);
                 if end <= used {
-                    // Before a node's first token means after all that its own parent contributes.
+                    // The place before a node's first token is the place at which the node leaves its parent.
                     return Ok(point(context, if end == 0 { self.nodes[local].parent } else { Some((local, end)) }));
                 }
                 most = most.max(Some(used));
@@ -309,13 +312,14 @@ impl Group {
         })
     }
 
-    /// Adds a trajectory that leaves another one, and leaves out of its gradient what that one does.
+    /// Add a fork of a trajectory. Inherited steps that the parent leaves out of its gradient are left out of the
+    /// fork's too.
     pub(super) fn fork(&mut self, index: usize, point: ForkPoint, ordinal: Option<u32>) -> usize {
         let ForkPoint { context, place, position } = point;
         let number = self.trajectories.len();
         let inherited = self.steps_until(index, context, position);
         let acted_on = self.state_acted_on(index, context, position);
-        // The action that the point divides goes on in the child, as the child's own.
+        // An action that the fork point divides continues in the child, as the child's own action.
         let divided = self.step(index, inherited).filter(|step| step.context == context);
         let divided = divided.map(|step| (step.first_node, step.start, step.state_key));
         let steps = self.inherit(index, inherited);
@@ -347,7 +351,7 @@ impl Group {
         number
     }
 
-    /// Ends a trajectory that is not trained.
+    /// End a trajectory as pruned, with a note.
     fn take_out(&mut self, index: usize, note: Note) {
         let entry = &mut self.trajectories[index];
         entry.close_step(index, &StepOutcome::default());
@@ -355,8 +359,8 @@ impl Group {
         entry.note = Some(note);
     }
 
-    /// The part of a trajectory that a splice copies: the nodes of its present context from a token on, each with its
-    /// original, and the steps that end in them.
+    /// Return the part of a trajectory that a splice copies: the nodes of its current context from a token on, each
+    /// with its original, and the steps that end in them.
     pub(super) fn part(&self, suffix: Handle, from: Handle, start: u32) -> Result<Part> {
         let (key, index) = split(suffix);
         let entry: &Trajectory = &self.trajectories[index];
@@ -390,7 +394,7 @@ impl Group {
         Ok(Part { nodes: copies.collect(), steps: self.steps(index).skip(before).cloned().collect() })
     }
 
-    /// Copy the end of one trajectory to the end of another, whose tokens lie `shift` places further on.
+    /// Append a part of trajectory `from` to trajectory `to`, in which its positions are larger by `shift`.
     pub(super) fn copy(&mut self, part: Part, from: usize, to: usize, shift: i64) {
         let mut steps = part.steps.into_iter().peekable();
         for (original, new) in part.nodes {
@@ -410,7 +414,7 @@ impl Group {
 }
 
 impl Part {
-    /// Refuse a part that would be too long after `before` tokens.
+    /// Check that the trajectory is not too long if the part comes after `before` tokens.
     pub(super) fn check_length(&self, before: usize) -> Result<()> {
         let length: usize = self.nodes.iter().map(|(_, new)| new.tokens.len()).sum();
         if before.checked_add(length).is_some_and(|length| i32::try_from(length).is_ok()) {
@@ -421,7 +425,7 @@ impl Part {
 }
 
 impl Lineage {
-    /// Return the trajectory of the group that this one left, and the context and position.
+    /// Return the parent, the context and the position of a fork; `None` for roots and stored trajectories.
     pub(super) fn fork_of(self) -> Option<(usize, u32, u32)> {
         match self {
             Self::Fork { parent, context, position, .. } => Some((parent, context, position)),

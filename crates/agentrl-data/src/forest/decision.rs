@@ -1,4 +1,4 @@
-//! The log of a planner: what it decided about which trajectory, so that a search can be replayed.
+//! The decision log of a planner, from which a search can be replayed.
 
 use super::handle::Handle;
 use crate::schema::Operation;
@@ -6,28 +6,29 @@ use crate::schema::Operation;
 /// One decision of a planner.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// The operation that was decided.
+    /// Operation that the planner chose.
     pub operation: Operation,
-    /// The trajectory acted on.
+    /// Trajectory that the operation applies to.
     pub trajectory: Handle,
     /// Round of the search.
     pub round: u32,
-    /// Place within the round, if the order matters; decisions without one follow in the order of their trajectories.
+    /// Number within the round, if the order matters. Decisions without an ordinal come last, in the order of their
+    /// trajectories.
     pub ordinal: Option<u32>,
-    /// The node acted at.
+    /// Node that the operation applies to.
     pub node: Option<Handle>,
-    /// How many of the node's tokens come before the place acted at.
+    /// Number of the node's tokens before the place that the operation applies to; `None`: all.
     pub end: Option<u32>,
-    /// The trajectory that came of it.
+    /// Resulting trajectory.
     pub result: Option<Handle>,
-    /// The score by which the planner decided.
+    /// Score that the decision is based on.
     pub score: Option<f64>,
-    /// Why, in words.
+    /// Reason, as text.
     pub reason: Option<String>,
 }
 
 impl Decision {
-    /// A decision about a trajectory, with everything optional absent.
+    /// Create a decision about a trajectory, without optional values.
     pub fn new(operation: Operation, trajectory: Handle, round: u32) -> Self {
         Self {
             operation,

@@ -10,19 +10,19 @@ use crate::batch::Batch;
 use crate::{Check, Result};
 
 impl Forest {
-    /// Freezes every group whose trajectories have all ended and takes it out of the forest; the rest stays live. Groups
-    /// with trajectories that answer each other freeze together.
+    /// Freeze every group whose trajectories have all ended, and take it out of the forest; other groups stay live.
+    /// Groups freeze together if a trajectory of one answers a trajectory of the other or joins its episode.
     ///
-    /// Prompts of a group that begin alike share the tokens with which they do: the later one, in canonical order, is a
-    /// child inside the earlier one. Rows are numbered canonically, behind those of adopted batches; each finished or
-    /// truncated trajectory becomes one draw. A trajectory that ended before its first token leaves no row.
+    /// Prompts of a group share equal beginnings: the later prompt, in canonical order, is a child inside the earlier
+    /// one. Rows are numbered canonically, after those of adopted batches. Each finished or truncated trajectory
+    /// becomes one draw, unless it is a helper. A trajectory that ended before its first token has no row.
     pub fn freeze(&mut self) -> Result<Batch> {
         let groups = self.take_groups(false);
         self.freeze_or_restore(groups)
     }
 
-    /// Freezes all groups that have begun: trajectories that are still running are kept as partial, undrawn, so that a
-    /// later forest can adopt them and go on.
+    /// Freeze all groups that have begun. Running trajectories are kept as partial and are not drawn, so that a later
+    /// forest can adopt and continue them.
     pub fn freeze_partial(&mut self) -> Result<Batch> {
         let groups = self.take_groups(true);
         self.freeze_or_restore(groups)
@@ -36,13 +36,14 @@ impl Forest {
         frozen
     }
 
-    /// Take out the groups that [`Forest::freeze`] (or, if `partial`, [`Forest::freeze_partial`]) freezes.
+    /// Take out the groups that [`Forest::freeze`] freezes, or, if `partial`, those that [`Forest::freeze_partial`]
+    /// freezes.
     pub fn take_groups(&mut self, partial: bool) -> FrozenGroups {
         let begun = |group: &Group| !group.trajectories.is_empty();
         let ended = |group: &Group| partial || !group.trajectories.iter().any(Trajectory::is_running);
         let mut open: Vec<GroupHandle> =
             self.groups.iter().filter(|(_, group)| !begun(group) || !ended(group)).map(|(&key, _)| key).collect();
-        // A group waits for those that it is linked with, and so on.
+        // A group waits for all groups that it is linked with, directly or through other groups.
         let mut waiting: BTreeSet<GroupHandle> = open.iter().copied().collect();
         let mut linked: BTreeMap<GroupHandle, Vec<GroupHandle>> = BTreeMap::new();
         for &(one, other) in &self.links {
@@ -64,7 +65,7 @@ impl Forest {
         self.frozen_groups(groups)
     }
 
-    /// Return groups with all that is needed to freeze them.
+    /// Return groups together with everything that is needed to freeze them.
     pub(super) fn frozen_groups(&self, groups: Vec<Group>) -> FrozenGroups {
         let blobs = groups.iter().flat_map(|group| &group.nodes).flat_map(|node| &node.content.blobs);
         let blobs = blobs.filter_map(|hash| Some((*hash, Arc::clone(self.blobs.get(hash)?)))).collect();
@@ -79,7 +80,7 @@ impl Forest {
         }
     }
 
-    /// Put groups back whose freezing failed.
+    /// Put groups back into the forest after their freezing failed.
     pub fn restore(&mut self, taken: FrozenGroups) {
         self.keys.extend(taken.groups.iter().map(|group| (group.number, group.key)));
         self.order.extend(taken.groups.iter().map(|group| (group.origin.clone(), group.key)));
@@ -88,13 +89,14 @@ impl Forest {
 }
 
 impl FrozenGroups {
-    /// The batch of the groups. `check` is called between its steps, and ends it by an error; the groups are as they were.
+    /// Return the batch of the groups. `check` is called between the steps; its error stops the work. The groups stay
+    /// unchanged.
     pub fn freeze(&self, check: Check<'_>) -> Result<Batch> {
         let groups = self.ordered(check)?;
         self.batch(&groups, check)
     }
 
-    /// The groups with their rows in canonical order.
+    /// Return the groups with their rows in canonical order.
     pub(super) fn ordered(&self, check: Check<'_>) -> Result<Vec<Ordered<'_>>> {
         let (mut next_node, mut next_trajectory) = (self.base.node, self.base.trajectory);
         let mut groups = Vec::with_capacity(self.groups.len());

@@ -8,8 +8,8 @@ use crate::batch::{Blobs, NextIds};
 use crate::facts::Facts;
 use crate::schema::{FinishReason, Kind, Origin, Role, Source, Status};
 
-/// Groups that were taken out of a forest to be frozen. Making their batch needs no access to the forest, so other threads can
-/// go on with the groups that are still live.
+/// Groups that were taken out of a forest to be frozen. Making their batch needs no access to the forest, so other
+/// threads can continue with the live groups.
 #[derive(Debug)]
 pub struct FrozenGroups {
     pub(super) iteration: i64,
@@ -21,8 +21,8 @@ pub struct FrozenGroups {
     pub(super) blobs: Blobs,
 }
 
-/// A group with its rows put into canonical order: trajectories by place and content, nodes by the first path that holds
-/// them, prompts without what earlier ones begin with.
+/// A group with its rows in canonical order: trajectories by place and content, nodes by the first path that contains
+/// them, prompts without the beginning that earlier prompts hold.
 pub(super) struct Ordered<'a> {
     pub(super) group: &'a Group,
     /// Index in the group of each new trajectory that has tokens, in canonical order.
@@ -31,16 +31,16 @@ pub(super) struct Ordered<'a> {
     pub(super) nodes: Vec<usize>,
     /// Id of the row that holds the last token of each node of the group; -1 if no trajectory with a row has the node.
     pub(super) node_ids: Vec<i64>,
-    /// Which tokens the row of each node holds.
+    /// Tokens that the row of each node holds.
     pub(super) rest: Rest,
-    /// Trajectory id of each trajectory of the group; -1 if it has no tokens.
+    /// Id of each trajectory of the group; -1 if it has no tokens.
     pub(super) trajectory_ids: Vec<i64>,
     pub(super) group_id: i64,
-    /// The summary of the path up to each node of the group.
+    /// Summary of the path up to each node of the group.
     pub(super) paths: Vec<OnPath>,
 }
 
-/// The summary of a path: policy versions, and whether all trained actions were sampled.
+/// Summary of a path: its policy versions, and whether all of its trainable actions were sampled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnPath {
     /// Lowest and highest policy version, if any is known.
@@ -50,10 +50,10 @@ pub(super) struct OnPath {
 }
 
 impl OnPath {
-    /// A path without a token.
+    /// Summary of a path without tokens.
     const EMPTY: Self = Self { versions: None, sampled: true };
 
-    /// Of the path up to each node of a group. Parents come before their children.
+    /// Return the summary of the path up to each node of a group. Parents come before their children.
     pub(super) fn of_nodes(group: &Group) -> Vec<Self> {
         let mut paths: Vec<Self> = Vec::with_capacity(group.nodes.len());
         for node in &group.nodes {
@@ -80,13 +80,13 @@ impl Ordered<'_> {
         self.trajectories.iter().map(|&index| (index, &self.group.trajectories[index]))
     }
 
-    /// Return the summary of all paths of a trajectory.
+    /// Return the joint summary of all paths of a trajectory.
     pub(super) fn on_paths(&self, trajectory: &Trajectory) -> OnPath {
         trajectory.tips().fold(OnPath::EMPTY, |found, (node, _)| found.and(self.paths[node]))
     }
 
-    /// Whether a limit cut a trajectory: it ended as truncated, or as finished although its last action was cut by a limit
-    /// and the environment did not end the episode.
+    /// Whether a limit ended a trajectory. Its status is truncated; or it is finished, a limit cut its last step or the
+    /// tokens of its last action, and the environment did not end the episode.
     pub(super) fn is_truncated(&self, index: usize) -> bool {
         let entry = &self.group.trajectories[index];
         if entry.status != Status::Finished {
@@ -100,23 +100,24 @@ impl Ordered<'_> {
         })
     }
 
-    /// How a trajectory ended.
+    /// Return the status of a trajectory; truncated if a limit ended it.
     pub(super) fn status(&self, index: usize) -> Status {
         if self.is_truncated(index) { Status::Truncated } else { self.group.trajectories[index].status }
     }
 
-    /// The row that holds the token before a place, and how many of its tokens come before it.
+    /// Return the row that holds the token before a place, and the number of its tokens before the place.
     pub(super) fn row_at(&self, place: Place) -> Place {
         self.rest.resolve(self.group, place)
     }
 
-    /// A place among rows as columns: the row's id, and how many of its tokens, unless all.
+    /// Return a place among rows as column values: the row's id, and the number of its tokens, `None` if all.
     pub(super) fn columns(&self, (row, end): Place) -> (i64, Option<i32>) {
         let whole = self.rest.tokens(self.group, row).len() == end as usize;
         (self.node_ids[row], (!whole).then_some(end as i32))
     }
 
-    /// Trajectories that are drawn, with how they are: adopted ones as their source says, then new ones that came to an end.
+    /// Return the drawn trajectories with the source of each draw: first adopted ones that have a source, by id, then
+    /// new ones that finished or were truncated and are not helpers.
     pub(super) fn drawn(&self) -> impl Iterator<Item = (usize, Source)> {
         let stored = self.group.trajectories.iter().enumerate();
         let stored = stored.filter_map(|(index, entry)| Some((index, entry.stored?.source?)));
@@ -140,7 +141,7 @@ impl Ordered<'_> {
 pub(super) struct Ids<'a>(pub(super) BTreeMap<GroupHandle, &'a Ordered<'a>>);
 
 impl Ids<'_> {
-    /// The id of a trajectory; `None` where it has no row.
+    /// Return the id of a trajectory; `None` if it has no row.
     pub(super) fn of(&self, trajectory: Handle) -> Option<i64> {
         let (key, index) = split(trajectory);
         self.0.get(&key).and_then(|entry| entry.trajectory_ids.get(index)).copied().filter(|&id| id >= 0)

@@ -18,62 +18,62 @@ use crate::token_columns::{NodeRows, RowType, TokenRows};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
     pub(super) key: GroupHandle,
-    /// The caller's number of it.
+    /// Number that the caller gave the group.
     pub(super) number: u32,
-    /// The key from which its seeds and the order of its rows follow.
+    /// Key that determines its seeds and the order of its rows.
     pub(super) origin: GroupKey,
     pub(super) task_id: String,
     pub(super) nodes: Vec<Node>,
-    /// Prompts at the roots of the tree by the hash of their tokens; members that begin alike share one.
+    /// Prompts at the roots of the tree, by the hash of their tokens; members with equal prompts share one.
     pub(super) roots: BTreeMap<[u8; 16], Vec<usize>>,
     pub(super) trajectories: Vec<Trajectory>,
-    /// Members and agents that were started.
+    /// Pairs of member and agent that were started.
     pub(super) started: BTreeSet<(u32, i32)>,
     pub(super) decisions: Vec<Decision>,
     pub(super) adopted: Adopted,
-    /// The trajectories that changed, in that order: who reads the group again looks at those alone.
+    /// Indices of the changed trajectories, in the order of the changes. A reader that returns reads only these again.
     pub(super) changed: Vec<usize>,
 }
 
-/// Rows of tables that are in a store already.
+/// Rows that the group adopted from a store.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Adopted {
-    /// Index in the group of each stored node.
+    /// Index in the group of each adopted node, by its id.
     pub(super) nodes: BTreeMap<i64, usize>,
-    /// Index in the group of each stored trajectory.
+    /// Index in the group of each adopted trajectory, by its id.
     pub(super) trajectories: BTreeMap<i64, usize>,
-    /// The rows as they are stored: of `nodes`, `steps` and `trajectories`.
+    /// The stored rows of `nodes`, `steps` and `trajectories`, one entry for each adopted trajectory.
     pub(super) rows: Vec<[RecordBatch; 3]>,
 }
 
 impl Group {
-    /// Notes that a trajectory changes, for those who read the group again later.
+    /// Record that a trajectory changes, for later readers of the group.
     pub(super) fn changes(&mut self, index: usize) {
         if self.changed.last() != Some(&index) {
             self.changed.push(index);
         }
     }
 
-    /// Nodes of a path from its root, each with the number of its tokens that the path uses.
+    /// Return the nodes of a path from its root, each with the number of its tokens that the path uses.
     pub(super) fn path(&self, tip: Option<Place>) -> Vec<Place> {
         let mut path: Vec<_> = std::iter::successors(tip, |&(node, _)| self.nodes[node].parent).collect();
         path.reverse();
         path
     }
 
-    /// Number of tokens before the end of a path.
+    /// Return the number of tokens of a path.
     pub(super) fn position(&self, tip: Option<Place>) -> u32 {
         tip.map_or(0, |(node, end)| self.nodes[node].start + end)
     }
 
-    /// Key of the state that the next action of a trajectory acts on.
+    /// Return the key of the state that the next action of a trajectory acts on.
     pub(super) fn state_key(&self, index: usize) -> [u8; 16] {
         let entry = &self.trajectories[index];
         let of_node = entry.tip.map(|(node, _)| self.nodes[node].state_key);
         entry.state_key.or(of_node).unwrap_or_else(|| hash_bytes(b""))
     }
 
-    /// Append a node to a trajectory, without checks: [`Forest::append`](super::Forest::append) makes them first.
+    /// Append a node to a trajectory without checks; [`Forest::append`](super::Forest::append) checks it first.
     pub(super) fn attach(&mut self, index: usize, new: NewNode) -> usize {
         let tip = self.trajectories[index].tip;
         let start = self.position(tip);
@@ -104,7 +104,7 @@ impl Group {
         local
     }
 
-    /// Record rows of a token column that are given with a node, for the tokens of its path that they cover.
+    /// Record the rows of a token column given with a node, for the tokens of its path that they cover.
     pub(super) fn record(&mut self, node: usize, name: &str, of: RowType, rows: &TokenRows) {
         let begin = rows.begin.unwrap_or(self.nodes[node].start as usize);
         let end = begin + rows.len();

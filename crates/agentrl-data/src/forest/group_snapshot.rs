@@ -1,4 +1,4 @@
-//! A snapshot of one group while it is live.
+//! Snapshots: frozen copies of single live groups.
 
 use super::frozen_groups::FrozenGroups;
 use super::{Forest, Handle, handle};
@@ -6,8 +6,8 @@ use crate::batch::Batch;
 use crate::{Check, Result};
 
 impl Forest {
-    /// Return a frozen copy of one live group, as [`Forest::freeze_partial`] would freeze it now, and the handle of each row
-    /// of its `trajectories`. The forest stays as it is, and so do its ids: those of the copy are of the copy alone.
+    /// Return a frozen copy of one live group, as [`Forest::freeze_partial`] would freeze it now, and the handle of
+    /// each row of its `trajectories`. The forest does not change. The ids of the copy are valid in the copy only.
     pub fn snapshot(&self, group: u32) -> Result<(Batch, Vec<Handle>)> {
         self.copy_group(group)?.freeze_with_handles(&mut || Ok(()))
     }
@@ -31,7 +31,7 @@ impl FrozenGroups {
             let of = |&index: &usize| (entry.trajectory_ids[index], handle(entry.group.key, index));
             handles.extend(entry.trajectories.iter().map(of));
         }
-        // Rows are in the order of their ids: what was adopted has those below the new ones.
+        // Rows are ordered by id, and adopted rows have smaller ids than new ones.
         handles.sort_unstable();
         Ok((self.batch(&groups, check)?, handles.into_iter().map(|(_, handle)| handle).collect()))
     }

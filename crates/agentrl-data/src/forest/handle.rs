@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Error, Result};
 
-/// Handle of a trajectory or a node: that of its group in the high half, its place in the group in the low half.
+/// Handle of a trajectory or a node: the handle of its group in the high 32 bits, its index in the group in the low 32
+/// bits.
 pub type Handle = i64;
 
-/// The high half of all handles of a group. It is unique among all forests of the process, so a handle of another forest, or
-/// of a group that was frozen, is detected.
+/// Handle of a group: the high half of the handles of its trajectories and nodes. It is unique in the process, so a
+/// handle of another forest or of a frozen group is detected.
 pub(super) type GroupHandle = u32;
 
 /// The handle of the next group.
@@ -21,7 +22,7 @@ pub(super) fn next_group_handle() -> Result<GroupHandle> {
     })
 }
 
-/// A node of a group and how many of its tokens a path uses.
+/// A node of a group, and the number of its tokens that a path uses.
 pub(super) type Place = (usize, u32);
 
 pub(super) fn handle(group: GroupHandle, index: usize) -> Handle {

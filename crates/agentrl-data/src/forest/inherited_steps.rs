@@ -1,4 +1,4 @@
-//! The steps of a trajectory: those that it inherits from earlier trajectories of its group, then its own.
+//! Access to the steps of a trajectory: first those inherited from earlier trajectories of its group, then its own.
 
 use std::iter::successors;
 
@@ -6,25 +6,25 @@ use super::group::Group;
 use super::steps::{Step, Steps};
 
 impl Group {
-    /// The steps of a trajectory, in their order.
+    /// Return the steps of a trajectory, in order.
     pub(super) fn steps(&self, index: usize) -> impl Iterator<Item = &Step> {
         let mut pieces: Vec<_> = self.pieces(index).map(|(_, piece)| piece).collect();
         pieces.reverse();
         pieces.into_iter().flatten()
     }
 
-    /// One step of a trajectory.
+    /// Return one step of a trajectory.
     pub(super) fn step(&self, index: usize, number: usize) -> Option<&Step> {
         let (first, piece) = self.pieces(index).find(|&(first, _)| first <= number)?;
         piece.get(number - first)
     }
 
-    /// How many steps of a trajectory end before a position of a context, or at it.
+    /// Return the number of steps of a trajectory that end at or before a position of a context.
     pub(super) fn steps_until(&self, index: usize, context: u32, position: u32) -> usize {
         self.leading(index, |step| (step.context, step.end) <= (context, position))
     }
 
-    /// Key of the state that the action which begins at a position of a context acted on, if one does.
+    /// Return the key of the state that an action acted on, if an action begins at a position of a context.
     pub(super) fn state_acted_on(&self, index: usize, context: u32, position: u32) -> Option<[u8; 16]> {
         let place = (context, position);
         let number = self.leading(index, |step| (step.context, step.start) < place);
@@ -34,20 +34,22 @@ impl Group {
         closed.map(|step| step.state_key).or(open.map(|open| open.state_key))
     }
 
-    /// The first steps of a trajectory, for one that leaves it.
+    /// Return the first `count` steps of a trajectory as the inherited steps of a fork.
     pub(super) fn inherit(&self, index: usize, count: usize) -> Steps {
         let takers = self.takers(index, count);
         let taker = takers.into_iter().find(|&(index, count)| self.trajectories[index].steps.inherited() < count);
         Steps { inherited: taker, own: Vec::new() }
     }
 
-    /// How many of the steps, which are in the order of their places, something is true of; it is of the first ones alone.
+    /// Return the number of leading steps for which `is_true` holds. Steps are ordered by place, and `is_true` may hold
+    /// for leading steps only.
     fn leading(&self, index: usize, is_true: impl Fn(&Step) -> bool) -> usize {
         let begins = self.pieces(index).find(|(_, piece)| piece.first().is_some_and(&is_true));
         begins.map_or(0, |(first, piece)| first + piece.partition_point(is_true))
     }
 
-    /// The steps of a trajectory by those who took them, the last first, each piece with the number of its first step.
+    /// Return the steps of a trajectory in pieces, one for each trajectory that took them, the last piece first. Each
+    /// piece has the number of its first step.
     fn pieces(&self, index: usize) -> impl Iterator<Item = (usize, &[Step])> {
         self.takers(index, self.trajectories[index].steps.len()).map(|(index, count)| {
             let steps = &self.trajectories[index].steps;
@@ -56,7 +58,8 @@ impl Group {
         })
     }
 
-    /// Who took the first steps of a trajectory, the last first, and how many there are up to theirs.
+    /// Return the trajectories that took the first `count` steps of a trajectory, the one of the last steps first. Each
+    /// has the number of steps up to the end of its own.
     fn takers(&self, index: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
         successors(Some((index, count)), |&(index, count)| {
             self.trajectories[index].steps.inherited.map(|(parent, before)| (parent, before.min(count)))

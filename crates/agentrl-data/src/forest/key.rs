@@ -1,16 +1,16 @@
-//! The key of a group, for all that may not depend on its number: seeds, and the order of rows.
+//! The key of a group, which determines its seeds and the order of its rows independently of its number.
 
 use agentrl_compute::rng::structural_seed;
 
 use crate::{Error, Result};
 
-/// Whole numbers of a group's origin: the iteration in which it began and its place there, and for a group
-/// that came of another one how it did. Keys are ordered word by word.
+/// Integers that identify the origin of a group: the iteration in which it began, its place there, and, if it was
+/// derived from another group, its derivation. Keys are compared word by word.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupKey(Vec<u64>);
 
 impl GroupKey {
-    /// Return the key of a group that has no other.
+    /// Return the default key of a group: its iteration and its number.
     pub(super) fn of(iteration: i64, number: u32) -> Self {
         Self(vec![iteration as u64, u64::from(number)])
     }
@@ -29,8 +29,9 @@ impl GroupKey {
         &self.0
     }
 
-    /// Return the first parts of the seeds of the group's segments, after the run's. Two words are taken as they are; no
-    /// second word is as great as the one that tells hashes of other keys from them.
+    /// Return the two words of the group in the seeds of its segments; they come after the run's seed. A key of two
+    /// words gives its own words. Any other key gives its hash and `u64::MAX`, which is larger than any second word of
+    /// a key.
     pub(super) fn seeding(&self) -> [u64; 2] {
         match self.0[..] {
             [first, second] => [first, second],

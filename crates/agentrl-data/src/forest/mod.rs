@@ -1,9 +1,9 @@
 //! The live rollout forest: groups of trajectories that grow turn by turn, fork at any token, and freeze into a Batch.
 //!
-//! A node is never cut or changed. A fork inside a node is a child that remembers how many of the parent's tokens come
-//! before it, so forks cost nothing and frozen nodes can be forked too. Everything is identified by its place (group,
-//! member, branch position, ordinal, content), never by the order of arrival: the same rollouts freeze to the same Batch,
-//! however many threads made them.
+//! A node is never split or changed. A fork inside a node is a child that stores the number of the parent's tokens
+//! before it. So a fork copies no tokens, and frozen nodes can be forked too. Rows are identified by their place
+//! (group, member, branch position, ordinal, content), never by the order of arrival: the same rollouts freeze to the
+//! same Batch, whatever the number of threads.
 
 mod adopt;
 mod branch;
@@ -53,7 +53,7 @@ use handle::{GroupHandle, Place, handle, next_group_handle, split};
 use key::GroupKey;
 use trajectory::{Trajectory, check_rewards};
 
-/// Default size of the largest blob that a forest takes.
+/// Default size limit of a blob, in bytes.
 const MAX_BLOB_BYTES: usize = 64 << 20;
 
 /// The live form of the data. See the module's documentation.
@@ -62,25 +62,26 @@ pub struct Forest {
     iteration: i64,
     seed: u64,
     groups: BTreeMap<GroupHandle, Group>,
-    /// The groups by their numbers.
+    /// Handle of each group, by group number.
     keys: BTreeMap<u32, GroupHandle>,
-    /// The groups in the order in which they freeze.
+    /// Handle of each group, by group key: the order in which groups freeze.
     order: BTreeMap<GroupKey, GroupHandle>,
-    /// Pairs of groups with a trajectory in one that answers a trajectory in the other: they freeze together.
+    /// Pairs of groups that freeze together, because a trajectory of one answers a trajectory of the other or joins its
+    /// episode.
     links: BTreeSet<(GroupHandle, GroupHandle)>,
-    /// First ids of new rows: those below are of adopted rows and of the store that they come from.
+    /// First ids of new rows. Smaller ids belong to adopted rows and to the store that they come from.
     base: NextIds,
     blobs: BTreeMap<BlobHash, Arc<[u8]>>,
     max_blob_bytes: usize,
     reward_components: Option<Vec<String>>,
     entropies: String,
     facts: Facts,
-    /// The token columns of its nodes.
+    /// Types of the token columns of the nodes.
     row_types: RowTypes,
 }
 
 impl Forest {
-    /// An empty forest of one iteration; `seed` is the run's seed, from which all others follow.
+    /// Create an empty forest for one iteration. `seed` is the seed of the run, from which all other seeds are derived.
     pub fn new(iteration: i64, seed: u64) -> Self {
         Self {
             iteration,
@@ -99,25 +100,27 @@ impl Forest {
         }
     }
 
-    /// The forest with names for the components of rewards; every list of components then has one value for each.
+    /// Return the forest with names for the components of rewards. Every list of components must then have one value
+    /// for each name.
     #[must_use]
     pub fn with_reward_components(self, names: Vec<String>) -> Self {
         Self { reward_components: Some(names), ..self }
     }
 
-    /// The forest with a word on how entropies are estimated (`exact`, `top_10`, …), which is kept beside them.
+    /// Return the forest with the name of its entropy estimator (`exact`, `top_10`, …), which is stored in the metadata
+    /// of table `nodes`.
     #[must_use]
     pub fn with_entropies(self, estimator: &str) -> Self {
         Self { entropies: estimator.to_owned(), ..self }
     }
 
-    /// Return the forest with the facts that its environment declares, of steps and of trajectories.
+    /// Return the forest with the declared facts of its environment, for steps and for trajectories.
     #[must_use]
     pub fn with_facts(self, facts: Facts) -> Self {
         Self { facts, ..self }
     }
 
-    /// The forest with another limit for the size of a blob.
+    /// Return the forest with another size limit for blobs, in bytes.
     #[must_use]
     pub fn with_max_blob_bytes(self, max_blob_bytes: usize) -> Self {
         Self { max_blob_bytes, ..self }
@@ -138,15 +141,15 @@ impl Forest {
         self.groups.is_empty()
     }
 
-    /// Opens group number `group` (chosen by the caller, unique in the iteration) for a task. Its key is the iteration and
-    /// the number.
+    /// Open group number `group` (chosen by the caller, unique in the iteration) for a task. Its key is the iteration
+    /// and the number.
     pub fn add_group(&mut self, group: u32, task_id: &str) -> Result<()> {
         self.add_keyed(group, task_id, GroupKey::of(self.iteration, group))
     }
 
-    /// Opens a group whose seeds and whose place among the frozen rows follow from a key instead of its number: a group that
-    /// goes on in a later iteration keeps those of the one in which it began, and one that came of another group does not
-    /// depend on how many others did before it.
+    /// Open a group with a key of its own. Its seeds and its place among the frozen rows follow from the key, not from
+    /// its number. A group that continues in a later iteration keeps the key of its first iteration. The key of a group
+    /// derived from another one does not depend on the number of groups derived before it.
     pub fn add_group_as(&mut self, group: u32, task_id: &str, key: &[u64]) -> Result<()> {
         self.add_keyed(group, task_id, GroupKey::new(key)?)
     }
@@ -172,7 +175,7 @@ impl Forest {
         Ok(())
     }
 
-    /// Keeps a blob (an image, a screenshot) and returns its SHA-256, by which nodes refer to it. The same bytes are kept
+    /// Store a blob (an image, a screenshot) and return its SHA-256, by which nodes refer to it. Equal bytes are stored
     /// once.
     pub fn add_blob(&mut self, bytes: &[u8]) -> Result<BlobHash> {
         if bytes.len() > self.max_blob_bytes {
@@ -187,13 +190,13 @@ impl Forest {
         Ok(hash)
     }
 
-    /// Starts trajectory `member` of a group at an empty path.
+    /// Start trajectory `member` of a group with an empty path.
     pub fn start(&mut self, group: u32, member: u32) -> Result<Handle> {
         self.start_as(group, &Start { member, ..Start::default() })
     }
 
-    /// Starts a trajectory of a group at an empty path: of one of several agents, of an episode that others are part of,
-    /// or as the answer to another trajectory.
+    /// Start a trajectory of a group with an empty path and options: its agent, the episode that it joins, the
+    /// trajectory that it answers.
     pub fn start_as(&mut self, group: u32, start: &Start) -> Result<Handle> {
         let Start { member, agent, .. } = *start;
         let parent_of_episode = start.episode.map(|other| self.trajectory(other)).transpose()?;
@@ -214,16 +217,16 @@ impl Forest {
         Ok(handle(key, index))
     }
 
-    /// Appends a node at the end of a trajectory's path and returns its handle. Members of a group that begin with the
+    /// Append a node at the end of a trajectory's path and return its handle. Members of a group that begin with the
     /// same prompt share its node.
     pub fn append(&mut self, trajectory: Handle, new: NewNode) -> Result<Handle> {
         self.append_with(trajectory, new, &BTreeMap::new())
     }
 
-    /// [`Forest::append`], which also records rows of token columns, by their names.
+    /// [`Forest::append`] that also records rows of token columns, by column name.
     ///
-    /// Rows may begin before the node: those of earlier tokens of the path are recorded with these. A token that has a row
-    /// keeps it, so the first one recorded is the one of all trajectories that share the token. Stored nodes never change.
+    /// Rows may begin before the node: rows of earlier tokens of the path are recorded too. A token keeps the first row
+    /// that is recorded for it, and all trajectories that share the token share this row. Stored nodes never change.
     pub fn append_with(
         &mut self,
         trajectory: Handle,
@@ -240,7 +243,8 @@ impl Forest {
         Ok(node)
     }
 
-    /// Check rows that are given with a node of so many tokens from a position of its path on, and declare their types.
+    /// Check the rows given with a node of `tokens` tokens that begins at position `start` of its path, and declare
+    /// their types.
     fn declare_rows(&mut self, start: usize, tokens: usize, rows: &BTreeMap<String, TokenRows>) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
@@ -270,7 +274,7 @@ impl Forest {
         Ok(())
     }
 
-    /// Record rows that were declared for a node.
+    /// Record the rows of a node that `declare_rows` has checked.
     fn record_rows(&mut self, node: Handle, rows: &BTreeMap<String, TokenRows>) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
@@ -283,7 +287,7 @@ impl Forest {
         Ok(())
     }
 
-    /// Whether a node may be appended to a trajectory.
+    /// Check that a node may be appended to a trajectory.
     fn check_append(&self, trajectory: Handle, new: &NewNode) -> Result<()> {
         let (_, index) = split(trajectory);
         let group = self.live_group(trajectory)?;
@@ -304,14 +308,14 @@ impl Forest {
         })
     }
 
-    /// Whether the forest has blobs.
+    /// Check that the forest has all of the blobs.
     fn check_blobs(&self, blobs: &[BlobHash]) -> Result<()> {
         let Some(hash) = blobs.iter().find(|hash| !self.blobs.contains_key(*hash)) else { return Ok(()) };
         let hex = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         Err(Error::not_found(format!("blob {hex} is not in the forest; add it with add_blob first")))
     }
 
-    /// Closes the action just appended and records what the environment paid for it.
+    /// Close the open action of a trajectory as a step, and record its outcome (reward, flags, facts, …).
     pub fn step(&mut self, trajectory: Handle, outcome: &StepOutcome) -> Result<()> {
         check_rewards(outcome.reward, outcome.rewards.as_deref(), self.reward_components.as_deref())?;
         self.facts.check(Table::Steps, &outcome.facts)?;
@@ -326,7 +330,7 @@ impl Forest {
         }
     }
 
-    /// Ends a trajectory.
+    /// End a trajectory and record its reward, its status and its facts.
     pub fn finish(&mut self, trajectory: Handle, finish: Finish) -> Result<()> {
         check_rewards(finish.reward, finish.rewards.as_deref(), self.reward_components.as_deref())?;
         self.facts.check(Table::Trajectories, &finish.facts)?;
@@ -344,9 +348,9 @@ impl Forest {
         Ok(())
     }
 
-    /// Writes a decision into the table `decisions`. It is a log: nothing is done.
+    /// Append a decision to table `decisions`. The table is a log: the decision is recorded, not carried out.
     ///
-    /// In the table, decisions of a group are in the order of their rounds and ordinals, then of what they act on.
+    /// The decisions of a group are ordered by round, ordinal, trajectory, operation, place and result.
     pub fn decide(&mut self, decision: Decision) -> Result<()> {
         let group = self.group(decision.trajectory)?;
         for (name, value) in [("in_round", Some(decision.round)), ("ordinal", decision.ordinal), ("end", decision.end)]
@@ -365,7 +369,7 @@ impl Forest {
         Ok(())
     }
 
-    /// Marks every trajectory that is still running as aborted, so that its group can freeze (an interrupted run).
+    /// Mark every running trajectory as aborted, so that its group can freeze (after an interrupted run).
     pub fn abort(&mut self) {
         for group in self.groups.values_mut() {
             for (index, entry) in group.trajectories.iter_mut().enumerate().filter(|(_, entry)| entry.is_running()) {
@@ -384,7 +388,8 @@ impl Forest {
         Ok(path.iter().flat_map(|&(node, used)| &group.nodes[node].content.tokens[..used as usize]).copied().collect())
     }
 
-    /// Seed of the next segment that is sampled for a trajectory: a hash of the run's seed and the segment's place.
+    /// Return the seed of the next segment to sample for a trajectory: a hash of the run's seed and the segment's
+    /// place.
     pub fn segment_seed(&self, trajectory: Handle) -> Result<u64> {
         let [first, second] = self.group(trajectory)?.origin.seeding();
         let entry = self.trajectory(trajectory)?;
@@ -403,7 +408,7 @@ impl Forest {
         }
     }
 
-    /// The group of a trajectory that is about to change.
+    /// Return the group of a trajectory to change it; the trajectory is recorded as changed.
     fn group_mut(&mut self, trajectory: Handle) -> Result<&mut Group> {
         let (key, index) = split(trajectory);
         match self.groups.get_mut(&key) {
@@ -430,7 +435,7 @@ impl Forest {
         Ok(&self.group(trajectory)?.trajectories[split(trajectory).1])
     }
 
-    /// The group of a trajectory that has not ended.
+    /// Return the group of a trajectory that is still running; an error if it is stored or has ended.
     fn live_group(&self, trajectory: Handle) -> Result<&Group> {
         let (_, index) = split(trajectory);
         let group = self.group(trajectory)?;

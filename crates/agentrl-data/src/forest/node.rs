@@ -1,4 +1,4 @@
-//! One run of tokens.
+//! A node of the token tree: a run of tokens from one source.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use crate::schema::{FinishReason, Kind};
 use crate::token_columns::NodeRows;
 use crate::{Error, Result};
 
-/// Log-probs a little over zero are rounding of the engine's; anything more is a mistake.
+/// Largest log-prob above zero that counts as a rounding error of the engine; larger ones are rejected.
 const LOGPROB_TOLERANCE: f32 = 1e-4;
 
 /// Sampling options of an action.
@@ -43,7 +43,7 @@ impl Sampling {
 /// SHA-256 of a blob.
 pub type BlobHash = [u8; 32];
 
-/// The argument of [`super::Forest::append`].
+/// A node to append: the argument of [`super::Forest::append`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewNode {
     /// Source of the tokens.
@@ -54,11 +54,11 @@ pub struct NewNode {
     pub logprobs: Option<Vec<f32>>,
     /// Entropy of the sampling distribution at each token, in nats.
     pub entropies: Option<Vec<f32>>,
-    /// 1 if a token may be trained; `None` means all of an action and none of the rest.
+    /// 1 if a token may be trained; `None`: 1 for all tokens of an action, 0 for all others.
     pub trainable: Option<Vec<u8>>,
-    /// The key of the environment's state; `None` on a prompt or observation means its own tokens.
+    /// Key of the environment's state; `None` on a prompt or an observation: its own tokens are the key.
     pub state: Option<Vec<u8>>,
-    /// The policy that sampled the tokens, if there are several.
+    /// Number of the policy that sampled the tokens, if there are several.
     pub policy: i32,
     /// Version of the weights that sampled the tokens.
     pub policy_version: Option<i64>,
@@ -66,16 +66,16 @@ pub struct NewNode {
     pub seed: Option<i64>,
     /// Sampling options of the segment.
     pub sampling: Option<Sampling>,
-    /// Why sampling stopped.
+    /// Reason why sampling stopped.
     pub finish_reason: FinishReason,
-    /// The node of the same group whose tokens this one repeats or rewrites.
+    /// Node of the same group whose tokens this one repeats or rewrites.
     pub origin: Option<Handle>,
-    /// Images and the like that belong to the tokens, by the hash that [`super::Forest::add_blob`] gave.
+    /// Blobs (such as images) that belong to the tokens, as the hashes that [`super::Forest::add_blob`] returned.
     pub blobs: Vec<BlobHash>,
 }
 
 impl NewNode {
-    /// Tokens of a kind, with everything optional absent.
+    /// Create a node of a kind, without optional values.
     pub fn new(kind: Kind, tokens: Vec<i32>) -> Self {
         Self {
             kind,
@@ -94,22 +94,22 @@ impl NewNode {
         }
     }
 
-    /// A prompt.
+    /// Create a prompt.
     pub fn prompt(tokens: Vec<i32>) -> Self {
         Self::new(Kind::Prompt, tokens)
     }
 
-    /// An observation.
+    /// Create an observation.
     pub fn observation(tokens: Vec<i32>) -> Self {
         Self::new(Kind::Observation, tokens)
     }
 
-    /// A sampled action.
+    /// Create a sampled action.
     pub fn action(tokens: Vec<i32>, logprobs: Vec<f32>) -> Self {
         Self { logprobs: Some(logprobs), ..Self::new(Kind::Action, tokens) }
     }
 
-    /// Whether another node is the same in everything; log-probs that are not numbers are equal.
+    /// Whether another node has the same content. Log-probs that are NaN count as equal.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let comparable = |node: &Self| {
             let logprobs = node
@@ -121,11 +121,12 @@ impl NewNode {
         self == other || (self.tokens == other.tokens && comparable(self) == comparable(other))
     }
 
-    /// Refuses what no forest stores.
+    /// Check that a forest can store the node.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if there is no token or a negative one, if arrays have other lengths, if a value cannot be.
+    /// `InvalidInput` if there is no token, a token is negative, an array has another length than `tokens`, or a value
+    /// is not allowed.
     pub fn check(&self) -> Result<()> {
         let count = self.tokens.len();
         if count == 0 {
@@ -187,22 +188,22 @@ impl NewNode {
 
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// The node before and how many of its tokens come before this one.
+    /// Parent of the node, and the number of the parent's tokens that come before this node.
     pub(super) parent: Option<Place>,
     pub(super) start: u32,
-    /// The node as it was appended; `state` is not kept.
+    /// The node as it was appended, without `state`.
     pub(super) content: NewNode,
     /// Key of the state that an action after this node acts on.
     pub(super) state_key: [u8; 16],
     pub(super) created_us: i64,
-    /// Rows of token columns, by the names of these.
+    /// Rows of token columns, by column name.
     pub(super) rows: BTreeMap<String, NodeRows>,
-    /// The row's id, if the node was taken from a stored batch.
+    /// Id of the stored row, if the node was adopted from a stored batch.
     pub(super) stored: Option<i64>,
 }
 
 impl Node {
-    /// `inherited` is the state key at the tip that the node is appended to.
+    /// Create a node. `inherited` is the state key at the tip that the node is appended to.
     pub(super) fn new(mut content: NewNode, parent: Option<Place>, start: u32, inherited: [u8; 16]) -> Self {
         let state_key = match (content.state.take(), content.kind) {
             (Some(state), _) => hash_bytes(&state),
@@ -213,8 +214,8 @@ impl Node {
         Self { parent, start, content, state_key, created_us, rows: BTreeMap::new(), stored: None }
     }
 
-    /// Whether two prompts at the root of a tree are the same node: in all but the time, because what a batch holds must
-    /// not depend on who came first.
+    /// Whether another prompt at the root of the tree can share this node: it is equal in everything but the time. The
+    /// content of a batch must not depend on which prompt came first.
     pub(super) fn begins_like(&self, other: &Self) -> bool {
         self.stored.is_none() && self.content == other.content && self.state_key == other.state_key
     }

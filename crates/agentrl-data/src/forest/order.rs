@@ -1,4 +1,4 @@
-//! The canonical order of a group's rows: by place and content, never by arrival.
+//! The canonical order of a group's rows: by place and content, never by order of arrival.
 
 use agentrl_compute::hash::hash_bytes;
 
@@ -9,12 +9,14 @@ use crate::{Check, Result};
 
 type Key = [u8; 16];
 
-/// How a trajectory came of another one (fork, answer, episode), where (context, position, ordinal), and its digest.
+/// A trajectory derived from another one: its kind (0 fork, 1 answer, 2 same episode), the context, position and
+/// ordinal of a fork, and its digest.
 type Came = (u8, u32, u32, u64, Key);
 
 impl Group {
-    /// All trajectories, each before those that left it: roots by member and agent, forks by context, position and
-    /// ordinal, those without an ordinal by content.
+    /// Return all trajectories, each before its forks. Stored trajectories are ordered by id, roots by member and
+    /// agent, forks by context, position and ordinal. Forks without an ordinal follow those with one, ordered by
+    /// content.
     pub(super) fn canonical(&self, check: Check<'_>) -> Result<Vec<usize>> {
         let count = self.trajectories.len();
         let mut roots = Vec::new();
@@ -37,7 +39,7 @@ impl Group {
                 (context, position, 1, 0, content(index))
             }
         };
-        // The last comes off first.
+        // The vectors are stacks: the last element is taken first.
         roots.sort_by_key(|index| std::cmp::Reverse(key(index)));
         let mut order = Vec::with_capacity(count);
         let mut next = roots;
@@ -56,8 +58,8 @@ impl Group {
         self.trajectories.iter().flat_map(|entry| entry.forks.values()).any(|ordinals| ordinals.arrived > 1)
     }
 
-    /// A hash of all that each trajectory and those that came of it hold, but for times, numbers of arrival, and
-    /// what they share with the trajectory they left.
+    /// Return a hash of the content of each trajectory and of all trajectories derived from it. Times and numbers of
+    /// arrival are left out.
     fn digests(&self, check: Check<'_>) -> Result<Vec<Key>> {
         let nodes = self.node_digests(check)?;
         let mut digests = vec![Key::default(); self.trajectories.len()];
@@ -69,9 +71,9 @@ impl Group {
             bytes.number(decision.score.map_or(u64::MAX, f64::to_bits));
             log[split(decision.trajectory).1].push(bytes.0);
         }
-        // What came of each trajectory, and how.
+        // The trajectories derived from each trajectory.
         let mut came: Vec<Vec<Came>> = vec![Vec::new(); self.trajectories.len()];
-        // A trajectory comes before all that refer to it.
+        // A trajectory has a smaller index than all trajectories that refer to it.
         for (index, entry) in self.trajectories.iter().enumerate().rev() {
             check()?;
             let mut bytes = Bytes::default();
@@ -122,7 +124,7 @@ impl Group {
         Ok(digests)
     }
 
-    /// A hash of each node and the path before it.
+    /// Return a hash of each node together with the path before it.
     fn node_digests(&self, check: Check<'_>) -> Result<Vec<Key>> {
         let mut digests: Vec<Key> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
@@ -151,7 +153,7 @@ impl Group {
                 bytes.text(Some(name));
                 rows.write_bytes(&mut bytes.0);
             }
-            // An origin stands before its copies.
+            // An origin has a smaller index than its copies.
             bytes.0.extend(content.origin.map(|origin| digests[split(origin).1]).unwrap_or_default());
             digests.push(hash_bytes(&bytes.0));
         }
@@ -159,7 +161,7 @@ impl Group {
     }
 }
 
-/// Values as bytes, so that different values are different bytes.
+/// Bytes to hash: different values give different bytes.
 #[derive(Default)]
 struct Bytes(Vec<u8>);
 
@@ -198,7 +200,7 @@ impl Bytes {
         self.facts(&outcome.facts)
     }
 
-    /// Nothing if there are no values.
+    /// Append the facts; append nothing if there are none.
     fn facts(&mut self, said: &FactValues) -> &mut Self {
         for (name, fact) in said {
             self.text(Some(name));

@@ -1,4 +1,4 @@
-//! The tables of groups that are frozen: their rows in canonical order as Arrow columns.
+//! Arrow tables of frozen groups, with their rows in canonical order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn table(table: Table, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
     RecordBatch::try_new(table.schema(), columns).map_err(arrow_bug)
 }
 
-/// Return a table with its declared facts after its columns.
+/// Return a table with its declared facts as the last column.
 fn table_with(
     table: Table,
     (declared, facts): (&Declared, Option<ArrayRef>),
@@ -77,7 +77,7 @@ fn table_with(
     RecordBatch::try_new(facts::schema(table, declared), columns).map_err(arrow_bug)
 }
 
-/// Refuses tables whose lists would not fit 32-bit offsets.
+/// Check that the lists of a table fit 32-bit offsets.
 fn check_offsets(tokens: usize) -> Result<()> {
     if i32::try_from(tokens).is_ok() {
         return Ok(());
@@ -88,12 +88,12 @@ fn check_offsets(tokens: usize) -> Result<()> {
     ))
 }
 
-/// NaN and absent mean the same: not known.
+/// Return a reward if it is known: NaN and `None` both mean unknown.
 fn known(reward: Option<f32>) -> Option<f32> {
     reward.filter(|reward| !reward.is_nan())
 }
 
-/// A column of a value of each row, before which Ctrl-C is heard.
+/// Make a column with one value of each row. `check` is called first, so that Ctrl-C can stop the work.
 macro_rules! column {
     ($check:ident, $kind:ident, $rows:expr, $value:expr) => {{
         $check()?;
@@ -101,14 +101,14 @@ macro_rules! column {
     }};
 }
 
-/// A list column whose items are never null.
+/// Make a list column whose items are never null.
 fn lists<'a, T, I>(item: DataType, rows: I) -> ArrayRef
 where
     T: ArrowPrimitiveType,
     I: Iterator<Item = Option<&'a [T::Native]>> + Clone,
 {
     let field = Field::new("item", item, false);
-    // Growing the values would copy all of them again and again.
+    // Reserve the whole length: a growing buffer is copied again and again.
     let values = rows.clone().flatten().map(<[_]>::len).sum();
     let values = PrimitiveBuilder::<T>::with_capacity(values);
     let mut builder = ListBuilder::with_capacity(values, rows.clone().count()).with_field(field);
@@ -219,7 +219,7 @@ fn steps(groups: &[Ordered<'_>], declared: &Declared, check: Check<'_>) -> Resul
         let untrained = matches!(trajectory.note, Some(Note::Untrained(_))) || (*step as usize) < trajectory.untrained;
         row.outcome.flags | if untrained { FLAG_UNTRAINED } else { 0 }
     };
-    // Of a trajectory that a limit cut, the last step has the flag, however that was reported.
+    // The last step of a trajectory that a limit ended has the flag, however the limit was reported.
     let truncated = |(entry, index, step, row): &(&Ordered<'_>, usize, i32, &Step)| {
         let last = *step as usize + 1 == entry.group.trajectories[*index].steps.len();
         u8::from(row.outcome.truncated || (last && entry.is_truncated(*index)))
@@ -320,10 +320,10 @@ fn draws(groups: &[Ordered<'_>], frozen: &FrozenGroups, check: Check<'_>) -> Res
     )
 }
 
-/// A decision with the ids of its group, its trajectory, the place acted at, and the trajectory that came of it.
+/// A decision with the ids of its group, its trajectory, the place that it applies to, and the resulting trajectory.
 type Decided<'a> = (i64, i64, (Option<i64>, Option<i32>), Option<i64>, &'a super::Decision);
 
-/// Decisions of planners, in an order that does not depend on arrival, numbered within each group and round.
+/// Make the table of decisions, in an order that does not depend on arrival, numbered within each group and round.
 fn decisions(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64, check: Check<'_>) -> Result<RecordBatch> {
     let mut rows: Vec<Decided<'_>> = Vec::new();
     for entry in groups {

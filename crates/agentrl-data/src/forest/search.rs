@@ -1,4 +1,4 @@
-//! The search tree of a group: its turns as a tree, its states as a graph; live, or of a batch that was frozen.
+//! The search tree of a live or frozen group: its turns as a tree, its states as a graph.
 
 use std::collections::HashMap;
 
@@ -15,31 +15,31 @@ use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
 use crate::schema::Status;
 use crate::{Error, Result};
 
-/// Turns and states of one group, kept up with a live one by [`Forest::follow`]. A turn is a closed step; what branches
-/// share is there once.
+/// Turns and states of one group. [`Forest::follow`] updates the tree of a live group. A turn is a closed step; a step
+/// that several branches share is one turn.
 #[derive(Clone, Debug, Default)]
 pub struct SearchTree {
-    /// Its turns and states.
+    /// The turns and states.
     pub search: Search,
-    /// The trajectory that took each turn, and the number of the step.
+    /// For each turn, the trajectory that took it and the number of the step.
     taken: Vec<(i64, u32)>,
-    /// Row of a turn that was read from a table: who took it first, and the number of the step.
+    /// Row of each turn that was read from a table, by the trajectory that first took it and the number of the step.
     stored: HashMap<(i64, u32), u32>,
-    /// Seeds of the first tokens of first turns that were read from a table.
+    /// Seed of the first tokens of each first turn that was read from a table, by the row of the turn.
     seeds: HashMap<u32, i64>,
-    /// The group that is followed.
+    /// The live group that the tree follows.
     key: Option<GroupHandle>,
-    /// Rows of the steps that each trajectory took itself.
+    /// Rows of each trajectory's own steps.
     rows: Vec<Vec<u32>>,
-    /// Whether each of them was read to its end.
+    /// Whether each trajectory was read to its end.
     over: Vec<bool>,
-    /// How many of the group's changes were read.
+    /// Number of the group's changes that were read.
     changes: usize,
-    /// Trajectories that were grafted, and not read yet.
+    /// Grafted trajectories that were not read yet.
     grafted: Vec<usize>,
 }
 
-/// How a path ended.
+/// The end of a path.
 struct End {
     last: u32,
     reward: Option<f32>,
@@ -51,25 +51,25 @@ fn key(state: [u8; 16]) -> u128 {
     u128::from_le_bytes(state)
 }
 
-/// The key of a state without a name: no other turn leads to it.
+/// Return a key for a state without a key. It is unique, so no other turn leads to the state.
 fn nameless(trajectory: i64, step: u32) -> u128 {
     let name = [&trajectory.to_le_bytes()[..], &step.to_le_bytes(), b"nobody named this state"].concat();
     key(hash_bytes(&name))
 }
 
-/// The sum of log-probs. Tokens that are masked may have none that is finite, and do not count.
+/// Return the sum of the finite log-probs. Masked tokens may have other log-probs; they do not count.
 fn total(logprobs: &[f32]) -> f64 {
     logprobs.iter().map(|&value| f64::from(value)).filter(|value| value.is_finite()).sum()
 }
 
 impl SearchTree {
-    /// The trajectory that took each turn, and the number of the step.
+    /// Return, for each turn, the trajectory that took it and the number of the step.
     pub fn taken(&self) -> &[(i64, u32)] {
         &self.taken
     }
 
-    /// The seed of the episode that a turn of a table belongs to: that of the first tokens that were sampled in it. Not known
-    /// where something else came first.
+    /// Return the seed of the first tokens that were sampled in the episode of a turn that was read from a table.
+    /// `None` if no seed is recorded.
     pub fn seed(&self, turn: u32) -> Result<Option<i64>> {
         Ok(self.search.path(turn)?.first().and_then(|first| self.seeds.get(first)).copied())
     }
@@ -94,7 +94,7 @@ impl SearchTree {
         }
     }
 
-    /// The turns of one group of a frozen batch; trajectories are known by their ids.
+    /// Build the tree of one group of a frozen batch. Trajectories are identified by their ids.
     pub fn of(batch: &Batch, group: i64) -> Result<Self> {
         let (rows, steps) = (batch.trajectories(), batch.steps());
         let index = Index::new(batch.tables())?;
@@ -153,7 +153,7 @@ impl SearchTree {
         Ok(tree)
     }
 
-    /// Reads what came to a live group since it was read last.
+    /// Read the changes of a live group since the last read.
     fn read(&mut self, group: &Group) -> Result<()> {
         if *self.key.get_or_insert(group.key) != group.key {
             return Err(Error::invalid("the tree is that of another group; follow each group with a tree of its own"));
@@ -163,7 +163,8 @@ impl SearchTree {
         waiting.extend(&group.changed[self.changes..]);
         waiting.sort_unstable();
         waiting.dedup();
-        // What changes twice in a row is noted once: the last one may have changed again by the next time.
+        // Consecutive changes of one trajectory are recorded once. So the last entry may get more changes: read it
+        // again next time.
         self.changes = group.changed.len().saturating_sub(1);
         self.grow(group.trajectories.len());
         for index in waiting {
@@ -175,13 +176,13 @@ impl SearchTree {
         Ok(())
     }
 
-    /// Grow to `count` trajectories.
+    /// Extend the columns to `count` trajectories.
     fn grow(&mut self, count: usize) {
         self.rows.resize(count, Vec::new());
         self.over.resize(count, false);
     }
 
-    /// Read the new steps of one trajectory; return whether that was all of it.
+    /// Read the new steps of one trajectory; return whether the trajectory was read to its end.
     fn read_trajectory(&mut self, group: &Group, index: usize) -> Result<bool> {
         let entry = &group.trajectories[index];
         let (own, first) = (entry.steps.own(), entry.steps.inherited());
@@ -212,7 +213,7 @@ impl SearchTree {
         Ok(true)
     }
 
-    /// Row of the turn before number `number` of those that a trajectory took itself.
+    /// Return the row of the turn before a trajectory's own step `number`; `NONE` for a first turn.
     fn before(&self, inherited: Option<(usize, usize)>, index: usize, number: usize, group: &Group) -> u32 {
         let (taker, place) = match (number, inherited) {
             (0, None) => return NONE,
@@ -247,7 +248,7 @@ impl Group {
         })
     }
 
-    /// The log-prob of the tokens of a step.
+    /// Return the log-prob of a step: the sum over its tokens.
     fn logprob(&self, step: &Step) -> f64 {
         let mut place = Some((step.node, step.end.saturating_sub(self.nodes[step.node].start)));
         let mut sum = 0.0;
@@ -260,7 +261,7 @@ impl Group {
     }
 }
 
-/// The log-prob of the tokens of a stored step.
+/// Return the log-prob of a stored step: the sum over its tokens.
 fn stored_logprob(batch: &Batch, index: &Index<'_>, context: &Context, step: usize) -> Result<f64> {
     let (steps, logprobs) = (batch.steps(), lists(batch.nodes(), "logprobs")?);
     let ends = i32s(steps, "end")?;
@@ -281,8 +282,9 @@ fn stored_logprob(batch: &Batch, index: &Index<'_>, context: &Context, step: usi
 }
 
 impl Forest {
-    /// Record that a trajectory, of which the tree has no step yet, begins with the turns up to one of the tree: those
-    /// of a stored search that it goes on with. They are no turns of its own then.
+    /// Record that the first steps of a new trajectory are the turns on the path to `turn`. Use it for a trajectory
+    /// that continues a stored search: these turns are not added again. The tree must have no turn of the trajectory
+    /// yet.
     pub fn graft(&self, trajectory: Handle, tree: &mut SearchTree, turn: u32) -> Result<()> {
         let (key, index) = split(trajectory);
         let group = self.group(trajectory)?;
@@ -300,8 +302,8 @@ impl Forest {
         Ok(())
     }
 
-    /// Brings the tree of a group up to date, by what changed since it was read last. The last step of a trajectory that
-    /// runs is there as soon as the forest holds a token behind it, since only then is known what it led to.
+    /// Update the tree of a group with the changes since the last call. The last step of a running trajectory appears
+    /// as soon as the forest has a token after it, because only then its next state is known.
     pub fn follow(&self, group: u32, tree: &mut SearchTree) -> Result<()> {
         tree.read(self.of_number(group)?)
     }

@@ -1,8 +1,8 @@
-//! Prompts that begin alike, stored once: a radix tree over the prompts of a group, in canonical order.
+//! Shared beginnings of prompts, stored once: a radix tree over the prompts of a group, in canonical order.
 //!
-//! While a forest is live only equal prompts share a node, because what a trajectory was told must not depend on who came
-//! first. When it freezes, the order is known: each prompt becomes a child of the earlier ones at the first token that
-//! differs from them, and holds the rest of its tokens, if there are any. Nothing is cut, and no live node changes.
+//! In a live forest only equal prompts share a node, because its nodes must not depend on the order of arrival. When
+//! the forest freezes, the order is known: each prompt becomes a child of the earlier prompts at the first token that
+//! differs from them. Its row holds the remaining tokens, if there are any. No node is split, and no live node changes.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +12,23 @@ use super::node::Node;
 use super::{Group, Place};
 use crate::schema::Kind;
 
-/// Which tokens of each node its own row holds, and what comes before them.
+/// For each node, the tokens that its own row holds, and the place before them.
 ///
-/// Places here name nodes that have rows of tokens, and count the tokens of those rows.
+/// Places in this struct refer to nodes that have rows, and count the tokens of these rows.
 #[derive(Clone, Debug)]
 pub(super) struct Rest {
-    /// Number of first tokens of each node that earlier rows hold.
+    /// Number of leading tokens of each node that earlier rows hold.
     shared: Vec<u32>,
-    /// Where those tokens, or else the node before, end.
+    /// End of these leading tokens; if there are none, the end of the node before.
     parents: Vec<Option<Place>>,
-    /// Whether a node belongs to the radix tree.
+    /// Whether each node belongs to the radix tree.
     prompts: Vec<bool>,
-    /// The prompt that goes on after a place with a token.
+    /// Prompt that continues after a place with a token, by place and token.
     children: BTreeMap<(Option<Place>, i32), usize>,
 }
 
 impl Rest {
-    /// Nothing is placed yet; nodes that are never placed are rows of their own.
+    /// Start with no node placed. A node that is never placed has a row of its own.
     pub(super) fn new(group: &Group) -> Self {
         Self {
             shared: vec![0; group.nodes.len()],
@@ -38,7 +38,7 @@ impl Rest {
         }
     }
 
-    /// Place a node whose parent is placed; return whether any of its tokens need a row.
+    /// Place a node whose parent is placed. Return whether any of its tokens need a row.
     pub(super) fn place(&mut self, group: &Group, index: usize) -> bool {
         let node = &group.nodes[index];
         let parent = node.parent.map(|parent| self.resolve(group, parent));
@@ -67,22 +67,22 @@ impl Rest {
         same < tokens.len()
     }
 
-    /// Number of tokens on the path before a node's row.
+    /// Return the number of tokens on the path before a node's row.
     pub(super) fn start(&self, group: &Group, index: usize) -> u32 {
         group.nodes[index].start + self.shared[index]
     }
 
-    /// The tokens of a node's row.
+    /// Return the tokens of a node's row.
     pub(super) fn tokens<'a>(&self, group: &'a Group, index: usize) -> &'a [i32] {
         &group.nodes[index].content.tokens[self.shared[index] as usize..]
     }
 
-    /// The place before a node's row.
+    /// Return the place before a node's row.
     pub(super) fn parent(&self, index: usize) -> Option<Place> {
         self.parents[index]
     }
 
-    /// The place among rows where the first `end` tokens of a node end.
+    /// Return the place, among rows, at which the first `end` tokens of a node end.
     pub(super) fn resolve(&self, group: &Group, (index, end): Place) -> Place {
         let position = group.nodes[index].start + end;
         let mut row = index;
@@ -93,7 +93,7 @@ impl Rest {
     }
 }
 
-/// Whether a new prompt has nothing but its tokens.
+/// Whether a node is a new prompt without any data except its tokens.
 fn is_plain_prompt(node: &Node) -> bool {
     let content = &node.content;
     node.stored.is_none()

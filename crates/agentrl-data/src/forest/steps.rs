@@ -1,12 +1,13 @@
-//! The steps of trajectories. A step is stored once, by the trajectory that took it, however many branches inherit it.
+//! The steps of trajectories. A step is stored once, in the trajectory that took it, whatever the number of branches
+//! that inherit it.
 
 use crate::facts::FactValues;
 use crate::schema::Drift;
 
-/// What the environment returned to an action.
+/// The environment's response to an action.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutcome {
-    /// Reward paid for the action; `None` if none was.
+    /// Reward of the action; `None` if none was paid.
     pub reward: Option<f32>,
     /// Components of the reward.
     pub rewards: Option<Vec<f32>>,
@@ -14,23 +15,23 @@ pub struct StepOutcome {
     pub terminated: bool,
     /// A limit ended the episode.
     pub truncated: bool,
-    /// Facts about the turn (tool error, format error, …), a bit each; [`crate::schema::FLAG_UNTRAINED`] keeps its tokens
-    /// out of the gradient.
+    /// Flags of the turn (tool error, format error, …), one bit each. [`crate::schema::FLAG_UNTRAINED`] keeps its
+    /// tokens out of the gradient.
     pub flags: u32,
-    /// If the turn was ingested: how it agrees with the turns before it.
+    /// Agreement of the turn with the turns before it, if it was ingested.
     pub drift: Option<Drift>,
     /// Position of the first token that differs.
     pub drift_at: Option<u32>,
-    /// Facts of the environment that the forest declares.
+    /// Declared facts of the environment.
     pub facts: FactValues,
 }
 
-/// Whose action a step is.
+/// The trajectory that took a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StepOrigin {
-    /// A trajectory of the group.
+    /// Index of a trajectory of the group.
     Live(usize),
-    /// A stored trajectory.
+    /// Id of a stored trajectory.
     Stored(i64),
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Step {
     pub(super) node: usize,
     pub(super) start: u32,
     pub(super) end: u32,
-    /// Number of the trajectory's context that the step was taken in.
+    /// Number of the trajectory's context in which the step was taken.
     pub(super) context: u32,
     pub(super) origin: StepOrigin,
     pub(super) state_key: [u8; 16],
@@ -60,10 +61,10 @@ pub(super) struct OpenStep {
     pub(super) segments: u32,
 }
 
-/// The steps of a trajectory in their order: the first ones of an earlier trajectory of the group, then its own.
+/// The steps of a trajectory, in order: first those inherited from an earlier trajectory of the group, then its own.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Steps {
-    /// The earlier trajectory, and how many of its steps these are. It has at least one of them itself.
+    /// The earlier trajectory, and the number of inherited steps. At least one of them is its own step.
     pub(super) inherited: Option<(usize, usize)>,
     pub(super) own: Vec<Step>,
 }
@@ -81,12 +82,12 @@ impl Steps {
         self.len() == 0
     }
 
-    /// Who took the last one that is inherited, and how many are.
+    /// Return the trajectory that took the last inherited step, and the number of inherited steps.
     pub(super) fn inherited_of(&self) -> Option<(usize, usize)> {
         self.inherited
     }
 
-    /// Those that the trajectory took itself.
+    /// Return the trajectory's own steps.
     pub(super) fn own(&self) -> &[Step] {
         &self.own
     }
@@ -95,7 +96,7 @@ impl Steps {
         self.own.push(step);
     }
 
-    /// Remove its own steps until there are `count` in all.
+    /// Remove own steps at the end until `count` steps are left, inherited ones included.
     pub(super) fn truncate(&mut self, count: usize) {
         self.own.truncate(count.saturating_sub(self.inherited()));
     }

@@ -1,4 +1,4 @@
-//! One agent's view of one episode, while it runs.
+//! A trajectory (one agent's view of one episode) while it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::facts::FactValues;
 use crate::schema::{Origin, Role, Source, Status};
 use crate::{Error, Result};
 
-/// How a trajectory ends.
+/// The end of a trajectory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
     /// Outcome reward of the whole trajectory.
@@ -21,9 +21,9 @@ pub struct Finish {
     pub success: Option<bool>,
     /// Facts of the environment, as JSON.
     pub info: Option<String>,
-    /// How it ended.
+    /// Final status.
     pub status: Status,
-    /// Facts of the environment that the forest declares.
+    /// Declared facts of the environment.
     pub facts: FactValues,
 }
 
@@ -40,21 +40,21 @@ impl Default for Finish {
     }
 }
 
-/// Who a trajectory is; see [`super::Forest::start_as`].
+/// Options of a new trajectory; see [`super::Forest::start_as`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Start {
     /// Number of the trajectory among those of its agent in the group.
     pub member: u32,
-    /// The agent whose trajectory it is, if several share an episode.
+    /// Number of the agent, if several agents share an episode.
     pub agent: i32,
-    /// A trajectory of the same episode; `None`: the trajectory begins one.
+    /// A trajectory of the episode that this one joins; `None`: it begins an episode.
     pub episode: Option<Handle>,
-    /// The trajectory that it answers (observer and pioneer, solver and proposer, recovery and failure), without sharing
-    /// tokens with it.
+    /// Trajectory that this one answers without sharing tokens with it: an observer answers a pioneer, a solver a
+    /// proposer, a recovery a failure.
     pub parent: Option<Handle>,
-    /// Where it comes from.
+    /// Origin of the trajectory; `None`: generated.
     pub origin: Option<Origin>,
-    /// Its role.
+    /// Role of the trajectory.
     pub role: Role,
 }
 
@@ -78,16 +78,16 @@ pub(super) fn check_rewards(reward: Option<f32>, rewards: Option<&[f32]>, compon
     }
 }
 
-/// Number of a fork among those that leave the same trajectory at the same token.
+/// Number of a fork among the forks that leave the same trajectory at the same token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ordinal {
-    /// By the caller.
+    /// Given by the caller.
     Given(u32),
-    /// In order of arrival, which decides seeds but never the order of rows.
+    /// Counted in order of arrival. It determines seeds, but never the order of rows.
     Arrival(u32),
 }
 
-/// Where a trajectory stands among those of its group.
+/// Place of a trajectory among those of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lineage {
     Root { member: u32, agent: i32 },
@@ -95,7 +95,7 @@ pub(super) enum Lineage {
     Stored { id: i64 },
 }
 
-/// A note on a trajectory that is not trained as it is.
+/// Reason why a trajectory, or its gradient, is left out of training.
 #[derive(Clone, Debug)]
 pub(super) enum Note {
     Pruned(String),
@@ -103,11 +103,11 @@ pub(super) enum Note {
     ReplacedBy(usize),
 }
 
-/// A trajectory that was taken from a stored batch.
+/// A trajectory that was adopted from a stored batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored {
     pub(super) id: i64,
-    /// How it is drawn; `None`: it is not.
+    /// Source of its draw; `None`: it is not drawn.
     pub(super) source: Option<Source>,
 }
 
@@ -121,27 +121,27 @@ pub(super) struct Ordinals {
 #[derive(Clone, Debug)]
 pub(super) struct Trajectory {
     pub(super) lineage: Lineage,
-    /// The place from which its segments' seeds follow, beside the run, the iteration and the group.
+    /// Words of the trajectory in the seeds of its segments; they come after those of the run and the group.
     pub(super) place: [u64; 2],
     pub(super) agent: i32,
     pub(super) origin: Origin,
     pub(super) role: Role,
-    /// First trajectory of the episode; `None`: itself.
+    /// First trajectory of the episode; `None`: this one.
     pub(super) episode: Option<Handle>,
-    /// The trajectory it shares a prefix with or answers.
+    /// Trajectory that it shares a prefix with, or that it answers.
     pub(super) parent: Option<Handle>,
-    /// Where it left the parent; `None`: nowhere, or before its first token.
+    /// Place where it left the parent; `None` if it is not a fork, or left before the first token.
     pub(super) branch: Option<Place>,
     /// Ordinals of the forks taken from this trajectory, by context and position.
     pub(super) forks: BTreeMap<(u32, u32), Ordinals>,
-    /// Last node of the path and how many of its tokens the path uses.
+    /// Last node of the path, and the number of its tokens that the path uses.
     pub(super) tip: Option<Place>,
-    /// Where the paths ended that were given up when the context was rewritten.
+    /// Ends of the paths that were abandoned when the context was rewritten.
     pub(super) contexts: Vec<Place>,
-    /// Key of the state that the next action acts on, if it is not that of the last node.
+    /// Key of the state that the next action acts on, if it differs from the key of the last node.
     pub(super) state_key: Option<[u8; 16]>,
     pub(super) steps: Steps,
-    /// How many of its first steps it leaves out of its gradient.
+    /// Number of first steps that are left out of its gradient.
     pub(super) untrained: usize,
     pub(super) open: Option<OpenStep>,
     pub(super) status: Status,
@@ -176,7 +176,8 @@ impl Trajectory {
     }
 
     pub(super) fn root(start: &Start) -> Self {
-        // The marks 0 to 3 keep the four kinds of places apart.
+        // The second word (0 to 3) separates the four kinds of trajectories: roots of other agents, roots of agent 0,
+        // forks and stored trajectories.
         let place = match start.agent {
             0 => [u64::from(start.member), 1],
             agent => [structural_seed(&[u64::from(start.member), agent as u64]), 0],
@@ -191,7 +192,7 @@ impl Trajectory {
         Self { stored, ..Self::new(Lineage::Stored { id }, [structural_seed(&[id as u64]), 3]) }
     }
 
-    /// A trajectory that leaves this one, which is number `parent` of its group.
+    /// Create a fork of this trajectory, which has index `parent` in its group.
     pub(super) fn child(&self, parent: usize, context: u32, position: u32, ordinal: Ordinal) -> Self {
         let (tag, number) = match ordinal {
             Ordinal::Arrival(number) => (0, number),
@@ -203,22 +204,22 @@ impl Trajectory {
         Self { agent: self.agent, origin: self.origin, role: self.role, ..child }
     }
 
-    /// Whether the trajectory takes further tokens.
+    /// Whether tokens can be appended to the trajectory.
     pub(super) fn is_running(&self) -> bool {
         self.status == Status::Partial && self.stored.is_none()
     }
 
-    /// Number of the context that the trajectory is in.
+    /// Number of the current context.
     pub(super) fn context(&self) -> u32 {
         self.contexts.len() as u32
     }
 
-    /// Where the paths of all its contexts end, the last one's last.
+    /// Ends of the paths of all its contexts, the current context last.
     pub(super) fn tips(&self) -> impl DoubleEndedIterator<Item = Place> + '_ {
         self.contexts.iter().copied().chain(self.tip)
     }
 
-    /// Close the open step, if there is one; return whether there was. `index` is the trajectory's own.
+    /// Close the open step, if there is one; return whether there was one. `index` is the index of this trajectory.
     pub(super) fn close_step(&mut self, index: usize, outcome: &StepOutcome) -> bool {
         let Some(open) = self.open.take() else { return false };
         let (node, end) = open.last;
@@ -235,8 +236,8 @@ impl Trajectory {
         true
     }
 
-    /// The note as part of the environment's facts: `{"pruned": reason, "info": …}`. `id_of` gives the id of a trajectory
-    /// of the group.
+    /// Return the environment's facts as JSON, together with the note if there is one: `{"pruned": reason, "info": …}`.
+    /// `id_of` maps the index of a trajectory of the group to its id.
     pub(super) fn info(&self, id_of: impl Fn(usize) -> i64) -> Option<String> {
         let info = self.finish.info.as_deref();
         let (key, value) = match &self.note {

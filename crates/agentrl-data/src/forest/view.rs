@@ -1,30 +1,30 @@
-//! A planner's view of a forest while it grows: the trees, and the ends of trajectories.
+//! Views of a growing forest for planners: its running trajectories, and the token tree of a group.
 
 use super::{Forest, Handle, handle};
 use crate::Result;
 use crate::batch::Tree;
 
-/// Trajectories that are running, one row each, in the order in which they were started.
+/// Running trajectories as columns, one row each, ordered by group number and then by start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frontier {
-    /// Handle.
+    /// Handle of the trajectory.
     pub trajectory: Vec<Handle>,
     /// Group number.
     pub group: Vec<u32>,
-    /// Last node of the path; -1 before the first.
+    /// Last node of the path; -1 if the path is empty.
     pub node: Vec<Handle>,
-    /// How many of the node's tokens the path uses.
+    /// Number of the last node's tokens that the path uses.
     pub end: Vec<u32>,
     /// Number of tokens of the path.
     pub length: Vec<u32>,
-    /// Number of steps that were closed.
+    /// Number of closed steps.
     pub steps: Vec<u32>,
-    /// Number of times that the context was rewritten.
+    /// Number of rewrites of the context.
     pub context: Vec<u32>,
 }
 
 impl Forest {
-    /// The trajectories of a group, or of all, that are running.
+    /// Return the running trajectories of a group, or of all groups.
     pub fn frontier(&self, group: Option<u32>) -> Result<Frontier> {
         let groups = match group {
             Some(number) => vec![self.of_number(number)?],
@@ -45,7 +45,7 @@ impl Forest {
         Ok(frontier)
     }
 
-    /// The token tree of a group, whose nodes are known by their handles.
+    /// Return the token tree of a group. Its nodes are identified by their handles.
     pub fn tree(&self, group: u32) -> Result<Tree> {
         let entry = self.of_number(group)?;
         let nodes = (0..entry.nodes.len()).map(|node| handle(entry.key, node)).collect();

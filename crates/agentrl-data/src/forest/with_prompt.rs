@@ -1,4 +1,4 @@
-//! The actions of a trajectory after another prompt.
+//! Copy the actions of a trajectory after another prompt.
 
 use agentrl_compute::hash::hash_bytes;
 
@@ -8,13 +8,13 @@ use crate::schema::Kind;
 use crate::{Error, Result};
 
 impl Forest {
-    /// Make a trajectory of another prompt and the path of `trajectory` from its first action on. So actions that were sampled
-    /// with a demonstration or a hint in the prompt are trained as if it had not been there.
+    /// Create a trajectory from another prompt and the path of `trajectory` from its first action on. Use it to train
+    /// actions that were sampled with a demonstration or a hint in the prompt as if the prompt had not contained it.
     ///
-    /// The path is copied as by [`Forest::splice`]: nodes of the same kinds that name their origin and have no log-probs,
-    /// because they were not sampled after this prompt, and the steps with their rewards. The state that
-    /// the first action acts on is `state`, or else what it was. The new trajectory goes on running, a child of the old one
-    /// without a token in common.
+    /// The path is copied as by [`Forest::splice`]: nodes keep their kinds, name their origin and have no log-probs,
+    /// because they were not sampled after this prompt; steps keep their rewards. The first action acts on `state`; if
+    /// it is `None`, on the same state as before. The new trajectory is running. It is a child of the old one, without
+    /// a token in common.
     pub fn with_prompt(
         &mut self,
         trajectory: Handle,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::forest::{Finish, Forest, NewNode, StepOutcome};
 
-/// Groups of `members` trajectories each, whose tokens say which they are.
+/// Groups of `members` trajectories each, whose tokens identify them.
 fn grown(groups: u32, members: u32) -> Batch {
     let mut forest = Forest::new(0, 1);
     for group in 0..groups {
@@ -31,7 +31,7 @@ fn tokens(batch: &Batch) -> Vec<i32> {
     tokens
 }
 
-/// The batch as a store gives it back: without new rows.
+/// The batch as a store returns it: without new rows.
 fn stored(batch: &Batch) -> Batch {
     batch.with_base(batch.next_ids().unwrap())
 }
@@ -44,7 +44,7 @@ fn only_new_rows_move() {
     assert_eq!(column(&batch, Table::Trajectories, "trajectory_id"), [30, 31]);
     assert_eq!(column(&batch, Table::Draws, "group_id"), [20, 21]);
     assert_eq!(batch.next_ids().unwrap(), NextIds { node: 14, group: 22, trajectory: 32, draw: 42 });
-    // Moved once more, its rows go where they are told; those that are stored by then stay.
+    // A second move moves new rows again; rows that are stored by then stay.
     assert_eq!(column(&batch.rebase(NextIds::default()).unwrap(), Table::Nodes, "parent_id")[1], 0);
     let joined = Batch::concat(&[stored(&batch), grown(1, 1)]).unwrap();
     let moved = joined.rebase(NextIds { node: 50, group: 50, trajectory: 50, draw: 50 }).unwrap();
@@ -120,8 +120,8 @@ fn a_batch_survives_as_bytes() {
 }
 
 proptest! {
-    /// Whatever parts are joined: new rows follow each other, stored ones are there once, and draws keep their tokens and
-    /// their computed columns, in the order of the parts.
+    /// For any joined parts, new rows follow each other, stored rows appear once, and draws keep their tokens and their
+    /// computed columns, in the order of the parts.
     #[test]
     fn joined_draws_keep_what_they_had(parts in prop::collection::vec((1_u32..3, 1_u32..3, any::<bool>()), 1..5)) {
         let old = stored(&grown(2, 2));

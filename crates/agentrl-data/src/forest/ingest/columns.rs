@@ -11,15 +11,15 @@ use crate::schema::{FinishReason, Kind};
 use crate::token_columns::TokenRows;
 use crate::{Error, Result};
 
-/// Columns of nodes. In the ragged ones an empty row means that nothing is known; all others are as long as
-/// `trajectories`.
+/// Columns of nodes, with one row for each of `trajectories`. An empty row of a ragged column means that the value is
+/// unknown.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
-    /// Trajectory that the row belongs to.
+    /// Trajectory of each row.
     pub trajectories: &'a [Handle],
     /// Token ids.
     pub tokens: Ragged<'a, i32>,
-    /// Behaviour log-probs; of actions.
+    /// Behaviour log-probs of actions.
     pub logprobs: Option<Ragged<'a, f32>>,
     /// Entropies in nats.
     pub entropies: Option<Ragged<'a, f32>>,
@@ -27,15 +27,15 @@ pub struct Rows<'a> {
     pub trainable: Option<Ragged<'a, u8>>,
     /// The key of the environment's state.
     pub state: Option<Ragged<'a, u8>>,
-    /// Which policy spoke.
+    /// Number of the policy that sampled the tokens.
     pub policy: Option<&'a [i32]>,
-    /// Version of the weights.
+    /// Version of the weights that sampled the tokens.
     pub policy_version: Option<&'a [i64]>,
     /// Seed of the segment.
     pub seed: Option<&'a [i64]>,
     /// Sampling options of all segments.
     pub sampling: Option<Sampling>,
-    /// Why sampling stopped: codes of [`FinishReason`].
+    /// Reason why sampling stopped: codes of [`FinishReason`].
     pub finish_reason: Option<&'a [u8]>,
     /// Reward of the step; NaN if none was paid.
     pub reward: Option<&'a [f32]>,
@@ -45,19 +45,19 @@ pub struct Rows<'a> {
     pub terminated: Option<&'a [u8]>,
     /// 1 if a limit ended it.
     pub truncated: Option<&'a [u8]>,
-    /// Facts of the turn, a bit each.
+    /// Flags of the turn, one bit each.
     pub flags: Option<&'a [u32]>,
     /// Facts of the environment.
     pub facts: Option<&'a FactColumns>,
-    /// Rows of token columns by their names, as of [`Forest::append_with`](crate::forest::Forest::append_with); of turns
-    /// and of appended nodes.
+    /// Rows of token columns by column name, as in [`Forest::append_with`](crate::forest::Forest::append_with); for
+    /// turns and appended nodes.
     pub columns: Option<&'a [BTreeMap<String, TokenRows>]>,
 }
 
 static NO_COLUMNS: BTreeMap<String, TokenRows> = BTreeMap::new();
 
 impl<'a> Rows<'a> {
-    /// Tokens of trajectories, with everything optional absent.
+    /// Create rows of tokens, without optional columns.
     pub fn new(trajectories: &'a [Handle], tokens: Ragged<'a, i32>) -> Self {
         Self {
             trajectories,
@@ -85,7 +85,7 @@ impl<'a> Rows<'a> {
         self.trajectories.len()
     }
 
-    /// Refuses columns of other lengths than the trajectories.
+    /// Check that all columns have as many rows as `trajectories`.
     pub(super) fn check(&self) -> Result<()> {
         let ragged = |rows: Option<Ragged<'_, f32>>| rows.map(|rows| rows.len());
         let lengths = [
@@ -125,7 +125,7 @@ impl<'a> Rows<'a> {
         self.tokens.get(row).unwrap_or_default()
     }
 
-    /// A run of a row's tokens as a node of a kind.
+    /// Return a range of a row's tokens as a node of a kind.
     pub(super) fn node(&self, row: usize, part: Range<usize>, kind: Kind) -> Result<NewNode> {
         let count = self.tokens_of(row).len();
         let mut node = NewNode::new(kind, self.tokens_of(row)[part.clone()].to_vec());
@@ -183,7 +183,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Values of a run of a row's tokens; `None` if the row has none.
+/// Return the values of a range of a row's tokens; `None` if the row has none.
 fn of_tokens<T: Copy>(
     name: &str,
     rows: Option<Ragged<'_, T>>,

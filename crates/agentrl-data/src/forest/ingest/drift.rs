@@ -1,18 +1,18 @@
-//! How the prompt of a turn agrees with the tokens of the turns before it.
+//! Alignment of the prompt of a turn with the tokens of the turns before it.
 
 use agentrl_compute::prefix::{common_prefix, repeated_end};
 use agentrl_compute::ragged::Ragged;
 
 use crate::schema::Drift;
 
-/// Number of tokens in a row that end the old context and occur in the new one from which on they are a repetition, never
-/// chance.
+/// Minimum number of tokens that count as a repetition if they end the old context and occur in the new one. Fewer
+/// tokens may occur by chance.
 const CERTAIN_REPEAT: usize = 8;
 
 /// The alignment of a prompt with the context before it.
 ///
-/// Up to `at` the two are the same, `at..replaced` stands for other tokens of the old context, `replaced..repeated` is
-/// the end of the old context once more, and the rest is new.
+/// Up to `at` the two are equal. In the prompt, `at..replaced` replaces other tokens of the old context,
+/// `replaced..repeated` repeats the end of the old context, and the rest is new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Alignment {
     pub(super) drift: Drift,
@@ -21,17 +21,18 @@ pub(super) struct Alignment {
     pub(super) repeated: usize,
 }
 
-/// The rules of an alignment, beside the tokens.
+/// Options of an alignment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
-    /// Largest number of tokens at the end of an output that may differ before the context counts as rewritten.
+    /// Maximum number of tokens at the end of an output that may differ; if more differ, the context counts as
+    /// rewritten.
     pub(super) realign: usize,
     /// Text of each token id, if it is known.
     pub(super) vocabulary: Option<Ragged<'a, u8>>,
 }
 
-/// Align a prompt with the context before it, in linear time. The last output begins at `output` in `old`; both
-/// begin with the same `at` tokens.
+/// Align a prompt with the context before it, in linear time. The last output begins at `output` in `old`. `old` and
+/// `prompt` share their first `at` tokens.
 pub(super) fn align(old: &[i32], output: usize, prompt: &[i32], at: usize, rules: &Rules<'_>) -> Alignment {
     debug_assert_eq!(at, common_prefix(old, prompt));
     let (lost, rest) = (&old[at..], &prompt[at..]);
@@ -60,8 +61,8 @@ pub(super) fn align(old: &[i32], output: usize, prompt: &[i32], at: usize, rules
     aligned(drift, found.end - found.length, found.end)
 }
 
-/// The number of tokens of `new` that spell all of `old` (the last one may spell more); `None` where the texts differ, or
-/// a token has none.
+/// Return the number of tokens of `new` that spell all of `old` (the last one may spell more). `None` if the texts
+/// differ, or a token has no text.
 fn same_text(old: &[i32], new: &[i32], vocabulary: Ragged<'_, u8>) -> Option<usize> {
     let text = |token: i32| vocabulary.get(usize::try_from(token).ok()?);
     let mut spelled: &[u8] = &[];
@@ -105,13 +106,13 @@ mod tests {
             (&[1, 2, 3, 4, 5, 6, 7, 9], Drift::Clean, [8, 8, 8]),
             // The token that ended the output is gone.
             (&[1, 2, 3, 4, 5, 6, 7, 20, 21], Drift::Realigned, [7, 7, 7]),
-            // The one before it is another.
+            // The token before it differs.
             (&[1, 2, 3, 4, 5, 6, 17, 9, 20], Drift::Realigned, [6, 7, 8]),
-            // More of the output than the rules allow.
+            // More tokens of the output differ than the rules allow.
             (&[1, 2, 3, 4, 15, 6, 7, 9, 20], Drift::Rewritten, [4, 9, 9]),
-            // A message before the output is another; the output is repeated.
+            // A message before the output differs; the output is repeated.
             (&[1, 2, 13, 4, 5, 6, 7, 9, 20], Drift::Rewritten, [2, 3, 8]),
-            // All is summed up.
+            // A summary replaces almost everything.
             (&[1, 30, 31, 32], Drift::Rewritten, [1, 4, 4]),
             (&[40, 41], Drift::Rewritten, [0, 2, 2]),
             // The second message is dropped, the first is kept.
@@ -126,7 +127,7 @@ mod tests {
         }
     }
 
-    /// An old context, a prompt, and how they agree.
+    /// An old context, a prompt, the expected drift and the expected places.
     type Case<'a> = (&'a [i32], &'a [i32], Drift, [usize; 3]);
 
     #[test]
@@ -137,12 +138,12 @@ mod tests {
         let cases: [Case<'_>; 6] = [
             (&[9, 0, 1, 3], &[9, 2, 3, 1], Drift::Retokenised, [1, 3, 3]),
             (&[9, 2, 3], &[9, 0, 4, 1], Drift::Retokenised, [1, 3, 3]),
-            // The last token of the new text goes on beyond the old.
+            // The last token of the new text is longer than the rest of the old text.
             (&[9, 0, 1], &[9, 0, 4, 0], Drift::Retokenised, [2, 3, 3]),
             // Tokens without text change nothing.
             (&[9, 2, 5], &[9, 0, 5, 1, 0], Drift::Retokenised, [1, 4, 4]),
             (&[9, 0, 1, 1], &[9, 2, 0, 1], Drift::Rewritten, [1, 4, 4]),
-            // The text of id 9 is not known.
+            // Id 9 has no text.
             (&[9, 9, 1, 1], &[9, 2, 1, 1], Drift::Rewritten, [1, 4, 4]),
         ];
         for (old, prompt, drift, places) in cases {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the prompt, its parts are in order, and each is what it is said to be.
+        /// For any prompt, the parts are in order and have the properties that [`Alignment`] documents.
         #[test]
         fn parts_are_what_they_are_said_to_be(
             old in prop::collection::vec(0..3, 1..14),

@@ -1,4 +1,4 @@
-//! Turns, chats and small appends by the column: many rows of many trajectories in one call, which stores all or none.
+//! Store turns, chats and nodes by the column: one call takes many rows of many trajectories and stores all or none.
 
 mod columns;
 mod drift;
@@ -20,30 +20,31 @@ use crate::schema::{Drift, Kind};
 use crate::{Check, Error, Result};
 use drift::{Alignment, Rules};
 
-/// Turns of a policy as an engine saw them: all of the context, and the tokens that were sampled after it.
+/// Turns of a policy as its engine read them: the whole context, and the tokens that were sampled after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Turns<'a> {
-    /// The sampled actions, a row a turn; turns of one trajectory are in their order.
+    /// Sampled actions, one row per turn. Turns of one trajectory are in order.
     pub outputs: Rows<'a>,
-    /// The whole context of each turn, without its `known` tokens.
+    /// Whole context of each turn, without its `known` tokens.
     pub prompts: Ragged<'a, i32>,
-    /// With how many tokens each context begins that the turn before of the same trajectory in the call begins with, too:
-    /// they are left out of `prompts`. `None`: nothing is left out.
+    /// Number of leading tokens that each context shares with the context of the previous turn of the same trajectory
+    /// in the call. They are left out of `prompts`. `None`: nothing is left out.
     pub known: Option<&'a [i64]>,
-    /// The images that each context shows, in the order of their tokens. `None`: images are not compared.
+    /// Images of each context, in the order of their tokens. `None`: images are not compared.
     pub images: Option<Ragged<'a, BlobHash>>,
-    /// Largest number of tokens at the end of an output that may differ before a context counts as rewritten.
+    /// Maximum number of tokens at the end of an output that may differ; if more differ, the context counts as
+    /// rewritten.
     pub realign: usize,
-    /// Text of each token id, to recognise the same text in other tokens.
+    /// Text of each token id, to recognise equal text in other tokens.
     pub vocabulary: Option<Ragged<'a, u8>>,
 }
 
-/// The result of ingesting turns, a row a turn.
+/// Result of ingesting turns, one row per turn.
 #[derive(Clone, Debug, Default)]
 pub struct Ingested {
     /// Node of the output.
     pub nodes: Vec<Handle>,
-    /// How the prompt agrees with the turns before: codes of [`Drift`].
+    /// Agreement of the prompt with the turns before: codes of [`Drift`].
     pub drift: Vec<u8>,
     /// Position of the first token that differs; -1 if none does.
     pub drift_at: Vec<i32>,
@@ -54,19 +55,19 @@ pub struct Ingested {
 pub enum Role {
     /// Tokens of this kind.
     Kind(Kind),
-    /// Input of the policy: the prompt before its first action, an observation after it.
+    /// Input of the policy: a prompt before its first action, an observation after it.
     Context,
 }
 
 impl Forest {
-    /// Stores turns: every context by its longest common prefix with the trajectory's contexts, every output as an action
-    /// of its own step.
+    /// Store turns: each context by its longest common prefix with the trajectory's contexts, each output as an action
+    /// with a step of its own.
     ///
-    /// A turn whose context continues one that the trajectory had is clean. Where it differs, the trajectory gets another
-    /// context, which enters the tree at the first token that differs: what stands there for earlier tokens, or repeats
-    /// them, is `injected` and names the node it comes from. The earlier output stays as it was sampled, in the context
-    /// that it was sampled in; so every output is trained once, whatever later contexts make of it. A turn that was stored
-    /// already, in all that describes its sampling, is refused.
+    /// A turn is clean if its context continues a context of the trajectory. Otherwise the trajectory gets another
+    /// context, which enters the tree at the first token that differs. Tokens that replace or repeat earlier tokens are
+    /// `injected`, and name the node that they come from. The earlier output stays as it was sampled, in the context in
+    /// which it was sampled. So every output is trained once, whatever later contexts contain. A turn is rejected if
+    /// the trajectory already has one with equal context, output and sampling.
     pub fn ingest(&mut self, turns: &Turns<'_>, check: Check<'_>) -> Result<Ingested> {
         let rows = &turns.outputs;
         rows.check()?;
@@ -145,8 +146,7 @@ impl Forest {
         Ok((handle(key, node), outcome))
     }
 
-    /// Append a node a row, in order; a row with an outcome closes its step with it. Returns
-    /// the nodes.
+    /// Append one node per row, in order. A row with an outcome closes its step with it. Return the nodes.
     pub fn append_rows(&mut self, rows: &Rows<'_>, roles: &[Role], check: Check<'_>) -> Result<Vec<Handle>> {
         rows.check()?;
         rows.as_long(("kinds", roles.len()))?;
@@ -162,8 +162,8 @@ impl Forest {
         })
     }
 
-    /// Appends whole chats, a row a chat: runs of tokens with `sampled` 1 are actions, each a step, and the rest is
-    /// context. What the environment paid belongs to the last action. Returns the last node of each chat.
+    /// Append whole chats, one per row. Runs of tokens with `sampled` 1 are actions, each of them a step; all other
+    /// tokens are context. The outcome of a row belongs to its last action. Return the last node of each chat.
     pub fn append_chats(&mut self, rows: &Rows<'_>, sampled: Ragged<'_, u8>, check: Check<'_>) -> Result<Vec<Handle>> {
         rows.check()?;
         rows.as_long(("sampled", sampled.len()))?;
@@ -228,8 +228,8 @@ impl Forest {
 }
 
 impl Forest {
-    /// Record the rows of token columns that are given with the nodes of a call, when nothing can fail any more: a token
-    /// keeps the first one for ever.
+    /// Record the rows of token columns that are given with the nodes of a call. This comes last, when nothing can fail
+    /// any more, because a token keeps its first row for ever.
     fn record_columns(&mut self, rows: &Rows<'_>, nodes: &[Handle]) -> Result<()> {
         let mut given = rows.columns.into_iter().flatten().zip(nodes);
         given.try_for_each(|(columns, &node)| self.record_rows(node, columns))
@@ -240,8 +240,8 @@ fn refused(what: &str, row: usize, trajectory: Handle, error: &Error) -> Error {
     Error::new(error.kind(), format!("{what} {row} (trajectory {trajectory}): {error}; nothing of the call was stored"))
 }
 
-/// The context of a turn: the number of tokens that it shares with the path of the trajectory, the tokens after them, and
-/// its images, if they are compared.
+/// The context of a turn: the number of tokens that it shares with the path of the trajectory, the tokens after them,
+/// and its images, if they are compared.
 #[derive(Clone, Debug)]
 struct Prompt<'a> {
     known: usize,
@@ -256,8 +256,9 @@ impl Prompt<'_> {
 }
 
 impl<'a> Turns<'a> {
-    /// The context of a row, if the row before of its trajectory and the length of that row's context are known. One
-    /// comparison with that context, which lies in one piece, saves many with the nodes of the path.
+    /// Return the context of a row. `before` is the previous row of the same trajectory, with the length of its
+    /// context. One comparison with that context, which is contiguous, saves many comparisons with the nodes of the
+    /// path.
     fn prompt(&self, row: usize, before: Option<&(usize, usize)>) -> Result<Prompt<'a>> {
         let tokens = self.prompts.get(row).unwrap_or_default();
         let images = self.images.map(|images| images.get(row).unwrap_or_default());
@@ -282,15 +283,16 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// A run of a prompt that is new in the tree: its kind, its length, and the node that it rewrites or repeats.
+/// New tokens of a prompt that become one node: their kind, their number, and the node that they rewrite or repeat.
 type TurnPart = (Kind, usize, Option<Handle>);
 
 impl Group {
-    /// Where a prompt enters the tree of a trajectory, how it agrees with what is there, and what it adds.
+    /// Find the place at which a prompt enters the tree of a trajectory, its alignment with the tokens there, and the
+    /// nodes that it adds.
     fn meet(&self, index: usize, prompt: &Prompt<'_>, rules: &Rules<'_>) -> (Option<Place>, Alignment, Vec<TurnPart>) {
         let entry = &self.trajectories[index];
         let kind = |place: Option<Place>| if place.is_none() { Kind::Prompt } else { Kind::Observation };
-        // The last context first: as a rule the turn goes on from it.
+        // Try the last context first, since most turns continue it.
         let mut tips = std::iter::once(entry.tip).chain(entry.contexts.iter().rev().copied().map(Some));
         if let Some(tip) = tips.clone().find(|&tip| self.extends(tip, prompt)) {
             let at = self.position(tip) as usize;
@@ -310,17 +312,18 @@ impl Group {
         let tokens: Vec<i32> = path.iter().flat_map(|&place| self.used(place)).copied().collect();
         let alignment = self.align(&path, &tokens, prompt, at, rules);
         let Alignment { replaced, repeated, .. } = alignment;
-        // The place on the old path that holds a position.
+        // Return the place on the old path that contains a position.
         let holder = |position: usize| {
             path[path.partition_point(|&(node, _)| self.nodes[node].start as usize <= position).saturating_sub(1)]
         };
         let origin = |node: usize| Some(handle(self.key, node));
         let mut pieces = Vec::new();
         if place.is_none() && (replaced == prompt.len() || prompt.images.is_some()) {
-            // Nothing of what was there: a context of its own, and no rewrite of another.
+            // The prompt shares no beginning with earlier contexts: it is a context of its own, not a rewrite of
+            // another.
             pieces.push((Kind::Prompt, prompt.len(), None));
         } else if alignment.at > at || self.shown(place).count() < prompt.images.map_or(0, <[_]>::len) {
-            // It is not known where new images stand, so one node has them.
+            // The positions of new images are unknown, so one node has them.
             pieces.push((Kind::Injected, prompt.len() - at, None));
         } else {
             pieces.push((Kind::Injected, replaced - at, origin(holder(at).0)));
@@ -336,7 +339,7 @@ impl Group {
         (place, alignment, pieces)
     }
 
-    /// A prompt as [`Group::meet`] needs it: whole, unless it goes on from the end of the trajectory's path.
+    /// Return a prompt as [`Group::meet`] needs it: with all of its tokens, unless it continues the trajectory's path.
     fn needed<'a>(&self, index: usize, prompt: &Prompt<'a>) -> Prompt<'a> {
         let tip = self.trajectories[index].tip;
         if prompt.known == 0 || self.extends(tip, prompt) {
@@ -345,18 +348,18 @@ impl Group {
         Prompt { known: 0, rest: Cow::Owned(self.whole(tip, prompt)), images: prompt.images }
     }
 
-    /// All tokens of a prompt whose known ones begin a path.
+    /// Return all tokens of a prompt whose `known` tokens are the first tokens of a path.
     fn whole(&self, tip: Option<Place>, prompt: &Prompt<'_>) -> Vec<i32> {
         let path = self.path(tip);
         let known = path.iter().flat_map(|&place| self.used(place)).take(prompt.known);
         known.chain(prompt.rest.iter()).copied().collect()
     }
 
-    /// The step of a trajectory that was the same turn.
+    /// Return the step of a trajectory that is the same turn, if there is one.
     fn repeated(&self, index: usize, prompt: &Prompt<'_>, action: &NewNode) -> Option<usize> {
         let entry = &self.trajectories[index];
         if entry.contexts.is_empty() && self.extends(entry.tip, prompt) {
-            // Longer than all contexts before.
+            // The context is longer than those of all steps.
             return None;
         }
         let known = Prompt { known: prompt.len(), rest: Cow::Borrowed(&[]), images: None };
@@ -370,14 +373,15 @@ impl Group {
         self.steps(index).position(alike)
     }
 
-    /// The tokens of a node that a path uses.
+    /// Return the tokens of a node that a path uses.
     fn used(&self, (node, used): Place) -> &[i32] {
         &self.nodes[node].content.tokens[..used as usize]
     }
 
-    /// Whether a prompt begins with all the tokens of a path, whose first ones are those that are known of it.
+    /// Whether a prompt begins with all tokens of a path. The `known` tokens of the prompt must be the first tokens of
+    /// the path.
     fn extends(&self, tip: Option<Place>, prompt: &Prompt<'_>) -> bool {
-        // The last node first: where contexts differ, it is most likely to tell.
+        // Compare the last node first, since contexts most often differ there.
         prompt.len() >= self.position(tip) as usize
             && self.shows_first(tip, prompt)
             && successors(tip, |&(node, _)| self.nodes[node].parent)
@@ -390,7 +394,7 @@ impl Group {
                 })
     }
 
-    /// Where the last action of a path begins; at its end, if there is none.
+    /// Return the position at which the last action of a path begins; without an action, the end of the path.
     fn last_output(&self, path: &[Place]) -> usize {
         let is_action = |&&(node, _): &&Place| self.nodes[node].content.kind == Kind::Action;
         let end = path.last().map_or(0, |&last| self.position(Some(last)) as usize);
@@ -398,7 +402,7 @@ impl Group {
         behind.take_while(is_action).last().map_or(end, |&(node, _)| self.nodes[node].start as usize)
     }
 
-    /// Lets a trajectory go on from a place in one of its contexts.
+    /// Continue a trajectory from a place in one of its contexts.
     fn enter(&mut self, index: usize, place: Option<Place>) {
         let entry = &mut self.trajectories[index];
         entry.close_step(index, &StepOutcome::default());
@@ -409,8 +413,8 @@ impl Group {
         }
     }
 
-    /// Appends the pieces of `added`, the last one with its images; the state acted on next is `state`, or else what was
-    /// added.
+    /// Append the pieces of `added` as nodes, the last one with the images. The next action acts on `state`; if it is
+    /// `None`, the added tokens are the state.
     fn extend(
         &mut self,
         index: usize,
@@ -426,7 +430,7 @@ impl Group {
             entry.state_key = key.or(entry.state_key);
             return;
         };
-        // Placeholders of different images are equal tokens, and the states that show them differ.
+        // Placeholders of different images are equal tokens, but their states differ: hash the images too.
         let bytes = || added.iter().flat_map(|token| token.to_le_bytes()).chain(images.concat()).collect();
         let state = state.or_else(|| (last.0 == Kind::Injected || !images.is_empty()).then(bytes));
         let ends = std::iter::repeat_n((None, Vec::new()), pieces.len()).chain([(state, images)]);

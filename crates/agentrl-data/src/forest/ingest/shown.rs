@@ -1,4 +1,4 @@
-//! Contexts that show images: a node with images is shared whole, with the same images, or not at all.
+//! Images of contexts: a node with images is shared whole and with the same images, or not at all.
 
 use agentrl_compute::prefix::common_prefix;
 
@@ -8,19 +8,20 @@ use crate::schema::Drift;
 use crate::{Error, Result};
 
 impl Group {
-    /// The images of a path, in their order.
+    /// Return the images of a path, in order.
     pub(super) fn shown(&self, tip: Option<Place>) -> impl Iterator<Item = &BlobHash> {
         self.path(tip).into_iter().flat_map(|(node, _)| &self.nodes[node].content.blobs)
     }
 
-    /// Whether a prompt shows all images of a path first, if images are compared.
+    /// Whether the images of a prompt begin with all images of a path; true if images are not compared.
     pub(super) fn shows_first(&self, tip: Option<Place>, prompt: &Prompt<'_>) -> bool {
         let Some(images) = prompt.images else { return true };
         let mut images = images.iter();
         self.shown(tip).all(|hash| images.next() == Some(hash))
     }
 
-    /// The images of a prompt that a path to a place in it does not show, for `added` more tokens.
+    /// Return the images of a prompt that come after those of the path to `place`. The prompt adds `added` tokens
+    /// there.
     pub(super) fn new_images(&self, place: Option<Place>, prompt: &Prompt<'_>, added: usize) -> Result<Vec<BlobHash>> {
         let Some(images) = prompt.images else { return Ok(Vec::new()) };
         let known = self.shown(place).count();
@@ -33,7 +34,7 @@ impl Group {
         Ok(images[known..].to_vec())
     }
 
-    /// Number of tokens with which a path and a prompt begin, and where on the path they end.
+    /// Return the number of leading tokens that a path and a prompt share, and the place on the path at which they end.
     pub(super) fn shared(&self, tip: Option<Place>, prompt: &Prompt<'_>) -> (usize, Option<Place>) {
         let (mut last, mut images) = (None, prompt.images);
         for place in self.path(tip) {
@@ -57,10 +58,10 @@ impl Group {
         (self.position(tip) as usize, last)
     }
 
-    /// Align a prompt with the tokens of a path, of which it shares the first `at`.
+    /// Align a prompt with the tokens of a path. They share the first `at` tokens.
     ///
-    /// Where its images are not those of the tokens that it repeats, it is a rewrite, from the first node with another
-    /// image on.
+    /// If the prompt's images are not those of the tokens that it repeats, the drift is a rewrite from the first node
+    /// with another image on.
     pub(super) fn align(
         &self,
         path: &[Place],
@@ -76,7 +77,8 @@ impl Group {
         let found = drift::align(tokens, self.last_output(path), &prompt.rest, same, rules);
         let end = prompt.len();
         let rewritten = |at| Alignment { drift: Drift::Rewritten, at, replaced: end, repeated: end };
-        // Images of nodes that the prompt has in full, that it divides, and that it repeats later.
+        // Images of nodes that the prompt contains in full, of nodes that it divides, and of nodes that it repeats
+        // later.
         let repeated = tokens.len() - (found.repeated - found.replaced);
         let (mut whole, mut divided, mut later) = (Vec::new(), Vec::new(), Vec::new());
         for &place in path {

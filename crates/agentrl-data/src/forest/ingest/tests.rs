@@ -14,7 +14,7 @@ use crate::schema::Status;
 
 const REALIGN: usize = 2;
 
-/// Rows of different length as a column.
+/// A ragged column: rows of different lengths.
 #[derive(Clone, Debug, Default)]
 struct Lists<T> {
     values: Vec<T>,
@@ -46,7 +46,7 @@ fn ingest(forest: &mut Forest, turns: &[(Handle, Turn)]) -> Result<Ingested> {
     ingest_without(forest, turns, None)
 }
 
-/// Ingests turns whose contexts are given without their first `known` tokens.
+/// Ingest turns whose contexts are given without their first `known` tokens.
 fn ingest_without(forest: &mut Forest, turns: &[(Handle, Turn)], known: Option<&[i64]>) -> Result<Ingested> {
     let trajectories: Vec<Handle> = turns.iter().map(|&(trajectory, _)| trajectory).collect();
     let rest = |(row, (_, (prompt, _))): (usize, &(Handle, Turn))| {
@@ -68,7 +68,7 @@ fn session() -> Result<(Forest, Handle)> {
     Ok((forest, trajectory))
 }
 
-/// The tokens of a path that ends after some of a node's tokens, read from the table alone.
+/// Return the tokens of a path that ends after some of a node's tokens, read from the table alone.
 fn path(nodes: &RecordBatch, node: i64, end: Option<i32>) -> Vec<i32> {
     let ids = nodes["node_id"].as_primitive::<Int64Type>();
     let (parents, ends) =
@@ -87,7 +87,7 @@ fn path(nodes: &RecordBatch, node: i64, end: Option<i32>) -> Vec<i32> {
     pieces.concat()
 }
 
-/// The steps of a trajectory: context, action, and log-probs, from the tables alone.
+/// Return the context, action and log-probs of each step of a trajectory, read from the tables alone.
 fn steps(batch: &Batch, trajectory: i64) -> Vec<(Vec<i32>, Vec<i32>, Vec<f32>)> {
     let (nodes, steps) = (batch.nodes(), batch.steps());
     let mut found = Vec::new();
@@ -179,9 +179,9 @@ fn what_repeats_or_rewrites_names_its_origin() -> Result<()> {
     let turns = [
         (trajectory, (vec![1, 2], vec![3, 4, 5, 9])),
         (trajectory, (vec![1, 2, 3, 4, 5, 9, 6], vec![7, 9])),
-        // The first message is another; all the rest is repeated.
+        // The first message differs; all the rest is repeated.
         (trajectory, (vec![1, 8, 3, 4, 5, 9, 6, 7, 9, 10], vec![11])),
-        // The turn goes on from the context before.
+        // The turn continues the context before the rewrite.
         (trajectory, (vec![1, 2, 3, 4, 5, 9, 6, 7, 9, 12], vec![13])),
     ];
     let classes = [("clean", -1), ("clean", -1), ("rewritten", 1), ("clean", -1)];
@@ -278,7 +278,7 @@ fn a_turn_that_was_stored_is_refused() -> Result<()> {
     let second = forest.start(0, 1)?;
     let others = [turn(&[1, 2], &[5]), turn(&[1, 2, 3], &[3]), (second, (vec![1, 2], vec![3]))];
     assert_eq!(ingest(&mut forest, &others)?.nodes.len(), 3);
-    // The same tokens were sampled twice.
+    // The same tokens were sampled again, with another seed.
     let (prompts, outputs) = (Lists::new(&[vec![1, 2]]), Lists::new(&[vec![3]]));
     let sampled = Lists::new(&[logprobs(&[3])]);
     let trajectories = [trajectory];
@@ -310,7 +310,7 @@ fn no_more_is_known_of_a_context_than_the_turn_before_had() -> Result<()> {
     Ok(())
 }
 
-/// How the next prompt is made of a context that was there.
+/// A way to derive the next prompt from an earlier context.
 #[derive(Clone, Debug)]
 enum Change {
     Continue(Vec<i32>),
@@ -352,12 +352,12 @@ fn prompt_of(change: &Change, context: &[i32]) -> Vec<i32> {
     if prompt.is_empty() { vec![0] } else { prompt }
 }
 
-/// The naive model of a session: every context that it has or had as a list, the one that it goes on from at the end.
+/// Naive model of a session: all of its contexts as lists, the current one last.
 #[derive(Clone, Debug, Default)]
 struct Session(Vec<Vec<i32>>);
 
 impl Session {
-    /// Takes a turn; says whether it is clean, and else where it differs.
+    /// Add a turn. Return whether it is clean, and otherwise the position at which it differs.
     fn take(&mut self, (prompt, output): &Turn) -> (bool, i32) {
         let shared = |context: &Vec<i32>| context.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let continued = self.0.iter().rposition(|context| shared(context) == context.len());
@@ -377,8 +377,8 @@ impl Session {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever happens to the contexts of two sessions, in calls of any size: each output is trained once, in the very
-    /// context that it was sampled in.
+    /// For any changes to the contexts of two sessions, in calls of any size, each output is trained once, in the
+    /// context in which it was sampled.
     #[test]
     fn every_output_is_trained_once_in_its_own_context(
         plays in prop::collection::vec(
@@ -414,7 +414,7 @@ proptest! {
         }
         let found: Vec<_> = found.into_iter().map(|(name, at)| (name == "clean", at)).collect();
         prop_assert_eq!(found, expected);
-        // What a context shares with the one before need not be given again.
+        // Tokens that a context shares with the one before need not be given again.
         let (mut other, first) = session()?;
         let others = [first, other.start(0, 1)?];
         let known = turns.iter().enumerate().map(|(row, (of, (prompt, _)))| {

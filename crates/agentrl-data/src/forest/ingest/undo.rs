@@ -1,4 +1,4 @@
-//! Calls that store many rows, or none.
+//! Calls that store all of their rows, or none.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use crate::Result;
 use crate::forest::steps::OpenStep;
 use crate::forest::{Forest, Handle, Place, split};
 
-/// How long a group's lists were.
+/// Lengths of a group's lists before a call.
 #[derive(Clone, Copy, Debug)]
 struct GroupMark {
     nodes: usize,
     changed: usize,
 }
 
-/// Where a trajectory stood.
+/// Parts of a trajectory before a call.
 #[derive(Clone, Copy, Debug)]
 struct TrajectoryMark {
     tip: Option<Place>,
@@ -24,7 +24,7 @@ struct TrajectoryMark {
 }
 
 impl Forest {
-    /// Runs work that appends to the end of some running trajectories; if it fails, all that it did is undone.
+    /// Run `work`, which appends to the ends of some running trajectories. If it fails, undo everything that it did.
     pub(super) fn all_or_nothing<T>(
         &mut self,
         trajectories: &[Handle],

@@ -1,4 +1,4 @@
-//! Handles, inherited steps and interruption.
+//! Tests of handles, inherited steps and interruption.
 
 use super::operations::{acted, message};
 use super::*;
@@ -29,7 +29,7 @@ fn a_handle_of_another_forest_is_refused() -> Result<()> {
     assert!(message(forest.append(trunk, copied)).contains("which is not a node of group 0"));
     let elsewhere = Decision { node: Some(theirs), ..Decision::new(Operation::Stop, trunk, 0) };
     assert!(message(forest.decide(elsewhere)).contains("which is not in group 0"));
-    // A group of the same number that comes after a frozen one is another one.
+    // A group that reuses the number of a frozen group is another group.
     forest.abort();
     forest.freeze()?;
     forest.add_group(0, "task")?;
@@ -38,7 +38,7 @@ fn a_handle_of_another_forest_is_refused() -> Result<()> {
     assert!(message(forest.append(trunk, NewNode::prompt(vec![1]))).contains("its group was frozen"));
     forest.append(later, NewNode::prompt(vec![1]))?;
     assert!(message(forest.fork(later, Some(prompt), None)).contains("is not on the path"));
-    // One that was never started, in a group that is there.
+    // A trajectory that was never started, in a live group.
     assert!(message(forest.tokens(later + 9)).contains("it was never started"));
     assert!(again != later && other.append(foreign, NewNode::observation(vec![1])).is_ok());
     Ok(())
@@ -55,7 +55,7 @@ fn a_step_is_stored_once_however_many_branches_inherit_it() -> Result<()> {
     let mut branch = trunk;
     let mut expected = 50;
     for turn in 0..20 {
-        // Behind the last step, inside one that was inherited, and behind the first step of all.
+        // After the last step, inside an inherited step, and after the first step.
         for (node, end) in [(None, None), (Some(nodes[20]), Some(1)), (Some(nodes[0]), Some(4))] {
             forest.fork_many(branch, node, end, &operations::forks(10, None))?;
         }

@@ -1,22 +1,22 @@
-//! Random programs beside a model of plain lists, and the same programs in other orders of arrival.
+//! Random programs compared with a model of plain lists, and with themselves in other orders of arrival.
 
 use std::collections::VecDeque;
 
 use super::operations::forks;
 use super::*;
 
-/// What a trajectory does next. Numbers are taken modulo what there is.
+/// Next operation of a trajectory. Numbers are taken modulo the number of choices.
 #[derive(Clone, Debug)]
 enum Turn {
     Act(u8, u8),
     Observe(u8),
     Pay(u8),
-    /// Fork so many ways at a token of the present context; each branch plays its own part of the rest.
+    /// Fork at a token of the current context into several branches; each plays its own part of the remaining turns.
     Fork(u16, u8),
     Rollback(u16),
-    /// Keep a prefix of the context and put other tokens behind it.
+    /// Keep a prefix of the context and append other tokens.
     Rewrite(u16, u8),
-    /// The own prefix, then the own context from a token on.
+    /// Join a prefix of the trajectory with its own context from a token on.
     Splice(u16, u16),
     Untrain,
     Prune,
@@ -36,14 +36,14 @@ fn turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// A step: its context, where its action begins and ends, and what was paid.
+/// A step: its context, the begin and end of its action, and its reward.
 type ModelStep = (usize, usize, usize, Option<f32>);
 
 /// A trajectory as plain lists.
 #[derive(Clone, Debug, Default)]
 struct Model {
     contexts: Vec<Vec<i32>>,
-    /// Nodes of each context, each with where it begins and how far the path uses it.
+    /// Nodes of each context, each with its begin and the end of its used tokens.
     nodes: Vec<Vec<(Handle, usize, usize)>>,
     steps: Vec<ModelStep>,
     open: Option<usize>,
@@ -77,7 +77,7 @@ impl Model {
         self.nodes.last_mut().unwrap().push((node, begin, begin + tokens.len()));
     }
 
-    /// The beginning of the present context, up to a token, as another trajectory.
+    /// Return a fork: the current context up to a token, as another trajectory.
     fn prefix(&self, end: usize) -> Self {
         let last = self.contexts.len() - 1;
         let mut child = Self { trained: true, drawn: true, ..self.clone() };
@@ -93,7 +93,8 @@ impl Model {
         child
     }
 
-    /// A node of the present context and how many of its tokens lie before a position.
+    /// Return the node of the current context that holds the token before a position, and the number of its tokens
+    /// before it.
     fn at(&self, position: usize) -> (Handle, u32) {
         let nodes = self.nodes.last().unwrap();
         let &(node, begin, _) = nodes.iter().find(|&&(_, begin, end)| begin < position && position <= end).unwrap();
@@ -108,7 +109,7 @@ struct Player {
     name: String,
 }
 
-/// Keeps so many tokens of the context and puts others behind them.
+/// Keep the first `kept` tokens of the context and append `count` others.
 fn rewrite(forest: &mut Forest, handle: Handle, model: &mut Model, kept: usize, count: u8) {
     let mut tokens = model.path()[..kept].to_vec();
     tokens.extend(vec![6; usize::from(count)]);
@@ -134,7 +135,7 @@ fn rewrite(forest: &mut Forest, handle: Handle, model: &mut Model, kept: usize, 
     assert_eq!(forest.tokens(handle).unwrap(), tokens);
 }
 
-/// The own prefix, and the own context from a token on.
+/// Join the first `end` tokens of a trajectory with its own context from token `from` on.
 fn splice(forest: &mut Forest, handle: Handle, model: &mut Model, end: usize, from: usize) -> (Handle, Model) {
     let (node, used) = model.at(end);
     let &(first, begin, _) = model.nodes[0].iter().find(|&&(_, begin, end)| begin <= from && from < end).unwrap();
@@ -142,7 +143,7 @@ fn splice(forest: &mut Forest, handle: Handle, model: &mut Model, end: usize, fr
     let spliced = forest.splice(handle, (Some(node), Some(used)), handle, (first, start)).unwrap();
     let copied = model.path()[from..].to_vec();
     let mut child = model.prefix(end);
-    // Copied kinds follow from the steps: an action token is one that some step holds.
+    // Kinds of copied tokens follow from the steps: an action token belongs to a closed or open step.
     let acted = |position: usize| {
         let mut spans = model.steps.iter().map(|step| (step.1, step.2));
         spans.any(|(begin, end)| begin <= position && position < end) || model.open.is_some_and(|open| open <= position)
@@ -158,8 +159,8 @@ fn splice(forest: &mut Forest, handle: Handle, model: &mut Model, end: usize, fr
     (spliced, child)
 }
 
-/// Plays members' programs. `choices` says who takes each turn and which of several branches plays which part: all that
-/// may depend on the order of arrival.
+/// Play the programs of the members. `choices` determines the member that takes each turn, and the part that each
+/// branch plays: everything that may depend on the order of arrival.
 fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Model>) {
     let mut choices = choices.iter().copied().cycle();
     let mut forest = Forest::new(1, 2);
@@ -212,12 +213,12 @@ fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Mode
                 }
             }
             Turn::Fork(at, ways) => {
-                // A node that an earlier context holds is taken there; only the present one is modelled.
+                // A fork at a node of several contexts is in the earliest, but the model covers the current one only.
                 let end = if model.contexts.len() > 1 { model.len() } else { place(at, model.len()) };
                 let (node, used) = if end == model.len() { (None, None) } else { Some(model.at(end)).unzip() };
                 let mut branches = forest.fork_many(handle, node, used, &forks(u32::from(ways), None)).unwrap();
                 for way in 0..ways {
-                    // Which branch plays which part is a matter of arrival.
+                    // The order of arrival determines the part that each branch plays.
                     let branch = branches.swap_remove(usize::from(choices.next().unwrap()) % branches.len());
                     let rest =
                         turns.iter().filter(|turn| !matches!(turn, Turn::Fork(..))).skip(usize::from(way)).cloned();
@@ -253,7 +254,7 @@ fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Mode
                 turns.clear();
             }
         }
-        // What was pruned (also by a rollback) takes no more turns.
+        // A pruned trajectory (also by a rollback) takes no more turns.
         let gone = forest.frontier(None).unwrap().trajectory.iter().all(|&running| running != handle);
         if gone {
             let Player { mut model, name, .. } = players.swap_remove(who);
@@ -266,7 +267,7 @@ fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Mode
     (forest.freeze().unwrap(), ended)
 }
 
-/// Every drawn trajectory's name, from its facts.
+/// Return the name of each drawn trajectory, read from its `info`.
 fn names(batch: &Batch) -> Vec<String> {
     let infos = batch.trajectories()["info"].as_string::<i32>();
     let layout: Vec<i64> = batch.draws()["trajectory_id"].as_primitive::<Int64Type>().values().to_vec();
@@ -310,7 +311,7 @@ proptest! {
                 prop_assert_eq!(Some(rewards[row]).filter(|reward| !reward.is_nan()), paid);
             }
         }
-        // Every trained token is in one sequence, behind the context that it was sampled in.
+        // Every trained token is in one sequence, after the context in which it was sampled.
         let draws: Vec<i64> = (0..batch.num_draws() as i64).collect();
         let mut seen = vec![0; tokens.len()];
         for pack in batch.plan(&PlanOptions { draws: &draws, max_tokens: 10_000, ..PlanOptions::default() })?.packs()? {
@@ -359,7 +360,7 @@ proptest! {
             prop_assert_eq!(batch.num_draws(), 0);
             return Ok(());
         }
-        // What was adopted is there as it was: the same rows, the same training batch.
+        // Adopted trajectories are unchanged: the same rows, the same training batch.
         let count = drawn.len();
         let adopted = batch.select_draws(&(0..count as i64).collect::<Vec<_>>())?;
         for name in ["token", "position", "trainable"] {
@@ -373,7 +374,7 @@ proptest! {
             prop_assert_eq!(bits(&adopted)?, bits(&stored)?);
         }
         prop_assert_eq!(adopted.keys("state_key", Level::Step)?, stored.keys("state_key", Level::Step)?);
-        // What goes on has the same steps, and one more.
+        // Continued trajectories have the same steps, and one more.
         let (steps, offsets) = (batch.offsets(Level::Step)?, batch.offsets(Level::Token)?);
         let Numbers::I32(tokens) = batch.column("token", Level::Token)? else { panic!("tokens are i32") };
         let of = |draw: usize| &tokens[offsets[steps[draw] as usize] as usize..offsets[steps[draw + 1] as usize] as usize];

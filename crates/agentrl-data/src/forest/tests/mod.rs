@@ -16,7 +16,7 @@ use super::*;
 use crate::batch::{Batch, Level, Numbers, PlanOptions};
 use crate::schema::Table;
 
-/// Paths read from the tables alone, by (group, trajectory), without any code of the batch.
+/// Return the path of each trajectory by its id, read from the tables without any code of the batch.
 fn paths(batch: &Batch) -> BTreeMap<i64, Vec<i32>> {
     let (nodes, trajectories) = (batch.nodes(), batch.trajectories());
     let i64s = |rows: &RecordBatch, name: &str| rows[name].as_primitive::<Int64Type>().clone();
@@ -240,7 +240,7 @@ fn prompts_that_differ_in_anything_are_not_shared() {
     assert_eq!(forest.freeze().unwrap().nodes().num_rows(), 2);
 }
 
-/// One operation on a trajectory that is chosen among those of its group.
+/// An operation on one of the trajectories of a group.
 #[derive(Clone, Debug)]
 enum Operation {
     Append(u8, u8),
@@ -258,7 +258,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Operations on one trajectory, and the model's path beside its handle.
+/// A trajectory: its handle, and its path and nodes in the model.
 struct Player {
     handle: Handle,
     path: Vec<i32>,
@@ -266,7 +266,7 @@ struct Player {
     pruned: bool,
 }
 
-/// Plays the operations of each group, in an order given by `schedule`, beside a plain list-of-lists model.
+/// Play the operations of each group, in the order of `schedule`, and apply them to a model of lists of lists.
 fn play(
     scripts: &[Vec<(prop::sample::Index, Operation)>],
     schedule: &[prop::sample::Index],
@@ -375,7 +375,7 @@ proptest! {
             }
         }
         for &trajectory in &live {
-            // Everyone ends with an action, so that every sampled token belongs to a closed step.
+            // Every trajectory ends with an action, so that every sampled token belongs to a closed step.
             forest.append(trajectory, NewNode::action(vec![99], vec![-1.0])).unwrap();
             forest.finish(trajectory, Finish::default()).unwrap();
         }

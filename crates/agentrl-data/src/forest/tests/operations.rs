@@ -1,4 +1,4 @@
-//! Operations that make a trajectory of another one.
+//! Tests of operations that derive a trajectory from another one.
 
 use agentrl_compute::hash::hash_bytes;
 
@@ -273,7 +273,7 @@ fn a_partial_trajectory_is_stored_adopted_and_resumed() -> Result<()> {
     let origins = column::<Int64Type>(batch.steps(), "origin_trajectory_id");
     assert_eq!(trajectories, [Some(0), Some(1), Some(2), Some(2)]);
     assert_eq!(origins, [Some(0), Some(1), Some(0), Some(2)]);
-    // The action that was resumed acted on the state that was stored with nothing but the leaf.
+    // The resumed action acted on a state that is stored only with the leaf.
     let keys: Vec<_> = batch.steps()["state_key"].as_fixed_size_binary().iter().flatten().map(<[u8]>::to_vec).collect();
     assert_eq!(keys[3], hash_bytes(b"here"));
     for name in ["node_id", "parent_id"] {

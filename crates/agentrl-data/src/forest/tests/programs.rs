@@ -1,4 +1,5 @@
-//! What rollout programs ask of a forest beside forks: keys of groups, repairs, looks, other prompts.
+//! Tests of forest operations that rollout programs use besides forks: keys of groups, repairs, snapshots, other
+//! prompts.
 
 use agentrl_compute::hash::hash_bytes;
 
@@ -7,7 +8,7 @@ use super::*;
 use crate::schema::{FLAG_UNTRAINED, OldLogprob};
 use arrow_array::types::{Float32Type, UInt32Type};
 
-/// A group of two members, the first of which takes two turns.
+/// Start two members in a group; the first takes two turns, the second one.
 fn grown(forest: &mut Forest, group: u32) -> (Handle, Handle) {
     let (first, second) = (forest.start(group, 0).unwrap(), forest.start(group, 1).unwrap());
     for trajectory in [first, second] {
@@ -101,7 +102,7 @@ fn what_was_pruned_or_rolled_back_can_be_forked() -> Result<()> {
     forest.step(trunk, &StepOutcome { reward: Some(0.25), ..StepOutcome::default() })?;
     let back = forest.rollback(trunk, prompt, None)?;
     assert!(message(forest.rollback(trunk, action, None)).contains("is pruned; fork it"));
-    // The repair takes up what was rolled back, inside of its action and behind it.
+    // The repair continues the rolled-back trajectory, inside its action and after it.
     let inside = forest.fork(trunk, Some(action), Some(2))?;
     let behind = forest.fork(trunk, None, None)?;
     forest.prune(back, "dull", false)?;
@@ -140,7 +141,7 @@ fn an_untrained_prefix_is_left_out_by_this_branch_alone() -> Result<()> {
         forest.finish(trajectory, Finish::default())?;
     }
     let batch = forest.freeze()?;
-    // Trunk; what was cut inside of the action, which is its own; the mended one; and the fork of that.
+    // The trunk; the fork inside its action, which has the action as its own; the mended branch; and the fork of that.
     assert_eq!(tokens(&batch), [4, 5, 6, 7, 4, 7, 4, 5, 6, 7, 8, 4, 5, 6, 7, 8, 9]);
     assert_eq!(trainable(&batch), [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]);
     let flags = column::<UInt32Type>(batch.steps(), "flags");
@@ -276,7 +277,7 @@ fn what_has_no_action_or_no_single_prompt_is_not_told_behind_another() -> Result
     forest.rewrite(second, &[1, 9], &[], None)?;
     assert!(message(forest.with_prompt(second, vec![5], vec![], None)).contains("was rewritten"));
     assert_eq!(forest.frontier(None)?.trajectory.len(), 3, "nothing was begun");
-    // An action that is not closed goes on.
+    // An open action continues.
     forest.append(first, NewNode::action(vec![22], vec![-0.5]))?;
     let plain = forest.with_prompt(first, vec![5], vec![], None)?;
     forest.append(plain, NewNode::action(vec![23], vec![-0.5]))?;

@@ -1,11 +1,11 @@
-//! Prompts that begin alike are stored once.
+//! Tests of shared beginnings of prompts, which are stored once.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::schema::{Operation, Source};
 
-/// A forest whose members are given prompts, each in some pieces, and answer; members come in an order.
+/// Freeze a group whose members get prompts, each in several pieces, and answer. Members arrive in `order`.
 fn members(prompts: &[Vec<Vec<i32>>], order: &[usize]) -> Result<Batch> {
     let mut forest = Forest::new(0, 0);
     forest.add_group(0, "task")?;
@@ -20,7 +20,7 @@ fn members(prompts: &[Vec<Vec<i32>>], order: &[usize]) -> Result<Batch> {
     forest.freeze()
 }
 
-/// Parent, number of its tokens, start and tokens of a node.
+/// A node: its parent, the number of the parent's tokens before it, its start and its tokens.
 type Row = (Option<i64>, Option<i32>, i32, Vec<i32>);
 
 fn rows(batch: &Batch) -> Vec<Row> {
@@ -35,7 +35,7 @@ fn rows(batch: &Batch) -> Vec<Row> {
 
 #[test]
 fn a_prompt_holds_what_no_earlier_one_begins_with() -> Result<()> {
-    // The second leaves the first behind two tokens, the third ends inside it, the fourth goes on from the second.
+    // The second leaves the first after two tokens, the third ends inside the first, the fourth continues the second.
     let prompts = [vec![vec![1, 2, 3]], vec![vec![1, 2], vec![4]], vec![vec![1, 2]], vec![vec![1, 2, 4, 5]]];
     let batch = members(&prompts, &[0, 1, 2, 3])?;
     let expected = [
@@ -110,7 +110,7 @@ fn places_inside_a_shared_prompt_are_those_of_the_row_that_holds_them() -> Resul
 }
 
 proptest! {
-    /// The rows hold the trie of all prompts, whatever their order, and adopted members go on from them.
+    /// For any order of arrival, the rows are the trie of all prompts, and adopted members continue from them.
     #[test]
     fn stored_prompts_are_their_trie(
         prompts in prop::collection::vec(prop::collection::vec(prop::collection::vec(0..2, 1..4), 1..4), 1..6),
@@ -128,7 +128,7 @@ proptest! {
         let stored: usize = rows(&batch).iter().map(|(_, _, _, own)| own.len()).sum();
         prop_assert_eq!(stored, trie.len() + prompts.len());
 
-        // Each goes on behind its prompt, in the state that it acted on, whoever holds the tokens.
+        // Each member continues after its prompt, in the state that it acted on, whichever row holds the tokens.
         let mut later = Forest::new(1, 0);
         later.add_group(0, "task")?;
         for &member in &order {

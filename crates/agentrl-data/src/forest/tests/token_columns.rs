@@ -1,4 +1,4 @@
-//! Token columns: rows that are recorded with nodes, against a map from tokens to the rows that came first.
+//! Tests of token columns: recorded rows compared with a map from each token to its first row.
 
 use super::*;
 use crate::token_columns::TokenRows;
@@ -6,7 +6,7 @@ use crate::token_columns::TokenRows;
 /// A trajectory, its tokens, and its nodes with the number of tokens up to their ends.
 type Path = (Handle, Vec<i32>, Vec<(Handle, usize)>);
 
-/// Rows of consecutive tokens whose values follow from a number.
+/// Rows of consecutive tokens, with values derived from `number`.
 fn rows(dtype: usize, width: usize, begin: Option<usize>, count: usize, number: usize) -> TokenRows {
     let values = (0..count * width).map(|place| (number * 7 + place) % 250);
     let values = match dtype {
@@ -27,7 +27,7 @@ fn row(values: &Numbers, place: usize, width: usize) -> String {
     format!("{:?}", values.gather(place * width..(place + 1) * width))
 }
 
-/// The rows of a batch by token, of those that have one.
+/// Return the rows of a batch by token, for the tokens that have one.
 fn found(batch: &Batch) -> BTreeMap<i32, String> {
     let Some((values, width)) = batch.wide_column("experts", Level::NodeToken) else { return BTreeMap::new() };
     let Numbers::I32(tokens) = batch.column("token", Level::NodeToken).unwrap() else { panic!("tokens are i32") };
@@ -106,7 +106,7 @@ proptest! {
         let parts: Vec<_> = batch.to_bytes().unwrap().into_iter().map(arrow_buffer::Buffer::from).collect();
         let again = Batch::from_bytes(&parts).unwrap();
         prop_assert_eq!(again.nodes(), batch.nodes());
-        // Beside rows without the column, in either order.
+        // Joined with a batch without the column, in either order.
         let mut plain = Forest::new(0, 0);
         plain.add_group(0, "task").unwrap();
         let handle = plain.start(0, 0).unwrap();
