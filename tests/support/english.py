@@ -50,6 +50,13 @@ def docstrings(paths: Iterable[Path]) -> Iterator[str]:
                 yield node.value.value
 
 
+def comments(paths: Iterable[Path]) -> Iterator[str]:
+    """The comments of Rust, C++ and CUDA files that stand on lines of their own: each run of lines is a text."""
+    for path in paths:
+        for run in re.findall(r"(?m)(?:^[ \t]*//.*\n)+", path.read_text(encoding="utf-8")):
+            yield re.sub(r"(?m)^[ \t]*//[/!]? ?", "", run)
+
+
 def messages(paths: Iterable[Path]) -> Iterator[str]:
     """The constant parts of the messages of raised errors."""
     for path in paths:
@@ -73,10 +80,12 @@ def sources() -> dict[str, Iterable[str]]:
     package = sorted((ROOT / "python/agentrl_core").rglob("*.py"))
     recipes = [path for path in package if "recipes" in path.parts]
     core = [path for path in package if "recipes" not in path.parts]
+    native = [path for suffix in ("rs", "cu") for path in sorted(ROOT.glob(f"c*/**/*.{suffix}"))]
     pages = [*sorted((ROOT / "docs").rglob("*.md")), *ROOT.glob("*.md")]
     return {
         "docstrings": docstrings(core),
         "docstrings of recipes": docstrings(recipes),
+        "comments of Rust and CUDA": comments(native),
         "pages": (path.read_text(encoding="utf-8") for path in pages),
         "messages": messages(package),
     }

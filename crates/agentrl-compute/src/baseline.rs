@@ -3,7 +3,7 @@
 //! The remembered state is a row of numbers for each group of the batch. Each update returns those rows after the
 //! batch. A group without votes keeps its row.
 
-use crate::check::{finite, same_length};
+use crate::argument_checks::{finite, same_length};
 use crate::group::{Center, Columns, Extra, Options, Scale, Statistics, normalise, statistics};
 use crate::{Error, Result};
 

@@ -1,6 +1,6 @@
 //! Masks of rows and groups to train on. Filters run after the statistics: a filtered row has voted.
 
-use crate::check::{column, mask_length, within};
+use crate::argument_checks::{column, mask_length, within};
 use crate::group::{Columns, statistics};
 use crate::weight::{Amount, Ties, Top, top};
 use crate::{Error, Result};

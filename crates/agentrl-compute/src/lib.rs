@@ -19,16 +19,15 @@
 #![forbid(unsafe_code)]
 
 pub mod advantage;
+mod argument_checks;
 pub mod baseline;
-mod check;
 pub mod error;
 pub mod filters;
 pub mod float;
 pub mod group;
 pub mod hash;
 pub mod keys;
-mod members;
-pub mod names;
+pub mod named_options;
 pub mod pack;
 pub mod prefix;
 pub mod quantile;
@@ -38,6 +37,7 @@ pub mod returns;
 pub mod reward;
 pub mod rng;
 pub mod rollout;
+mod rows_by_group;
 pub mod search;
 pub mod select;
 mod simd;

@@ -1,6 +1,6 @@
 //! Quantiles with `NumPy`'s definitions.
 
-use crate::check::within;
+use crate::argument_checks::within;
 use crate::{Result, names};
 
 names! {

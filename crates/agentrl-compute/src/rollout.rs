@@ -1,6 +1,6 @@
 //! Branch decisions of entropy-triggered rollouts (ARPO, arXiv:2507.19849).
 
-use crate::check::{finite, same_length};
+use crate::argument_checks::{finite, same_length};
 use crate::ragged::Ragged;
 use crate::{Error, Result, names};
 

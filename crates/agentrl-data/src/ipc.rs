@@ -19,7 +19,7 @@ use arrow_ipc::{Block, MetadataVersion, root_as_footer};
 use arrow_schema::{DataType, Schema, SchemaRef};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Error, Result, arrow_bug, wide_lists};
+use crate::{Error, Result, arrow_bug, fixed_width_lists};
 
 /// Alignment of columns in bytes, so that mapped columns are aligned for every reader.
 const ALIGNMENT: usize = 64;
@@ -64,7 +64,7 @@ impl Footer {
             let pairs = footer.custom_metadata().into_iter().flatten();
             let pairs = pairs.filter_map(|pair| Some((pair.key()?.to_owned(), pair.value()?.to_owned())));
             let schema = Arc::new(schema);
-            let lenient = wide_lists::lenient(&schema);
+            let lenient = fixed_width_lists::lenient(&schema);
             Ok(Self { schema, lenient, metadata: pairs.collect(), version: footer.version(), blocks })
         })
     }
@@ -99,7 +99,7 @@ impl Footer {
             if Arc::ptr_eq(&self.lenient, &self.schema) {
                 return Ok(rows);
             }
-            wide_lists::checked(&schema, &rows).map_err(|error| error.to_string())
+            fixed_width_lists::checked(&schema, &rows).map_err(|error| error.to_string())
         })
     }
 }
@@ -242,7 +242,7 @@ pub fn decode(name: &str, bytes: &Buffer) -> Result<RecordBatch> {
         (0..footer.blocks.len()).map(|index| footer.rows(name, index, bytes, 0, None)).collect::<Result<Vec<_>>>()?;
     match parts.len() {
         1 => Ok(parts.swap_remove(0)),
-        _ => wide_lists::concat_batches(&footer.schema, &parts)
+        _ => fixed_width_lists::concat_batches(&footer.schema, &parts)
             .map_err(|error| Error::corrupt(format!("{name} is too large for one table: {error}"))),
     }
 }

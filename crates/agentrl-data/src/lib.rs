@@ -24,6 +24,7 @@
 
 pub mod batch;
 pub mod facts;
+mod fixed_width_lists;
 pub mod forest;
 pub mod ipc;
 pub mod schema;
@@ -31,7 +32,6 @@ pub mod store;
 mod tasks;
 pub mod token_columns;
 pub mod vllm_response;
-mod wide_lists;
 
 pub use agentrl_compute::error::{Error, ErrorKind, Result};
 pub use tasks::advance_tasks;

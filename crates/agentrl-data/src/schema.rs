@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use agentrl_compute::names;
+use agentrl_compute::{named_options, names};
 use arrow_array::{ArrayRef, RecordBatch, UInt8Array, new_null_array};
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
@@ -152,7 +152,11 @@ impl FinishReason {
 
     /// Return the reason with a name.
     pub fn from_name(name: &str) -> Result<Self> {
-        names::choice("finish_reason", name, &[("stop", Self::Stop), ("length", Self::Length), ("abort", Self::Abort)])
+        named_options::choice(
+            "finish_reason",
+            name,
+            &[("stop", Self::Stop), ("length", Self::Length), ("abort", Self::Abort)],
+        )
     }
 }
 
@@ -191,7 +195,7 @@ impl Status {
             ("aborted", Self::Aborted),
             ("failed", Self::Failed),
         ];
-        names::choice("status", name, &ends)
+        named_options::choice("status", name, &ends)
     }
 
     /// Whether a trajectory with this status is drawn into the training batch.

@@ -1,7 +1,7 @@
 //! Group-in-group advantages (`GiGPO`): each step is compared with its group's episodes and with steps in the same
 //! state.
 
-use crate::check::{column, same_length};
+use crate::argument_checks::{column, same_length};
 use crate::group::{Columns, Extra, Options, Scale, Singleton, normalise_into};
 use crate::keys::pair;
 use crate::returns::{Paths, discounted};

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::columns::Columns;
 use super::lanes::{self, Sink};
-use super::votes::Buffer;
+use super::vote_buffer::Buffer;
 use crate::keys::{Ids, LabelRange};
 use crate::{Float, Result, thread_pool};
 

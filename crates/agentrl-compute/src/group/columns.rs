@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::check::{finite_piece, mask_length, same_length};
+use crate::argument_checks::{finite_piece, mask_length, same_length};
 use crate::keys::pair;
 use crate::simd::ascend;
 use crate::{Error, Float, Result, thread_pool};

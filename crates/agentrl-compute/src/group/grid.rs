@@ -1,7 +1,7 @@
 //! The grid on which values are rounded to integers, so that their sums do not depend on their order.
 
-use super::accumulator::{binary_order, power_of_two, times_power_of_two};
 use super::extent::Extent;
+use super::fixed_point::{binary_order, power_of_two, times_power_of_two};
 
 /// Return the number of binary digits by which a sum of `count` numbers can grow.
 #[inline]

@@ -17,41 +17,41 @@
 //!   group of all rows;
 //! - `partial` splits statistics over several ranks.
 
-mod accumulator;
+mod affine;
 mod beta;
 mod buckets;
 mod columns;
+mod contiguous;
+mod distributed;
 mod extent;
+mod fixed_point;
 mod grid;
-mod grouped;
 mod lanes;
 mod moments;
 mod normalise;
 mod options;
-mod order;
-mod partial;
+mod per_group;
+mod quantiles;
 mod reduce;
-mod rule;
-mod runs;
 
 mod statistics;
 mod sums;
-mod votes;
+mod vote_buffer;
 mod whitened;
 
 pub use columns::Columns;
+pub use distributed::{extents, moments};
 pub use extent::Extent;
 pub use moments::{Moments, Statistics};
 pub use normalise::{Extra, NormalisedFloat, normalise, normalise_by};
 pub use options::{Center, Middle, Options, Scale, Singleton};
-pub use order::quantile;
-pub use partial::{extents, moments};
+pub use quantiles::quantile;
 pub use reduce::{Map, arg_extreme, log_mean_exp, map};
 pub use statistics::statistics;
 pub use sums::sums;
 
-pub(crate) use accumulator::Accumulator;
 pub(crate) use columns::group_count;
+pub(crate) use fixed_point::Accumulator;
 pub(crate) use grid::Grid;
 pub(crate) use normalise::normalise_into;
 pub(crate) use sums::total;

@@ -4,8 +4,8 @@
 //! of the rows and any split over threads or ranks gives the same bits. If the range of the values is far from zero,
 //! they are taken relative to its middle, so a large offset costs no digits.
 
-use super::accumulator::{Accumulator, binary_order, times_power_of_two};
 use super::extent::Extent;
+use super::fixed_point::{Accumulator, binary_order, times_power_of_two};
 use super::grid::{Grid, halves, headroom, nearest, squares};
 use crate::Float;
 use crate::simd::{BLOCK, keep, wide};

@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use super::affine::{Line, Maker, Rule, rules};
 use super::buckets::{GroupIds, SINGLE_BUCKET_ROWS};
 use super::columns::{Columns, UnitRows};
-use super::grouped::{Group, RowOrder, fill_by_group};
+use super::contiguous;
 use super::options::{Center, Options, Scale};
-use super::rule::{Line, Maker, Rule, rules};
-use super::runs;
-use crate::check::{finite, same_length};
+use super::per_group::{Group, RowOrder, fill_by_group};
+use crate::argument_checks::{finite, same_length};
 use crate::keys::{Ids, Labels};
 use crate::simd::{BLOCK, wide, within};
 use crate::thread_pool::SingleThreaded;
@@ -153,7 +153,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         let rule = Maker::new(&columns, starts.len() - 1, true, options)?;
         rows.compare(RowOrder::Runs(starts), rule, out)
     };
-    if !whole && runs::fill(ids, out, some_groups).is_some() {
+    if !whole && contiguous::fill(ids, out, some_groups).is_some() {
         return Ok(());
     }
     let _alone = (ids.rows() <= SINGLE_BUCKET_ROWS).then(SingleThreaded::begin);

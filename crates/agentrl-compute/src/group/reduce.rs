@@ -1,7 +1,7 @@
 //! Maps and reductions within groups: ranks, softmax, min-max scaling, extremes.
 
 use super::columns::Columns;
-use crate::check::same_length;
+use crate::argument_checks::same_length;
 use crate::{Error, Float, Result};
 
 /// The operation of [`map`] on the values of a group.

@@ -1,7 +1,7 @@
 //! Exact sums of the values of each group.
 
-use super::accumulator::Accumulator;
-use crate::check::{finite, same_length};
+use super::fixed_point::Accumulator;
+use crate::argument_checks::{finite, same_length};
 use crate::{Error, Float, Result, thread_pool};
 
 /// Return the sum of the values of each of `count` groups; 0 for a group without rows. Its bits do not depend on row

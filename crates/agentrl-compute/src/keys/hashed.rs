@@ -2,10 +2,10 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::hash_table::{self, Keys};
 use super::hasher::mix;
-use super::table::{self, Keys};
 use crate::Result;
-use crate::check::same_length;
+use crate::argument_checks::same_length;
 
 /// Largest number of rows for which [`pair`] uses a direct table.
 const FEW_PAIRS: usize = 1 << 9;
@@ -20,7 +20,7 @@ const FEW_PAIRS: usize = 1 << 9;
 /// ```
 pub fn dense_bytes<'a, K: AsRef<[u8]> + ?Sized + 'a>(keys: impl IntoIterator<Item = &'a K>) -> Result<Keys> {
     let keys: Vec<&[u8]> = keys.into_iter().map(K::as_ref).collect();
-    table::hashed(keys.len(), |row| keys[row], xxh3_64)
+    hash_table::hashed(keys.len(), |row| keys[row], xxh3_64)
 }
 
 /// Return the ids of the byte strings that `key` returns for each row.
@@ -30,7 +30,7 @@ pub fn dense_bytes_of<'a>(rows: usize, key: impl Fn(usize) -> &'a [u8] + Sync) -
 
 /// Not generic over the function: a calling crate may be compiled for small size, but this is compiled here.
 fn dense_bytes_at<'a>(rows: usize, key: &(dyn Fn(usize) -> &'a [u8] + Sync)) -> Result<Keys> {
-    table::hashed(rows, key, xxh3_64)
+    hash_table::hashed(rows, key, xxh3_64)
 }
 
 /// Return the ids of 128-bit words, such as short texts: several times faster than the ids of the texts.
@@ -42,7 +42,7 @@ fn dense_bytes_at<'a>(rows: usize, key: &(dyn Fn(usize) -> &'a [u8] + Sync)) -> 
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 pub fn dense_words(keys: &[u128]) -> Result<Keys> {
-    table::hashed(keys.len(), |row| keys[row], |key| mix(mix(0, key as u64), (key >> 64) as u64))
+    hash_table::hashed(keys.len(), |row| keys[row], |key| mix(mix(0, key as u64), (key >> 64) as u64))
 }
 
 /// Return the ids of pairs of ids: rows have the same id if both ids are equal.
@@ -64,9 +64,9 @@ pub fn pair(first: &[u32], second: &[u32]) -> Result<Keys> {
     if first.len() <= FEW_PAIRS {
         let [range, width] = [first, second].map(|ids| ids.iter().max().map_or(0, |&most| most as usize + 1));
         if let Some(places) = range.checked_mul(width).filter(|&places| places <= 2 * FEW_PAIRS) {
-            return table::direct(first.len(), places, |row| first[row] as usize * width + second[row] as usize);
+            return hash_table::direct(first.len(), places, |row| first[row] as usize * width + second[row] as usize);
         }
     }
     let both = |row: usize| u64::from(first[row]) << 32 | u64::from(second[row]);
-    table::hashed(first.len(), both, |key| mix(0, key))
+    hash_table::hashed(first.len(), both, |key| mix(0, key))
 }

@@ -1,8 +1,8 @@
 //! Keys of the last states of an agent, at several depths (`HGPO`).
 
+use super::hash_table::Keys;
 use super::hashed::pair;
-use super::table::Keys;
-use crate::check::{room, same_length};
+use crate::argument_checks::{room, same_length};
 use crate::group::group_count;
 use crate::{Error, Result};
 

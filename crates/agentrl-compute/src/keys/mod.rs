@@ -2,21 +2,21 @@
 //!
 //! Rows of one group are mostly contiguous, so a key that equals the one before it costs a comparison and no lookup.
 
+mod dense_integers;
+mod hash_table;
 mod hashed;
 mod hasher;
 mod history;
-mod ids;
-mod integers;
-mod similar;
-mod table;
+mod id_column;
 #[cfg(test)]
 mod tests;
+mod text_clusters;
 
+pub use dense_integers::{Integer, LabelRange, Labels, dense_integers, label_integers};
+pub use hash_table::Keys;
 pub use hashed::{dense_bytes, dense_bytes_of, dense_words, pair};
 pub use history::{History, history};
-pub use ids::Ids;
-pub use integers::{Integer, LabelRange, Labels, dense_integers, label_integers};
-pub use similar::{Similarity, Sketch, sequence_ratio, similar};
-pub use table::Keys;
+pub use id_column::Ids;
+pub use text_clusters::{Similarity, Sketch, sequence_ratio, similar};
 
 pub(crate) use hasher::FixedHasher;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::Result;
-use crate::check::room;
+use crate::argument_checks::room;
 
 /// Check that there is memory for some bins, a number that the user's option `name` sets.
 pub fn room_for_bins(name: &str, bins: usize) -> Result<()> {

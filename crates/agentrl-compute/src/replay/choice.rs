@@ -1,6 +1,6 @@
 //! Draws without repetition, and priorities that count places instead of values.
 
-use crate::check::same_length;
+use crate::argument_checks::same_length;
 use crate::rng::uniform;
 use crate::{Error, Result, thread_pool};
 

@@ -1,8 +1,8 @@
 //! Pairs of a better and a worse row of one group, for losses that compare two answers.
 
-use crate::check::{all_finite, same_length, within};
+use crate::argument_checks::{all_finite, same_length, within};
 use crate::group::group_count;
-use crate::members::Members;
+use crate::rows_by_group::Members;
 use crate::{Result, names};
 
 names! {
@@ -52,7 +52,7 @@ pub fn pairs(
     options: &Pairing,
 ) -> Result<Vec<(i64, i64)>> {
     within("margin", options.margin, 0.0, f64::MAX)?;
-    crate::check::column("scores", scores, "groups", groups.len(), valid)?;
+    crate::argument_checks::column("scores", scores, "groups", groups.len(), valid)?;
     let lengths = match lengths {
         Some(lengths) => lengths,
         None if options.matching == Matching::Nearest => {

@@ -1,6 +1,6 @@
 //! Draws in proportion to priorities that change: a tree of sums with eight children a node.
 
-use crate::check::{same_length, within};
+use crate::argument_checks::{same_length, within};
 use crate::rng::uniform;
 use crate::{Error, Result, names, thread_pool};
 

@@ -1,7 +1,7 @@
 //! The baseline that makes the variance of a policy gradient least, for every token position of a group.
 
 use super::Paths;
-use crate::check::{all_finite, same_length, within};
+use crate::argument_checks::{all_finite, same_length, within};
 use crate::group::{group_count, sums};
 use crate::keys::pair;
 use crate::{Result, names};

@@ -11,7 +11,7 @@ pub use baseline::{Align, TokenBaseline, optimal_token_baseline};
 pub use n_step::n_step;
 pub use paths::Paths;
 
-use crate::check::{same_length, within};
+use crate::argument_checks::{same_length, within};
 use crate::group::{Extent, whitened};
 use crate::{Float, Result};
 

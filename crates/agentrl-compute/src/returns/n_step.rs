@@ -1,7 +1,7 @@
 //! Returns over a fixed number of steps.
 
 use super::Paths;
-use crate::check::{finite, same_length, within};
+use crate::argument_checks::{finite, same_length, within};
 use crate::{Error, Float, Result};
 
 /// `R_t = Σ_{k < n} gamma^k r_{t+k} + gamma^n V_{t+n}` over the rows of the policy; past an end, its bootstrap for `V`.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::check::{finite, same_length};
+use crate::argument_checks::{finite, same_length};
 use crate::{Error, Float, Result, thread_pool};
 
 /// Sequences of rows that stand together, each in time order: trajectories of tokens, of steps, or of one agent's turns.

@@ -1,6 +1,6 @@
 //! How well scores order what has a known order.
 
-use crate::check::{finite, same_length};
+use crate::argument_checks::{finite, same_length};
 use crate::ragged::Ragged;
 use crate::{Error, Result};
 

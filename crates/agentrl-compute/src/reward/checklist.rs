@@ -1,6 +1,6 @@
 //! Checklists: items that steps of a turn satisfy, some only after others.
 
-use crate::check::within;
+use crate::argument_checks::within;
 use crate::ragged::Ragged;
 use crate::{Error, Result};
 

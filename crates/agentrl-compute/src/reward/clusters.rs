@@ -1,9 +1,9 @@
 //! Votes of answers that mean the same.
 
-use crate::check::{column, mask_length, same_length};
+use crate::argument_checks::{column, mask_length, same_length};
 use crate::group::{group_count, sums};
 use crate::keys::pair;
-use crate::members::Members;
+use crate::rows_by_group::Members;
 use crate::{Error, Result};
 
 /// The votes of the answers of each group.

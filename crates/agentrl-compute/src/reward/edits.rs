@@ -1,6 +1,6 @@
 //! How many insertions, deletions and substitutions lie between sequences.
 
-use crate::check::same_length;
+use crate::argument_checks::same_length;
 use crate::ragged::Ragged;
 use crate::search::edit_distance_in;
 use crate::{Result, thread_pool};

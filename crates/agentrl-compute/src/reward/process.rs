@@ -1,6 +1,6 @@
 //! Rewards of steps and tokens from log-probabilities.
 
-use crate::check::{all_finite, column, same_length};
+use crate::argument_checks::{all_finite, column, same_length};
 use crate::ragged::Ragged;
 use crate::{Error, Result, names};
 

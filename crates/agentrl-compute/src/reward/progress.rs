@@ -1,8 +1,8 @@
 //! Partial credit for failures that came near a success of their group.
 
-use crate::check::{all_finite, same_length, within};
+use crate::argument_checks::{all_finite, same_length, within};
 use crate::group::group_count;
-use crate::members::Members;
+use crate::rows_by_group::Members;
 use crate::{Error, Result};
 
 /// Options of [`success_distance`].

@@ -1,8 +1,8 @@
 //! Rewards by rank within a group: what a row adds to the best of `k`.
 
-use crate::check::{column, same_length};
+use crate::argument_checks::{column, same_length};
 use crate::group::group_count;
-use crate::members::Members;
+use crate::rows_by_group::Members;
 use crate::{Error, Result};
 
 /// Options of [`max_at_k`].
@@ -153,7 +153,7 @@ struct Ranked<'a> {
 impl<'a> Ranked<'a> {
     fn new(rewards: &'a [f64], groups: &[u32], valid: Option<&[bool]>) -> Result<Self> {
         same_length("groups", groups.len(), "rewards", rewards.len())?;
-        crate::check::mask_length(valid, "rewards", rewards.len())?;
+        crate::argument_checks::mask_length(valid, "rewards", rewards.len())?;
         column("rewards", rewards, "rewards", rewards.len(), valid)?;
         Ok(Self { members: Members::of(groups, group_count("groups", groups)?, valid), rewards })
     }

@@ -1,6 +1,6 @@
 //! Risk measures of scores, and quantiles that are tracked from batch to batch.
 
-use crate::check::{all_finite, within};
+use crate::argument_checks::{all_finite, within};
 use crate::group::{Columns, quantile};
 use crate::quantile::Interpolation;
 use crate::{Error, Result, names};
@@ -39,7 +39,7 @@ pub fn tracked_quantiles(
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let tracked = if let Some(state) = state {
-        crate::check::column("state", state, "levels", levels.len(), None)?;
+        crate::argument_checks::column("state", state, "levels", levels.len(), None)?;
         state.to_vec()
     } else {
         if values.is_empty() {
@@ -112,7 +112,7 @@ pub struct TailRisk<'a> {
 pub fn tail_risk(scores: &[f64], low: &[f64], high: &[f64], options: &TailRisk<'_>) -> Result<Vec<f64>> {
     let &TailRisk { alpha_low, alpha_high, omega, natural_baseline, tail, curve } = options;
     for (name, column) in [("scores", scores), ("low", low), ("high", high)] {
-        crate::check::column(name, column, "scores", scores.len(), None)?;
+        crate::argument_checks::column(name, column, "scores", scores.len(), None)?;
     }
     within("omega", omega, 0.0, f64::MAX)?;
     if !(0.0 < alpha_low && alpha_low < alpha_high && alpha_high <= 1.0) {
@@ -144,7 +144,7 @@ pub fn tail_risk(scores: &[f64], low: &[f64], high: &[f64], options: &TailRisk<'
 
 fn check_curve(levels: &[f64], quantiles: &[f64]) -> Result<()> {
     all_finite("levels", levels)?;
-    crate::check::column("quantiles", quantiles, "levels", levels.len(), None)?;
+    crate::argument_checks::column("quantiles", quantiles, "levels", levels.len(), None)?;
     if levels.len() < 2 || levels.windows(2).any(|pair| pair[0] >= pair[1]) {
         return Err(Error::invalid("the levels of the curve must be at least two, and ascend"));
     }

@@ -1,6 +1,6 @@
 //! Scores row by row: penalties for excess, noise.
 
-use crate::check::{all_finite, same_length, within};
+use crate::argument_checks::{all_finite, same_length, within};
 use crate::rng::{structural_seed, uniform};
 use crate::{Error, Result, names};
 

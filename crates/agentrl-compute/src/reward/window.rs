@@ -1,6 +1,6 @@
 //! Means over windows of a row.
 
-use crate::check::all_finite;
+use crate::argument_checks::all_finite;
 use crate::ragged::Ragged;
 use crate::{Error, Result};
 

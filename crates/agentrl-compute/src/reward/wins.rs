@@ -1,6 +1,6 @@
 //! Rewards from comparisons of two rows.
 
-use crate::check::{column, room, same_length};
+use crate::argument_checks::{column, room, same_length};
 use crate::group::sums;
 use crate::{Error, Result};
 

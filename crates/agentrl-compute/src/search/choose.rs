@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 
 use super::graph::{NONE, Search, Status};
-use crate::check::within;
+use crate::argument_checks::within;
 use crate::keys::FixedHasher;
 use crate::{Error, Result};
 

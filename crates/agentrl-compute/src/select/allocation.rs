@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use crate::check::same_length;
+use crate::argument_checks::same_length;
 use crate::{Error, Result, names};
 
 names! {

@@ -5,7 +5,7 @@ use std::hash::BuildHasherDefault;
 use std::ops::Range;
 
 use super::best::{ROWS_PER_MASK, anywhere, best_of, reached_by};
-use crate::check::same_length;
+use crate::argument_checks::same_length;
 use crate::keys::FixedHasher;
 use crate::rng::uniform;
 use crate::simd::{BLOCK, exp, wide};

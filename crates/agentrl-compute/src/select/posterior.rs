@@ -1,6 +1,6 @@
 //! Draws of posteriors.
 
-use crate::check::same_length;
+use crate::argument_checks::same_length;
 use crate::rng::{uniform, word};
 use crate::{Error, Result, thread_pool};
 

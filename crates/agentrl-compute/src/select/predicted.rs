@@ -1,6 +1,6 @@
 //! The predicted success of tasks that were not tried yet.
 
-use crate::check::{all_finite, same_length};
+use crate::argument_checks::{all_finite, same_length};
 use crate::{Error, Result, thread_pool};
 
 /// The labels of reference tasks, averaged with the attention of each query: `sum_j softmax_j(q·r_j / scale) label_j`.

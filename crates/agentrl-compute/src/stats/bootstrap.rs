@@ -1,6 +1,6 @@
 //! Stratified bootstrap of statistics over a table of scores.
 
-use crate::check::all_finite;
+use crate::argument_checks::all_finite;
 use crate::rng::word;
 use crate::{Error, Result, names, thread_pool};
 

@@ -1,6 +1,6 @@
 //! The sign-flip test of paired differences.
 
-use crate::check::all_finite;
+use crate::argument_checks::all_finite;
 use crate::rng::{uniform, word};
 use crate::{Error, Result, thread_pool};
 

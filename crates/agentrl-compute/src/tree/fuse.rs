@@ -1,10 +1,10 @@
 //! Values that flow through a tree: from the rows that end at nodes up to the roots, and down the paths again.
 
 use super::Topology;
-use crate::check::{column, finite, mask_length, same_length, within};
+use crate::argument_checks::{column, finite, mask_length, same_length, within};
 use crate::group::Accumulator;
-use crate::members::Members;
-use crate::names::choice;
+use crate::named_options::choice;
+use crate::rows_by_group::Members;
 use crate::{Error, Result};
 
 /// How the value of a node is made of the values below it.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use super::Topology;
 use super::fuse::{mean, total};
-use crate::check::{finite, mask_length, same_length};
+use crate::argument_checks::{finite, mask_length, same_length};
 use crate::group::Accumulator;
 use crate::{Error, Result, names};
 

@@ -3,8 +3,8 @@
 
 use std::sync::OnceLock;
 
-use crate::check::same_length;
-use crate::members::Members;
+use crate::argument_checks::same_length;
+use crate::rows_by_group::Members;
 use crate::{Error, Result};
 
 /// Marks a root among parents.

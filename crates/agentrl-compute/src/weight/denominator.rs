@@ -1,8 +1,8 @@
 //! The denominator of the loss: the divisor of its sum over tokens.
 
-use crate::check::{finite, mask_length, same_length};
+use crate::argument_checks::{finite, mask_length, same_length};
 use crate::group::{group_count, sums};
-use crate::names::choice;
+use crate::named_options::choice;
 use crate::{Error, Result};
 
 /// Divisor of the sum over tokens. In the formulas, `m` is a token's share (0 if untrained) and K the number of valid

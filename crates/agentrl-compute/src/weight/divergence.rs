@@ -1,7 +1,7 @@
 //! Divergence between the trained policy and the behaviour policy: diagnostics and trust regions.
 
 use super::ratios::{Ratios, kept};
-use crate::check::same_length;
+use crate::argument_checks::same_length;
 use crate::group::{Extent, Grid, total};
 use crate::simd::{BLOCK, Summary, exp_m1, wide};
 use crate::{Error, Float, Result, names, thread_pool};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::ratios::{MOST_LOG_RATIO, Ratios, cover};
-use crate::check::same_length;
+use crate::argument_checks::same_length;
 use crate::simd::{BLOCK, exp, wide};
 use crate::{Error, Float, Result, names, thread_pool};
 

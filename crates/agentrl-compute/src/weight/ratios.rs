@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::check::{column, finite_piece, same_length};
+use crate::argument_checks::{column, finite_piece, same_length};
 use crate::ragged::Ragged;
 use crate::simd::{BLOCK, SUMMARIES, Summaries, Summary, add, keep};
 use crate::{Error, Float, Result};

@@ -1,12 +1,12 @@
 //! Selection of rows or tokens in each group by score, as masks.
 
-use super::best::best_of_checked;
-use super::top::{Amount, Ties, Top};
-use crate::check::{column, mask_length, same_length};
+use super::top_of_column::best_of_checked;
+use super::top_options::{Amount, Ties, Top};
+use crate::argument_checks::{column, mask_length, same_length};
 use crate::group::{Columns, group_count, quantile};
-use crate::members::Members;
 use crate::quantile::Interpolation;
 use crate::rng::structural_seed;
+use crate::rows_by_group::Members;
 use crate::{Float, Result, thread_pool};
 
 /// Choose the rows of each group with the largest scores, or the smallest. Every row counts once. O(n).

@@ -1,7 +1,7 @@
 //! Shares of a step in the draws that contain it.
 
 use super::denominator::check_draws;
-use crate::check::same_length;
+use crate::argument_checks::same_length;
 use crate::group::group_count;
 use crate::{Error, Result, names};
 

@@ -1,21 +1,21 @@
 //! The frozen, immutable form of the data: the Arrow tables of one iteration's draws, and columns computed for them.
 
-mod actions;
+mod action_tokens;
 mod arrays;
 mod bytes;
 mod column;
 mod columns;
 mod combine;
+mod concat;
 mod contexts;
-mod credit;
-mod images;
-mod join;
-pub(crate) mod layout;
+pub(crate) mod draw_index;
+mod image_uses;
+mod join_draws;
 pub(crate) mod node_tree;
 mod pack;
 mod plan;
-mod rows;
-mod sampled;
+mod sampling_options;
+mod summed_streams;
 pub(crate) mod task_counts;
 mod tree;
 mod weights;
@@ -28,14 +28,14 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 
 pub use column::{Column, Level, Numbers};
+pub use concat::NewDraws;
 pub use contexts::Contexts;
-pub use credit::TokenCredit;
-pub use images::ImageUses;
-pub use join::{JoinedDraws, NEW, OWN};
+pub use image_uses::ImageUses;
+pub use join_draws::{JoinedDraws, NEW, OWN};
 pub use pack::{LaidOut, PackArrays, PackSizes, PlannedPack};
 pub use plan::{PackLayout, Plan, PlanOptions};
-pub use rows::NewDraws;
-pub use sampled::Sampled;
+pub use sampling_options::Sampled;
+pub use summed_streams::TokenCredit;
 pub use tree::Tree;
 pub use weights::TokenWeights;
 
@@ -44,7 +44,7 @@ pub(crate) use arrays::{array, i32s, i64s, lists, u8s};
 use crate::facts::{self, Facts};
 use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};
 use crate::{Check, Error, ErrorKind, Result, token_columns};
-use layout::Layout;
+use draw_index::Layout;
 
 /// Ids of the next rows of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use agentrl_compute::pack::{Span, Trie};
 
-use super::actions::ActionToken;
-use super::images::ImageUses;
+use super::action_tokens::ActionToken;
+use super::image_uses::ImageUses;
 use super::lists;
 use super::plan::{PackLayout, Paths, Plan};
 use crate::{Error, Result};

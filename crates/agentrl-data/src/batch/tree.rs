@@ -3,7 +3,7 @@
 use agentrl_compute::tree::Topology;
 use arrow_array::Array;
 
-use super::layout::row_of;
+use super::draw_index::row_of;
 use super::{Batch, i64s};
 use crate::{Error, Result};
 

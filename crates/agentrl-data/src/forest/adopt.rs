@@ -11,11 +11,11 @@ use super::node::{BlobHash, Node};
 use super::steps::{OpenStep, Step, StepOrigin};
 use super::trajectory::Trajectory;
 use super::{Finish, Forest, Group, Handle, NewNode, Place, Sampling, StepOutcome, handle};
-use crate::batch::layout::{Context, Index};
+use crate::batch::draw_index::{Context, Index};
 use crate::batch::node_tree::PathNode;
 use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
 use crate::schema::{Drift, FinishReason, Kind, Origin, Role, Source, Status, Table};
-use crate::{Error, Result, arrow_bug, facts, token_columns, wide_lists};
+use crate::{Error, Result, arrow_bug, facts, fixed_width_lists, token_columns};
 
 impl Forest {
     /// Adopt a trajectory of a stored batch into the tree of a live group: its row, its steps, and the nodes of its
@@ -318,7 +318,7 @@ fn take(rows: &RecordBatch, indices: impl IntoIterator<Item = usize>) -> Result<
 pub(super) fn merged(table: Table, parts: Vec<RecordBatch>, keys: &[&str]) -> Result<RecordBatch> {
     let parts = if table == Table::Nodes { token_columns::aligned(parts)? } else { parts };
     let schema = table.schema_of(&parts);
-    let all = wide_lists::concat_batches(&schema, &parts).map_err(arrow_bug)?;
+    let all = fixed_width_lists::concat_batches(&schema, &parts).map_err(arrow_bug)?;
     let column = |name: &&str| -> Result<Vec<i64>> {
         let values = array(&all, name)?;
         Ok(match values.as_primitive_opt::<Int32Type>() {

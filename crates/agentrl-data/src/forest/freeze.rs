@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::frozen_groups::{FrozenGroups, Ids, OnPath, Ordered};
-use super::share::Rest;
-use super::{Forest, Group, GroupHandle, Trajectory, rows};
+use super::prompt_prefixes::Rest;
+use super::{Forest, Group, GroupHandle, Trajectory, tables};
 use crate::batch::Batch;
 use crate::{Check, Result};
 
@@ -108,7 +108,7 @@ impl FrozenGroups {
 
     pub(super) fn batch(&self, groups: &[Ordered<'_>], check: Check<'_>) -> Result<Batch> {
         let ids = Ids(groups.iter().map(|entry| (entry.group.key, entry)).collect());
-        let tables = rows::tables(self, groups, &ids, check)?;
+        let tables = tables::tables(self, groups, &ids, check)?;
         Ok(Batch::new_with(tables, check)?.with_base(self.base).with_blobs(Arc::clone(&self.blobs)))
     }
 }

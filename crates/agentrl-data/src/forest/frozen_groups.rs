@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::share::Rest;
+use super::prompt_prefixes::Rest;
 use super::{Group, GroupHandle, Handle, Place, Trajectory, split};
 use crate::batch::{Blobs, NextIds};
 use crate::facts::Facts;

@@ -6,8 +6,8 @@ use agentrl_compute::hash::{hash_bytes, hash_tokens};
 use arrow_array::RecordBatch;
 
 use super::decision::Decision;
+use super::group_key::GroupKey;
 use super::handle::{GroupHandle, Place};
-use super::key::GroupKey;
 use super::node::{NewNode, Node};
 use super::steps::{OpenStep, StepOutcome};
 use super::trajectory::Trajectory;

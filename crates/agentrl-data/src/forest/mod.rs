@@ -6,25 +6,25 @@
 //! same Batch, whatever the number of threads.
 
 mod adopt;
-mod branch;
+mod canonical_order;
 mod decision;
+mod fork_operations;
 mod freeze;
+mod frontier;
 mod frozen_groups;
 mod group;
+mod group_key;
 mod group_snapshot;
 mod handle;
 mod ingest;
 mod inherited_steps;
-mod key;
 mod node;
-mod order;
-mod rows;
-mod search;
-mod share;
+mod prompt_prefixes;
+mod replace_prompt;
+mod search_tree;
 mod steps;
+mod tables;
 mod trajectory;
-mod view;
-mod with_prompt;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,16 +32,16 @@ use std::sync::Arc;
 use agentrl_compute::rng::structural_seed;
 use sha2::{Digest, Sha256};
 
-pub use branch::Fork;
 pub use decision::Decision;
+pub use fork_operations::Fork;
+pub use frontier::Frontier;
 pub use frozen_groups::FrozenGroups;
 pub use handle::Handle;
 pub use ingest::{Ingested, Role, Rows, Turns};
 pub use node::{BlobHash, NewNode, Sampling};
-pub use search::SearchTree;
+pub use search_tree::SearchTree;
 pub use steps::StepOutcome;
 pub use trajectory::{Finish, Start};
-pub use view::Frontier;
 
 use crate::batch::NextIds;
 use crate::facts::Facts;
@@ -49,8 +49,8 @@ use crate::schema::{Status, Table};
 use crate::token_columns::{self, RowTypes, TokenRows};
 use crate::{Error, ErrorKind, Result};
 use group::Group;
+use group_key::GroupKey;
 use handle::{GroupHandle, Place, handle, next_group_handle, split};
-use key::GroupKey;
 use trajectory::{Trajectory, check_rewards};
 
 /// Default size limit of a blob, in bytes.

@@ -18,14 +18,14 @@ use arrow_buffer::Buffer;
 use arrow_schema::{DataType, SchemaRef};
 use serde::{Deserialize, Serialize};
 
+use super::column_union::{FileRows, Parts};
 use super::folders::{CHOSEN_BY, key_of};
 use super::footer::Bounds;
 use super::fs::MAX_FILE_BYTES;
-use super::merged_columns::{FileRows, Parts};
 use crate::batch::i64s;
 use crate::ipc::{Footer, Passed, size};
 use crate::schema::Table;
-use crate::{Error, Result, arrow_bug, wide_lists};
+use crate::{Error, Result, arrow_bug, fixed_width_lists};
 
 /// Approximate size in bytes of a block in a folder without a key, and largest size of a block with several rows.
 const MAX_BLOCK_BYTES: usize = 4 << 20;
@@ -286,7 +286,7 @@ fn chunked(schema: &SchemaRef, parts: &[RecordBatch], folder: &str) -> Result<Ve
             chunks.push(match open.len() {
                 // A single slice is written without a copy.
                 1 => open.remove(0),
-                _ => wide_lists::concat_batches(schema, open.iter()).map_err(arrow_bug)?,
+                _ => fixed_width_lists::concat_batches(schema, open.iter()).map_err(arrow_bug)?,
             });
             open.clear();
             open_bytes = 0;

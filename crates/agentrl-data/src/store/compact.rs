@@ -9,10 +9,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::column_union::merge_columns;
 use super::commit::Commit;
 use super::folders::FOLDERS;
 use super::fs::failed;
-use super::merged_columns::merge_columns;
 use super::segment::{Segment, is_other};
 use super::{Store, Sync, merge_policy};
 use crate::schema::Table;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow_buffer::Buffer;
 
-use super::sync::Sync as When;
+use super::sync_mode::Sync as When;
 use crate::{Error, Result};
 
 /// The file system of a store. Written bytes are durable only after a sync, and names only after a sync of their

@@ -24,29 +24,29 @@
 //! footer of a file lists its blocks, the record batches that are read and checked as a whole ([`blocks`]).
 
 mod blob_files;
-mod blobs;
 mod blocks;
-mod chosen;
-mod columns;
+mod column_scan;
+mod column_union;
 mod commit;
 mod compact;
+mod drop_iterations;
 mod folders;
 mod footer;
+mod fork_check;
 mod fs;
-mod maintain;
 mod manifest;
 mod merge_policy;
-mod merged_columns;
-mod process;
-mod queue;
+mod queued_write;
 mod read;
 mod recover;
 mod rollout_log;
-mod rollout_logs;
+mod row_selection;
 mod segment;
-mod state_arrays;
-mod states;
-mod sync;
+mod state_rows;
+mod store_blobs;
+mod store_rollout_logs;
+mod store_state;
+mod sync_mode;
 mod verify;
 mod write_log;
 
@@ -60,17 +60,17 @@ use crate::token_columns::RowTypes;
 use crate::{Error, Result};
 use fs::{Disk, Fs, failed, writer_lock};
 use manifest::{Head, Manifest};
-use queue::Write;
+use queued_write::Write;
 use rollout_log::RolloutLogs;
-use states::StoredArrays;
+use state_rows::StoredArrays;
 
-pub use columns::{Blocks, Texts};
+pub use column_scan::{Blocks, Texts};
 pub use compact::{Enter, compact};
 pub use footer::Bounds;
-pub use process::check_process;
+pub use fork_check::check_process;
 pub use rollout_log::{Record, RolloutLog};
-pub use states::{Arrays, Dtype, StateArray};
-pub use sync::Sync;
+pub use state_rows::{Arrays, Dtype, StateArray};
+pub use sync_mode::Sync;
 pub use verify::Finding;
 
 /// A store on disk, with one writer at a time. A reader sees the commits that existed when it was opened, until it

@@ -9,18 +9,18 @@ use arrow_array::{RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
 
 use super::Store;
-use super::chosen::{cut, on_paths, slices};
-use super::columns::check_folder;
+use super::column_scan::check_folder;
 use super::folders::{COMPUTED_FOLDERS, METRICS, WRITE_LOG, key_of, schema_of};
 use super::footer::Bounds;
 use super::fs::{failed, missing};
 use super::manifest::{Head, Manifest};
+use super::row_selection::{cut, on_paths, slices};
 use super::segment::{BlockRows, READ_BYTES, Segment, is_other};
 use super::write_log::{self, Entry, WriteKind};
 use crate::batch::{Batch, i64s};
 use crate::facts::Facts;
 use crate::schema::{Table, facts_of};
-use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts, token_columns, wide_lists};
+use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts, fixed_width_lists, token_columns};
 
 /// Number of attempts of a reader to find rows in files that the writer replaces repeatedly.
 const ATTEMPTS: usize = 100;
@@ -481,6 +481,6 @@ pub(super) fn joined_table(table: Table, rows: &[RecordBatch]) -> Result<RecordB
 /// Combine rows into one record batch. Errors if its lists have more values than 32-bit offsets allow.
 pub(super) fn joined(schema: &SchemaRef, rows: &[RecordBatch]) -> Result<RecordBatch> {
     // Skip parts without rows, because they may lack the column of facts.
-    wide_lists::concat_batches(schema, rows.iter().filter(|rows| rows.num_rows() > 0))
+    fixed_width_lists::concat_batches(schema, rows.iter().filter(|rows| rows.num_rows() > 0))
         .map_err(|error| Error::overflow(format!("the rows do not fit one table; read fewer at once: {error}")))
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::folders::FOLDERS;
 use super::fs::{Fs, failed, other_writer, refuse_link, write};
 use super::manifest::{self, Manifest};
-use super::sync::Sync;
+use super::sync_mode::Sync;
 use super::{blob_files, rollout_log, segment};
 use crate::{Error, Result};
 

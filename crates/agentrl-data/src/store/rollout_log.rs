@@ -16,9 +16,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 #[cfg(doc)]
 use super::Store;
+use super::fork_check::check_process;
 use super::fs::{Fs, MAX_FILE_BYTES, Tail, failed, refuse_link};
-use super::process::check_process;
-use super::sync::Sync;
+use super::sync_mode::Sync;
 use crate::{Error, ErrorKind, Result};
 
 /// The folder of rollout logs.

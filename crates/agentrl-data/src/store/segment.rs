@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::blocks::{self, Block, BlockIndex};
+use super::column_union::FileRows;
 use super::folders::key_of;
 use super::footer::{Bounds, FooterRange};
 use super::fs::{Fs, MAX_FILE_BYTES, failed, write_with};
-use super::merged_columns::FileRows;
-use super::sync::Sync;
+use super::sync_mode::Sync;
 use crate::{Error, ErrorKind, Result};
 
 /// Largest number of bytes that are read at once from adjacent blocks.

@@ -1,9 +1,9 @@
 //! Store turns, chats and nodes by the column: one call takes many rows of many trajectories and stores all or none.
 
+mod align;
 mod columns;
-mod drift;
-mod shown;
-mod undo;
+mod images;
+mod rollback;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use super::steps::Step;
 use super::{BlobHash, Forest, Group, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Drift, Kind};
 use crate::{Check, Error, Result};
-use drift::{Alignment, Rules};
+use align::{Alignment, Rules};
 
 /// Turns of a policy as its engine read them: the whole context, and the tokens that were sampled after it.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
 mod handles;
-mod machine;
 mod operations;
-mod programs;
+mod program_operations;
 mod prompts;
+mod random_programs;
 mod token_columns;
 
 use std::collections::BTreeMap;

@@ -61,16 +61,16 @@ fn each_mode_of_syncing_does_what_it_says() {
         (store.sequence(), memory)
     };
     let (always, memory) = synced(Sync::Always);
-    let lost = memory.image().after(memory::Crash::LoseAll, &mut Random::new(0));
+    let lost = memory.image().after(memory_fs::Crash::LoseAll, &mut Random::new(0));
     assert_eq!((always, open(&Memory::from(lost)).sequence()), (1, 1));
     assert_eq!(synced(Sync::Batch).0, 0);
     let memory = Memory::new();
     let mut store = Store::open_on(Arc::new(memory.clone()), run(), Sync::Never).unwrap();
     trained(&mut store, &[]);
     assert_eq!(store.sequence(), 2);
-    let killed = memory.image().after(memory::Crash::Kill, &mut Random::new(0));
+    let killed = memory.image().after(memory_fs::Crash::Kill, &mut Random::new(0));
     assert_eq!(open(&Memory::from(killed)).sequence(), 2);
-    let lost = memory.image().after(memory::Crash::LoseAll, &mut Random::new(0));
+    let lost = memory.image().after(memory_fs::Crash::LoseAll, &mut Random::new(0));
     assert!(lost.files().is_empty(), "nothing was synced");
     assert!(Sync::from_name("sometimes").unwrap_err().to_string().contains("sometimes"));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::super::recover::{MARKED, MARKER};
-use super::memory::{Crash, Image};
+use super::memory_fs::{Crash, Image};
 use super::*;
 
 /// A random run on a disk, with the state and the number of operations after each commit.

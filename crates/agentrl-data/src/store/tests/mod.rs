@@ -3,10 +3,10 @@
 mod basics;
 mod crash;
 mod damage;
-mod growth;
 mod maintenance;
-mod memory;
-mod model;
+mod memory_fs;
+mod merge_costs;
+mod random_operations;
 mod rollout_log;
 mod states;
 mod token_columns;
@@ -25,7 +25,7 @@ use crate::token_columns::TokenRows;
 use agentrl_compute::hash::hash_bytes;
 use arrow_array::{RecordBatch, new_null_array};
 use arrow_schema::{Field, Schema};
-use memory::Memory;
+use memory_fs::Memory;
 
 /// The path of the store in [`Memory`].
 fn run() -> &'static Path {

@@ -1,6 +1,6 @@
 //! Tests of rollout logs: a kill loses no appended record, and no partial record is returned.
 
-use super::memory::{Crash, Image};
+use super::memory_fs::{Crash, Image};
 use super::*;
 use crate::ErrorKind;
 use proptest::prelude::*;

@@ -5,13 +5,13 @@ use std::ops::Range;
 use super::beta;
 use super::columns::Columns;
 use super::extent::greater;
-use super::grouped::{Group, Grouped, Work};
 use super::lanes::{LANES, LaneStatistics, Sink};
 use super::moments::Statistics;
 use super::options::{Center, Options, Scale, Singleton};
-use super::order::median;
+use super::per_group::{Group, Grouped, Work};
+use super::quantiles::median;
 use super::statistics::{check_distance, of_votes};
-use super::votes::Buffer;
+use super::vote_buffer::Buffer;
 use crate::simd::wide;
 use crate::{Error, Float, Result};
 

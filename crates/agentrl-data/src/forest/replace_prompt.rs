@@ -2,7 +2,7 @@
 
 use agentrl_compute::hash::hash_bytes;
 
-use super::branch::ForkPoint;
+use super::fork_operations::ForkPoint;
 use super::{BlobHash, Forest, Handle, NewNode, handle, split};
 use crate::schema::Kind;
 use crate::{Error, Result};

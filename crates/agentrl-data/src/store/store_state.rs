@@ -7,7 +7,7 @@ use arrow_array::RecordBatch;
 
 use super::Store;
 use super::folders::STATES;
-use super::states::{Arrays, Dtype, PieceKind, StateArray, StateRows, StoredArrays};
+use super::state_rows::{Arrays, Dtype, PieceKind, StateArray, StateRows, StoredArrays};
 use crate::batch::{i64s, lists};
 use crate::{Error, Result};
 

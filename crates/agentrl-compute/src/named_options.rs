@@ -38,7 +38,7 @@ macro_rules! names {
             /// # Errors
             /// `InvalidInput` for an unknown name; the message lists the known names.
             pub fn from_name(name: &str) -> $crate::Result<Self> {
-                $crate::names::choice($option, name, &Self::ALL.map(|choice| (choice.name(), choice)))
+                $crate::named_options::choice($option, name, &Self::ALL.map(|choice| (choice.name(), choice)))
             }
 
             /// Return the name of the choice.

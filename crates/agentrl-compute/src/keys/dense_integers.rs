@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::hash_table::{self, Keys};
 use super::hasher::mix;
-use super::table::{self, Keys};
 use crate::simd::{ascend, wide};
 use crate::{Result, thread_pool};
 
@@ -90,14 +90,14 @@ pub struct LabelRange {
 pub fn dense_integers<K: Integer>(keys: &[K]) -> Result<Keys> {
     let spans = spans(keys)?;
     if spans.iter().all(|span| span.sorted) {
-        return table::in_runs(keys);
+        return hash_table::in_runs(keys);
     }
     let (least, range) = range(&spans);
     // A table with a slot for every integer in the range is faster than hashing, if it is about as large as the column.
     if range < 2 * keys.len() as u64 + 1024 {
-        return table::direct(keys.len(), range as usize + 1, |row| (keys[row].key() - least) as usize);
+        return hash_table::direct(keys.len(), range as usize + 1, |row| (keys[row].key() - least) as usize);
     }
-    table::hashed(keys.len(), |row| keys[row].key(), |key| mix(0, key))
+    hash_table::hashed(keys.len(), |row| keys[row].key(), |key| mix(0, key))
 }
 
 /// Return labels of integers, in no particular order: equal for equal keys, and below the number of rows. Not every
@@ -122,7 +122,7 @@ fn labels<K: Integer>(keys: &[K], spans: &[KeySpan]) -> Result<Labels<'static>> 
         let Keys { ids, count } = dense_integers(keys)?;
         return Ok(Labels::new(Cow::Owned(ids), count as usize, spans));
     }
-    table::check(keys.len())?;
+    hash_table::check(keys.len())?;
     let mut labels = vec![0; keys.len()];
     thread_pool::fill(&mut labels, |start, piece| {
         piece.iter_mut().zip(&keys[start..]).for_each(|(place, &key)| *place = label(key, least));
@@ -139,7 +139,7 @@ pub(super) fn label<K: Integer>(key: K, least: u64) -> u32 {
 
 /// Return the range of labels of keys; `None` if they are not close together.
 pub(super) fn label_range<K: Integer>(keys: &[K]) -> Result<Option<LabelRange>> {
-    table::check(keys.len())?;
+    hash_table::check(keys.len())?;
     let spans = spans(keys)?;
     let (least, range) = range(&spans);
     let sorted = spans.iter().all(|span| span.sorted);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::integers::{LabelRange, Labels, label, label_integers, label_range};
+use super::dense_integers::{LabelRange, Labels, label, label_integers, label_range};
 use crate::Result;
 use crate::simd::{ascend, wide};
 

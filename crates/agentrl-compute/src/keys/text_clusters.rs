@@ -5,10 +5,10 @@ use std::hash::BuildHasherDefault;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::hash_table::Keys;
 use super::hashed::{dense_bytes_of, pair};
 use super::hasher::{FixedHasher, mix};
-use super::table::Keys;
-use crate::check::{room, same_length};
+use crate::argument_checks::{room, same_length};
 use crate::group::group_count;
 use crate::{Error, Result};
 
@@ -62,7 +62,7 @@ impl Default for Sketch {
 /// `InvalidInput` if lengths differ, group ids are not dense, `threshold` is outside [0, 1] or a sketch is impossible.
 pub fn similar(texts: &[&str], groups: &[u32], threshold: f64, similarity: Similarity) -> Result<Keys> {
     same_length("groups", groups.len(), "texts", texts.len())?;
-    crate::check::within("threshold", threshold, 0.0, 1.0)?;
+    crate::argument_checks::within("threshold", threshold, 0.0, 1.0)?;
     let count = group_count("groups", groups)?;
     // Equal texts of a group join the same cluster, so only one of them is compared.
     let different = pair(groups, &dense_bytes_of(texts.len(), |row| texts[row].as_bytes())?.ids)?;

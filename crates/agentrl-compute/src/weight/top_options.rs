@@ -1,6 +1,6 @@
 //! Options of selection by score: the number of rows of a group, the end of the scores, and the treatment of ties.
 
-use crate::check::within;
+use crate::argument_checks::within;
 use crate::{Error, Result, names};
 
 names! {

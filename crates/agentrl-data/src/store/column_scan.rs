@@ -16,7 +16,7 @@ use super::footer::Bounds;
 use super::fs::Fs;
 use super::segment::{READ_BYTES, Segment, read_run, runs};
 use crate::schema::Table;
-use crate::{Error, Result, arrow_bug, wide_lists};
+use crate::{Error, Result, arrow_bug, fixed_width_lists};
 
 /// The texts of a column, and pairs of the index of a block and the index of a text in it.
 pub type Texts = (Vec<String>, Vec<i64>, Vec<i64>);
@@ -174,7 +174,7 @@ fn columns_of(
                 Ok(())
             })?;
         }
-        wide_lists::concat_batches(&schema, &parts).map_err(arrow_bug)
+        fixed_width_lists::concat_batches(&schema, &parts).map_err(arrow_bug)
     };
     map(loads, |load| Ok(read(load)))?.into_iter().collect()
 }

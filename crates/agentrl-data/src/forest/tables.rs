@@ -19,7 +19,7 @@ use super::{Trajectory, adopt, split};
 use crate::facts::{self, Declared};
 use crate::schema::{ENTROPIES, FLAG_UNTRAINED, OldLogprob, REWARD_COMPONENTS, Role, Table, sampling_fields};
 use crate::token_columns::RowTypes;
-use crate::{Check, Error, ErrorKind, Result, arrow_bug, token_columns, wide_lists};
+use crate::{Check, Error, ErrorKind, Result, arrow_bug, fixed_width_lists, token_columns};
 
 pub(super) fn tables(
     frozen: &FrozenGroups,
@@ -41,7 +41,7 @@ pub(super) fn tables(
         let stored = adopt::merged(table, stored, keys)?;
         let parts = vec![stored, new];
         let parts = if table == Table::Nodes { token_columns::aligned(parts)? } else { parts };
-        let rows = wide_lists::concat_batches(&parts[1].schema(), &parts).map_err(arrow_bug)?;
+        let rows = fixed_width_lists::concat_batches(&parts[1].schema(), &parts).map_err(arrow_bug)?;
         described(&rows, metadata)
     };
     Ok([

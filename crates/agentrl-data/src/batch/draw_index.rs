@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::{Array, Int32Array, Int64Array, RecordBatch};
 
-use super::actions::Actions;
+use super::action_tokens::Actions;
 use super::arrays::{i32s, i64s, lists};
 use super::node_tree::{Ancestors, NodeTree, PathNode};
 use crate::schema::Table;

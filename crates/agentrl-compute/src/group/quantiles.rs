@@ -2,7 +2,7 @@
 
 use super::columns::Columns;
 use super::options::Middle;
-use super::votes::Votes;
+use super::vote_buffer::Votes;
 use crate::quantile::{self, Interpolation};
 use crate::{Float, Result};
 

@@ -7,7 +7,7 @@
 use super::columns::Columns;
 use super::extent::Extent;
 use super::moments::Moments;
-use crate::check::{room, same_length};
+use crate::argument_checks::{room, same_length};
 use crate::{Error, Float, Result};
 
 /// Return the extent of this rank's votes in each of `count` groups.

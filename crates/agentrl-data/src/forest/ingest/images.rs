@@ -2,7 +2,7 @@
 
 use agentrl_compute::prefix::common_prefix;
 
-use super::drift::{self, Alignment, Rules};
+use super::align::{self, Alignment, Rules};
 use super::{BlobHash, Group, Place, Prompt};
 use crate::schema::Drift;
 use crate::{Error, Result};
@@ -71,10 +71,10 @@ impl Group {
         rules: &Rules<'_>,
     ) -> Alignment {
         let Some(images) = prompt.images else {
-            return drift::align(tokens, self.last_output(path), &prompt.rest, at, rules);
+            return align::align(tokens, self.last_output(path), &prompt.rest, at, rules);
         };
         let same = common_prefix(tokens, &prompt.rest);
-        let found = drift::align(tokens, self.last_output(path), &prompt.rest, same, rules);
+        let found = align::align(tokens, self.last_output(path), &prompt.rest, same, rules);
         let end = prompt.len();
         let rewritten = |at| Alignment { drift: Drift::Rewritten, at, replaced: end, repeated: end };
         // Images of nodes that the prompt contains in full, of nodes that it divides, and of nodes that it repeats

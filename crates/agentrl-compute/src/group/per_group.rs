@@ -8,7 +8,7 @@ use super::columns::Columns;
 use super::extent::Extent;
 use super::lanes::{self, Sink};
 use super::moments::{Moments, Statistics};
-use super::votes::{Buffer, Read, Votes};
+use super::vote_buffer::{Buffer, Read, Votes};
 use crate::thread_pool::{self, PIECE};
 use crate::{Error, Float, Result, simd};
 

@@ -10,7 +10,7 @@ use arrow_array::types::Float32Type;
 
 use super::steps::{Step, StepOrigin};
 use super::{Forest, Group, GroupHandle, Handle, handle, split};
-use crate::batch::layout::{Context, Index};
+use crate::batch::draw_index::{Context, Index};
 use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
 use crate::schema::Status;
 use crate::{Error, Result};

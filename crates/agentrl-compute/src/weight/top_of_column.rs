@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::top::{Ties, Top};
-use crate::check::{column, mask_length};
+use super::top_options::{Ties, Top};
+use crate::argument_checks::{column, mask_length};
 use crate::simd::{BLOCK, wide};
 use crate::{Float, Result, thread_pool};
 

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use crate::Result;
-use crate::check::{column, same_length};
+use crate::argument_checks::{column, same_length};
 use crate::group::group_count;
-use crate::members::Members;
 use crate::ragged::Ragged;
+use crate::rows_by_group::Members;
 
 /// Masks of the tokens that rows of both signs share, in runs from either end of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use arrow_array::{StringArray, UInt8Array};
 use arrow_select::interleave::interleave_record_batch;
 
 use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s, task_counts, u8s};
+use crate::fixed_width_lists::concat_batches;
 use crate::schema::{OldLogprob, REWARD_COMPONENTS, Role, Source, Table};
-use crate::wide_lists::concat_batches;
 use crate::{Check, Error, Result, arrow_bug, facts, token_columns};
 
 /// Options of [`Batch::draw`].
