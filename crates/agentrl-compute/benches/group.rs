@@ -1,4 +1,4 @@
-//! How fast values are compared with their groups: `cargo bench -p agentrl-compute`. One sample is a million rows.
+//! Throughput of group normalisation and statistics: `cargo bench -p agentrl-compute`. One sample is a million rows.
 
 use agentrl_compute::Result;
 use agentrl_compute::group::{Center, Columns, Extra, Middle, Options, Scale, Statistics, normalise, statistics};
@@ -12,8 +12,8 @@ fn main() {
     divan::main();
 }
 
-/// Rewards of 0 and 1 and some between, in groups of [`MEMBERS`]: one after another, or dealt out so that no neighbours are of
-/// one group.
+/// Make rewards from 0 to 1 in groups of [`MEMBERS`]: contiguous, or scattered so that neighbours are never in the same
+/// group.
 fn column(scattered: bool) -> (Vec<f64>, Vec<u32>) {
     let groups = ROWS / MEMBERS;
     let group = |row: usize| if scattered { row % groups } else { row / MEMBERS };
@@ -21,7 +21,7 @@ fn column(scattered: bool) -> (Vec<f64>, Vec<u32>) {
     (values, (0..ROWS).map(|row| group(row) as u32).collect())
 }
 
-/// Runs a kernel on the same rows, sample after sample.
+/// Run a kernel on the same rows in every sample.
 fn run<T>(bencher: Bencher<'_, '_>, scattered: bool, kernel: impl Fn(&Columns<'_, f64>) -> Result<T> + Sync) {
     let (values, groups) = column(scattered);
     bencher.counter(ItemsCount::new(ROWS)).bench(|| kernel(&Columns::new("values", &values, &groups)));

@@ -1,5 +1,5 @@
-//! How fast rollouts that share tokens are laid out as trees, and their tokens trained as one:
-//! `cargo bench -p agentrl-compute`. One sample is a batch of trees, as rollouts that branch at every segment.
+//! Throughput of building prefix trees of rollouts and folding their tokens: `cargo bench -p agentrl-compute`. One
+//! sample is a batch of trees whose rollouts branch at every segment.
 
 use agentrl_compute::Result;
 use agentrl_compute::pack::{Pairs, TokenRows, Trie, fold, in_order};
@@ -8,7 +8,7 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 
 const TREES: usize = 64;
-/// Segments from root to leaf, each with two branches behind it, and tokens of each.
+/// Segments from root to leaf, with two branches after each, and tokens per segment.
 const SEGMENTS: usize = 5;
 const TOKENS: usize = 128;
 const LEAVES: usize = 1 << (SEGMENTS - 1);
@@ -19,19 +19,19 @@ fn main() {
     divan::main();
 }
 
-/// The segment of a path at some depth, numbered over all trees: leaves that agree in their first bits share it.
+/// Return the segment of a path at a depth, numbered over all trees; leaves with the same first bits share it.
 fn segment(row: usize, depth: usize) -> usize {
     let (tree, leaf) = (row / LEAVES, row % LEAVES);
     tree * 2 * LEAVES + (1 << depth) + (leaf >> (SEGMENTS - 1 - depth))
 }
 
-/// Which stored token stands at each place of all paths.
+/// Return the stored token at each position of all paths.
 fn identities() -> Vec<u32> {
     let path = |row: usize| (0..PATH).map(move |place| segment(row, place / TOKENS) * TOKENS + place % TOKENS);
     (0..ROWS).flat_map(path).map(|token| token as u32).collect()
 }
 
-/// The paths as rows of tokens; `scattered`: not tree after tree, so that no neighbours share anything.
+/// Return the paths as rows of tokens; `scattered` interleaves the trees, so that neighbours share nothing.
 fn paths(scattered: bool) -> (Vec<i32>, Vec<i64>) {
     let row = |place: usize| if scattered { place % TREES * LEAVES + place / TREES } else { place };
     let identities = identities();
@@ -48,7 +48,7 @@ fn tree(tokens: &[i32], offsets: &[i64]) -> Result<Trie> {
     Ok(Trie::new(&rows, &in_order(&rows, ROWS)))
 }
 
-/// From rows of tokens to their prefix tree.
+/// Build the prefix trie of token rows.
 #[divan::bench(args = [false, true])]
 fn trie(bencher: Bencher<'_, '_>, scattered: bool) {
     let (tokens, offsets) = paths(scattered);
@@ -58,7 +58,7 @@ fn trie(bencher: Bencher<'_, '_>, scattered: bool) {
     bencher.counter(path_tokens()).bench(|| tree(&tokens, &offsets));
 }
 
-/// Where the subtree of each row ends, of a tree that is there.
+/// Compute the end of each row's subtree in an existing trie.
 #[divan::bench]
 fn subtree_ends(bencher: Bencher<'_, '_>) {
     let (tokens, offsets) = paths(false);
@@ -70,7 +70,7 @@ fn subtree_ends(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// Tokens that agree in so many columns become one.
+/// Fold tokens that agree in `columns` columns.
 #[divan::bench(args = [0, 1, 4])]
 fn joined(bencher: Bencher<'_, '_>, columns: usize) {
     let identities = identities();

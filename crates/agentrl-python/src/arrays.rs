@@ -1,4 +1,4 @@
-//! Arrays of `NumPy` in and out, and whole numbers in.
+//! Conversions of `NumPy` arrays, numbers and strings between Python and the core.
 
 use std::fmt::Display;
 use std::ops::Deref;
@@ -15,7 +15,7 @@ use pyo3::{Borrowed, FromPyObject};
 
 use crate::error::invalid;
 
-/// A computed or stored column as an array that Python owns.
+/// Return a computed or stored column as an array that Python owns.
 pub(crate) fn to_numpy(py: Python<'_>, numbers: Numbers) -> Bound<'_, PyAny> {
     match numbers {
         Numbers::F32(values) => values.into_pyarray(py).into_any(),
@@ -28,7 +28,7 @@ pub(crate) fn to_numpy(py: Python<'_>, numbers: Numbers) -> Bound<'_, PyAny> {
     }
 }
 
-/// The values of a one-dimensional array of one of the types that a column may have.
+/// Copy the values of a one-dimensional array with a dtype that a column may have.
 pub(crate) fn to_numbers(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Numbers> {
     values(array)
         .map(Numbers::F32)
@@ -48,26 +48,26 @@ pub(crate) fn to_numbers(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Numbe
         })
 }
 
-/// The values of an array if it is one-dimensional and has this type.
+/// Copy the values of an array if it is one-dimensional and has this type.
 fn values<T: Element + Copy>(array: &Bound<'_, PyAny>) -> Option<Vec<T>> {
     let read = |array: &Bound<'_, PyAny>| {
         let array = array.cast::<PyArray1<T>>().ok()?.readonly();
         Some(array.as_slice().ok()?.to_vec())
     };
-    // Memory with strides or out of alignment is none that Rust may look at: NumPy makes a copy that is.
+    // Rust must not read memory with strides or out of alignment: let NumPy make a plain copy.
     read(array).or_else(|| {
         array.cast::<PyArray1<T>>().ok()?;
         read(&array.call_method0("copy").ok()?)
     })
 }
 
-/// The hash that a blob is known by.
+/// Convert the SHA-256 hash that identifies a blob.
 pub(crate) fn blob_hash(sha256: &[u8]) -> agentrl_data::Result<[u8; 32]> {
     let found = sha256.len();
     sha256.try_into().map_err(|_| Error::invalid(format!("sha256 has {found} bytes; give all 32")))
 }
 
-/// Token ids: an int32 or int64 array, or a list of ints.
+/// Read token ids: an int32 or int64 array, or a list of ints.
 pub(crate) fn tokens(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>> {
     if let Some(tokens) = values(value) {
         return Ok(tokens);
@@ -81,8 +81,8 @@ pub(crate) fn tokens(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>>
     wide.iter().enumerate().map(narrow).collect()
 }
 
-/// Rows of a token column: an array `[tokens, width]`, or a pair of the position of the first token and such an array.
-/// `name` stands in messages, such as `columns["routes"]`.
+/// Read rows of a token column: an array `[tokens, width]`, or a pair of the position of the first token and such an
+/// array. Messages contain `name`, for example `columns["routes"]`.
 pub(crate) fn token_rows(name: &str, value: &Bound<'_, PyAny>) -> PyResult<TokenRows> {
     let pair: Option<(Whole<usize>, Bound<'_, PyAny>)> = value.extract().ok();
     let (begin, array) = match pair {
@@ -99,7 +99,7 @@ pub(crate) fn token_rows(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Token
     Ok(TokenRows { begin, width, values: to_numbers(name, &flat)? })
 }
 
-/// Floats for one node: a float32 or float64 array, or a list in which None is NaN.
+/// Read floats of one node: a float32 or float64 array, or a list in which None becomes NaN.
 pub(crate) fn floats(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<f32>> {
     let wide = || values(value).map(|wide: Vec<f64>| wide.into_iter().map(|value| value as f32).collect());
     let known = |value: Option<f32>| value.unwrap_or(f32::NAN);
@@ -109,7 +109,7 @@ pub(crate) fn floats(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<f32>>
     found.ok_or_else(|| unusable_item::<Option<f32>>(name, value, wanted))
 }
 
-/// A 0/1 mask of one node.
+/// Read a 0/1 mask of one node.
 pub(crate) fn mask(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     if let Ok(Numbers::U8(values)) = to_numbers(name, value) {
         return Ok(values);
@@ -118,11 +118,11 @@ pub(crate) fn mask(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     value.extract().map_err(|_| unusable_item::<u8>(name, value, wanted))
 }
 
-/// A whole number from Python that may not fit its type; the error is made where the argument's name is known.
+/// A whole number from Python that may not fit its type. The error is made later, when the argument's name is known.
 pub(crate) struct Whole<T>(Result<T, String>);
 
 impl<T: Bounded> Whole<T> {
-    /// The number, or an error that names the argument.
+    /// Return the number, or an error that names the argument.
     pub(crate) fn named(self, name: &str) -> PyResult<T> {
         self.0.map_err(|value| {
             invalid(format!("{name} is {value}; give a whole number from {} to {}", T::LEAST, T::MOST))
@@ -145,16 +145,16 @@ impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Whole<T> {
     }
 }
 
-/// A number from Python. A whole one that no float holds is infinite, so that it is refused where infinity is.
+/// A number from Python. An integer that is too large for a float is infinite, so that checks for infinity reject it.
 pub(crate) struct Number(f64);
 
 impl Number {
-    /// The number as a column of 32 bits has it.
+    /// Return the number as f32, for columns of 32-bit floats.
     pub(crate) fn narrow(self) -> f32 {
         self.0 as f32
     }
 
-    /// The number as it is.
+    /// Return the number as f64.
     pub(crate) fn wide(self) -> f64 {
         self.0
     }
@@ -179,12 +179,12 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Number {
     }
 }
 
-/// A text from Python that may hold half a character, which no file can; the error is made where the argument's name is
-/// known.
+/// A string from Python that may contain a lone surrogate, which no file can store. The error is made later, when the
+/// argument's name is known.
 pub(crate) struct Text(Result<String, String>);
 
 impl Text {
-    /// The text, or an error that names the argument.
+    /// Return the string, or an error that names the argument.
     pub(crate) fn named(self, name: &str) -> PyResult<String> {
         self.0.map_err(|text| {
             invalid(format!(
@@ -213,8 +213,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Text {
     }
 }
 
-/// The name of a choice from Python. Half a character becomes a replacement character, so that the name is refused with
-/// the choices that there are.
+/// Name of a choice from Python. A lone surrogate becomes a replacement character, so that the name is rejected with a
+/// list of the valid names.
 #[derive(Debug)]
 pub(crate) struct Name(String);
 
@@ -242,7 +242,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Name {
     }
 }
 
-/// The smallest and the largest number of a type.
+/// Smallest and largest number of a type.
 pub(crate) trait Bounded: Display {
     const LEAST: Self;
     const MOST: Self;
@@ -259,7 +259,7 @@ macro_rules! bounded {
 
 bounded!(i32, i64, u32, u64, usize);
 
-/// A contiguous view of a one-dimensional array.
+/// Return a contiguous view of a one-dimensional array.
 pub(crate) fn slice<'a, T: Element>(name: &str, array: &'a PyReadonlyArray1<'_, T>) -> PyResult<&'a [T]> {
     array.as_slice().map_err(|_| invalid(format!("{name} is not contiguous or not aligned; pass {name}.copy()")))
 }
@@ -271,7 +271,7 @@ fn unusable(name: &str, value: &Bound<'_, PyAny>, wanted: &str) -> PyErr {
     invalid(format!("{name} is {kind}{dtype}{shape}; give {wanted}"))
 }
 
-/// The error for a list, named by its first item of another type; otherwise as for any value.
+/// Return the error for a list, which names its first item of a wrong type; for other values as in [`unusable`].
 fn unusable_item<'py, T: FromPyObjectOwned<'py>>(name: &str, value: &Bound<'py, PyAny>, wanted: &str) -> PyErr {
     let first = value.cast::<PyList>().ok().and_then(|list| {
         let item = list.iter().enumerate().find(|(_, item)| item.extract::<T>().is_err());

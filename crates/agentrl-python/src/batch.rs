@@ -18,10 +18,11 @@ use crate::pack::{ImageColumns, Plan, image_columns};
 use crate::table::Table;
 use crate::tree::Tree;
 
-/// Tokens; where contexts begin among them, their draws, which steps are theirs, and where the actions of steps begin.
+/// Tokens of all contexts; offsets of the contexts, their draws, their steps, and positions where the actions of steps
+/// begin.
 type ContextColumns<'py> = (Bound<'py, PyArray1<i32>>, [Bound<'py, PyArray1<i64>>; 4]);
 
-/// Number of values in each row of a two-dimensional array; `None`: it is another one.
+/// Return the number of values per row of a two-dimensional array; `None` for another array.
 fn width(name: &str, level: Level, values: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     let Some(array) = values.cast::<PyUntypedArray>().ok().filter(|array| array.ndim() == 2) else { return Ok(None) };
     if level != Level::NodeToken {
@@ -35,7 +36,7 @@ fn width(name: &str, level: Level, values: &Bound<'_, PyAny>) -> PyResult<Option
     Ok(Some(array.shape()[1]))
 }
 
-/// The frozen form of the data.
+/// Immutable rollout data; methods that change it return a new batch.
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct Batch(pub(crate) batch::Batch);
 
@@ -90,7 +91,7 @@ impl Batch {
         held(|| self.0.blob(&blob_hash(sha256)?)).map(|content| PyBytes::new(py, &content))
     }
 
-    /// Names and kinds of the facts of a level.
+    /// Names and kinds of the facts of each level.
     #[getter]
     fn facts(&self) -> PyResult<BTreeMap<&'static str, BTreeMap<String, &'static str>>> {
         let facts = held(|| self.0.facts())?;
@@ -125,7 +126,7 @@ impl Batch {
         self.computed(Level::NodeToken)
     }
 
-    /// How the tokens of each stored node were sampled, and whether its path shows images, as arrays by name.
+    /// Return how the tokens of each stored node were sampled, and whether its path shows images, as arrays by name.
     fn sampled<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let found = released(py, || self.0.sampled())?;
         let columns = PyDict::new(py);
@@ -184,7 +185,8 @@ impl Batch {
         Ok((PyArray1::from_vec(py, found.tokens), columns.map(|column| PyArray1::from_vec(py, column))))
     }
 
-    /// The images of all contexts: their hashes, and of each use the place in the contexts' tokens and the image.
+    /// Return the images of all contexts: SHA-256 of each image; for each use, the position in the context tokens and
+    /// the index of its image.
     fn images_of_contexts<'py>(&self, py: Python<'py>) -> PyResult<ImageColumns<'py>> {
         Ok(image_columns(py, released(py, || self.0.images_of_contexts())?))
     }
@@ -368,7 +370,7 @@ impl Batch {
         interruptible(py, |check| batch::Batch::concat_with(&parts, check)).map(Self)
     }
 
-    /// The batch with the rows of `tasks` that it changes, and the whole table after it.
+    /// Return the batch with the rows of `tasks` that it changes, and a batch with the whole table after these changes.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 makes the map for this call")]
     fn advance_tasks(&self, previous: PyRef<'_, Self>, domains: BTreeMap<String, String>) -> PyResult<(Self, Self)> {
         held(|| {
@@ -382,7 +384,7 @@ impl Batch {
         held(batch::Batch::empty).map(Self)
     }
 
-    /// Parts as `NumPy` arrays, whose memory pickle can send without a copy.
+    /// Return the parts as uint8 arrays, whose memory pickle can send without a copy.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyArray1<u8>>>> {
         let parts = interruptible(py, |check| self.0.to_bytes_with(check))?;
         Ok(parts.into_iter().map(|part| PyArray1::from_vec(py, part)).collect())

@@ -1,4 +1,4 @@
-//! Columns of any Arrow library: numbers, and lists of numbers.
+//! Columns from any Arrow library: numbers, and lists of numbers.
 
 use agentrl_compute::{Error, Result};
 use agentrl_data::batch::Numbers;
@@ -15,7 +15,7 @@ use crate::arrays::to_numpy;
 use crate::enter::released;
 use crate::error::to_python;
 
-/// Columns that Python or Arrow holds, as flat values.
+/// Flat values of Python or Arrow columns.
 #[pymodule(submodule, name = "columns", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
@@ -28,7 +28,8 @@ pub(crate) mod exports {
     use crate::responses::vllm_candidates;
 }
 
-/// The parts of an Arrow array or stream; a table of one column is that column, and a dictionary its values.
+/// Return the chunks of an Arrow array or stream. A table of one column is read as that column, a dictionary as its
+/// values.
 pub(crate) fn parts(name: &str, values: AnyArray) -> PyResult<Vec<ArrayRef>> {
     let (parts, _) = values.into_chunked_array().map_err(PyErr::from)?.into_inner();
     parts.into_iter().map(|part| plain(name, part)).collect::<Result<_>>().map_err(to_python)
@@ -48,16 +49,16 @@ fn plain(name: &str, part: ArrayRef) -> Result<ArrayRef> {
     }
 }
 
-/// Another type for the same values; a value that does not fit is an error.
+/// Cast to another type; a value that does not fit is an error.
 fn cast(name: &str, part: &ArrayRef, kind: &DataType) -> Result<ArrayRef> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     cast_with_options(part, kind, &options)
         .map_err(|error| Error::invalid(format!("{name} has Arrow type {}: {error}", part.data_type())))
 }
 
-/// The numbers of an Arrow column as an array that Python owns: float32, float64, int64, or bool.
+/// Return the numbers of an Arrow column as a `NumPy` array: float32, float64, int64, or bool.
 ///
-/// A null is NaN, and makes integers float64.
+/// Nulls become NaN; integers with nulls become float64.
 #[pyfunction]
 fn arrow_numbers<'py>(py: Python<'py>, values: AnyArray, name: &str) -> PyResult<Bound<'py, PyAny>> {
     let parts = parts(name, values)?;
@@ -69,12 +70,12 @@ fn arrow_numbers<'py>(py: Python<'py>, values: AnyArray, name: &str) -> PyResult
     Ok(to_numpy(py, made))
 }
 
-/// The values of lists one after the other, and the length of each list.
+/// Values of all lists concatenated, and the length of each list.
 type Lists<'py> = (Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>);
 
-/// The values of an Arrow column of lists, all in a row, and the length of each list: -1 where there is none.
+/// Return the concatenated values of an Arrow column of lists, and the length of each list (int64; -1 for a null).
 ///
-/// None where the column holds no lists.
+/// Returns None if the column does not hold lists.
 #[pyfunction]
 fn arrow_lists<'py>(py: Python<'py>, values: AnyArray, name: &str) -> PyResult<Option<Lists<'py>>> {
     let parts = parts(name, values)?;
@@ -102,7 +103,7 @@ fn arrow_lists<'py>(py: Python<'py>, values: AnyArray, name: &str) -> PyResult<O
             if lists.null_count() == 0 {
                 items.push(sliced(&lists, offsets[0], offsets[lists.len()]));
             } else {
-                // What stands under a null list is nobody's.
+                // Values below a null list belong to no list.
                 let rows = (0..lists.len()).filter(|&row| lists.is_valid(row));
                 items.extend(rows.map(|row| sliced(&lists, offsets[row], offsets[row + 1])));
             }

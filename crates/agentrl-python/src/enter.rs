@@ -1,4 +1,4 @@
-//! The door between Python and the core: nothing else releases the interpreter lock or lets a panic through.
+//! Entry from Python into the core: the only place that releases the interpreter lock and catches panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -8,16 +8,16 @@ use pyo3::prelude::*;
 
 use crate::error::to_python;
 
-/// How long Ctrl-C can wait.
+/// Minimum time between two checks for Ctrl-C.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Runs work that can take more than about a millisecond, with the interpreter lock released.
+/// Run work that can take more than about a millisecond, with the interpreter lock released.
 pub(crate) fn released<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     py.detach(|| caught(work)).map_err(to_python)
 }
 
-/// Runs long work with the interpreter lock released. The work calls what it is given between its steps; where Ctrl-C was
-/// pressed that is an error, which ends the work.
+/// Run long work with the interpreter lock released. The work calls the function that it is given between its steps.
+/// After Ctrl-C that call returns an error, which ends the work.
 pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<T> + Send,
@@ -26,7 +26,7 @@ pub(crate) fn interruptible<T: Send>(
     let mut asked = Instant::now();
     #[expect(clippy::redundant_closure_for_method_calls, reason = "the method's lifetime is not general enough")]
     let mut check = || {
-        // Taking the lock back can wait for another thread's turn to end.
+        // Check rarely: taking the lock back can wait for another thread.
         if asked.elapsed() < PATIENCE {
             return Ok(());
         }
@@ -40,12 +40,12 @@ pub(crate) fn interruptible<T: Send>(
     interrupt.map_or(done, Err)
 }
 
-/// Runs small work, keeping the lock: releasing it costs more than the work where another thread is busy.
+/// Run small work and keep the lock: releasing it costs more than the work if another thread is busy.
 pub(crate) fn held<T>(work: impl FnOnce() -> Result<T>) -> PyResult<T> {
     caught(work).map_err(to_python)
 }
 
-/// A panic is a bug of ours: it becomes an error, and never takes the interpreter down.
+/// Turn a panic, which is a bug in the core, into an error, so that it never ends the interpreter.
 fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());

@@ -1,4 +1,4 @@
-//! The one mapping from the core's error to exception classes, which are written in Python.
+//! Mapping from the core's errors to the exception classes, which are written in Python.
 
 use agentrl_data::{Error, ErrorKind};
 use pyo3::PyErr;
@@ -27,7 +27,7 @@ pub(crate) fn to_python(error: Error) -> PyErr {
     }
 }
 
-/// An argument of a wrong type or shape.
+/// Return the error for an argument with a wrong type or shape.
 pub(crate) fn invalid(message: String) -> PyErr {
     to_python(Error::invalid(message))
 }

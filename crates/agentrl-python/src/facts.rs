@@ -1,4 +1,4 @@
-//! Facts of the environment, from Python.
+//! Facts of the environment: conversion from Python.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ fn mapping<'a, 'py>(what: &str, value: &'a Bound<'py, PyAny>) -> PyResult<&'a Bo
     value.cast::<PyDict>().map_err(|_| invalid(format!("{what} is of type {kind}; give a dict of facts by name")))
 }
 
-/// `{"step": {name: kind}, "trajectory": {name: kind}}`.
+/// Read the declared facts: `{"step": {name: kind}, "trajectory": {name: kind}}`.
 pub(crate) fn declared(value: &Bound<'_, PyAny>) -> PyResult<Facts> {
     let (mut step, mut trajectory) = (Declared::new(), Declared::new());
     for (level, names) in mapping("facts", value)? {
@@ -37,7 +37,7 @@ pub(crate) fn declared(value: &Bound<'_, PyAny>) -> PyResult<Facts> {
     Facts::new(step, trajectory).map_err(to_python)
 }
 
-/// A key: a text as it is, bytes as their hexadecimal digits.
+/// Read a key: a string as it is, bytes as hexadecimal digits. `None` for any other type.
 fn key(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Option<String>> {
     if let Ok(bytes) = value.cast::<PyBytes>() {
         return Ok(Some(bytes.as_bytes().iter().fold(String::new(), |mut text, byte| {
@@ -52,7 +52,7 @@ fn key(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Option<String>> {
     Ok(None)
 }
 
-/// What was said of one step or trajectory; a value that is None was not said.
+/// Read the facts of one step or trajectory; a value of None is left out.
 pub(crate) fn said(value: Option<&Bound<'_, PyAny>>) -> PyResult<FactValues> {
     let mut said = FactValues::new();
     let Some(value) = value else { return Ok(said) };
@@ -75,7 +75,7 @@ pub(crate) fn said(value: Option<&Bound<'_, PyAny>>) -> PyResult<FactValues> {
     Ok(said)
 }
 
-/// Facts of many rows: arrays of numbers (`float32`, NaN: not said) and lists of keys (None: not said).
+/// Read facts of many rows: arrays of numbers (`float32`, NaN: missing) and lists of keys (None: missing).
 pub(crate) fn columns(value: &Bound<'_, PyAny>) -> PyResult<FactColumns> {
     let mut columns = FactColumns::new();
     for (name, value) in mapping("facts", value)? {

@@ -17,12 +17,12 @@ use crate::facts;
 use crate::shared::Shared;
 use crate::tree::{Tree, frontier_columns};
 
-/// The live form of the data. Safe to use from several threads.
+/// Rollout data while it is collected. Safe to use from several threads.
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct Forest(pub(crate) Shared<forest::Forest>);
 
 impl Forest {
-    /// Small work on the forest.
+    /// Run small work on the forest.
     fn with<T>(&self, py: Python<'_>, work: impl FnOnce(&mut forest::Forest) -> Result<T>) -> PyResult<T> {
         let mut forest = self.0.attached(py).map_err(to_python)?;
         held(|| work(&mut forest))
@@ -33,7 +33,7 @@ fn optional<T: crate::arrays::Bounded>(name: &str, value: Option<Whole<T>>) -> P
     value.map(|value| value.named(name)).transpose()
 }
 
-/// A reward and its components as columns of 32 bits have them.
+/// Convert a reward and its components to f32, the type of their columns.
 fn paid(reward: Option<Number>, rewards: Option<Vec<Number>>) -> (Option<f32>, Option<Vec<f32>>) {
     (reward.map(Number::narrow), rewards.map(|rewards| rewards.into_iter().map(Number::narrow).collect()))
 }
@@ -198,7 +198,7 @@ impl Forest {
         self.with(py, |forest| forest.append_with(trajectory, node, &rows))
     }
 
-    /// Refuses an action that no forest stores.
+    /// Raise an error if no forest can store this action.
     #[staticmethod]
     #[pyo3(signature = (tokens, *, logprobs, entropies=None))]
     fn check_action(
@@ -405,7 +405,7 @@ impl Forest {
         let group = group.named("group")?;
         let (batch, handles) = interruptible(py, |check| {
             let copy = self.0.detached()?.copy_group(group)?;
-            // Others go on while the batch is made.
+            // Other threads can use the forest while the batch is made.
             copy.freeze_with_handles(check)
         })?;
         Ok((Batch(batch), PyArray1::from_vec(py, handles)))
@@ -414,7 +414,7 @@ impl Forest {
     fn freeze(&self, py: Python<'_>, partial: bool) -> PyResult<Batch> {
         let frozen = interruptible(py, |check| {
             let groups = self.0.detached()?.take_groups(partial);
-            // Others go on while the batch is made.
+            // Other threads can use the forest while the batch is made.
             let frozen = groups.freeze(check);
             if frozen.is_err() {
                 self.0.detached()?.restore(groups);

@@ -1,4 +1,4 @@
-//! Columns of turns, chats and nodes into a `Forest`.
+//! Append columns of turns, chats and nodes to a `Forest`.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ fn scalars<'py, T: Element>(columns: &Bound<'py, PyDict>, name: &str) -> PyResul
     columns.get_item(name)?.map(wrong).transpose()
 }
 
-/// Rows of token columns by row of the call: of each name a list with what `Forest.append` takes, or None.
+/// Read token columns of all rows: for each name a list that has, per row, what `Forest.append` takes, or None.
 fn token_columns(value: &Bound<'_, PyAny>) -> PyResult<Vec<BTreeMap<String, TokenRows>>> {
     let mut found = Vec::new();
     for (name, rows) in value.cast::<PyDict>()? {
@@ -144,7 +144,7 @@ impl<'py> Columns<'py> {
 
 type Ints<'py, T> = Bound<'py, PyArray1<T>>;
 
-/// Rows of hashes of images: these, and where each row begins.
+/// Read rows of image hashes: all hashes, and the offsets of the rows.
 fn images(columns: &Bound<'_, PyDict>) -> PyResult<Option<(Vec<BlobHash>, Vec<i64>)>> {
     let Some(given) = columns.get_item("images")? else { return Ok(None) };
     let rows: Vec<Vec<PyBackedBytes>> = given.extract().map_err(|_| {
@@ -158,7 +158,8 @@ fn images(columns: &Bound<'_, PyDict>) -> PyResult<Option<(Vec<BlobHash>, Vec<i6
     Ok(Some((hashes, std::iter::once(0).chain(ends).collect())))
 }
 
-/// Turns as an engine saw them: returns the action's node, the drift and the first token that differs, a row a turn.
+/// Append turns as an engine recorded them. Returns one value per turn: the node of the action (int64), the drift
+/// (uint8), and the first token that differs (int32).
 #[pyfunction]
 pub(crate) fn ingest<'py>(
     py: Python<'py>,
@@ -185,7 +186,8 @@ pub(crate) fn ingest<'py>(
     Ok((PyArray1::from_vec(py, made.nodes), PyArray1::from_vec(py, made.drift), PyArray1::from_vec(py, made.drift_at)))
 }
 
-/// A node a row; `kinds` are codes of `nodes.kind`, or one more: what was said to the policy.
+/// Append one node per row and return the nodes (int64). `kinds` are codes of `nodes.kind`; any other code is context
+/// given to the policy.
 #[pyfunction]
 pub(crate) fn append_many<'py>(
     py: Python<'py>,
@@ -202,7 +204,7 @@ pub(crate) fn append_many<'py>(
     Ok(PyArray1::from_vec(py, nodes))
 }
 
-/// A chat a row, with 1 where a token was sampled.
+/// Append one chat per row and return the nodes (int64); column `sampled` is 1 where a token was sampled.
 #[pyfunction]
 pub(crate) fn append_chats<'py>(
     py: Python<'py>,

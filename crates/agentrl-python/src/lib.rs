@@ -1,6 +1,6 @@
-//! The private extension module `agentrl_core._core`: thin wrappers and nothing else.
+//! Private extension module `agentrl_core._core`: thin wrappers and nothing else.
 //!
-//! Long work goes through [`enter::released`], the only place that releases the interpreter lock; every error goes
+//! Long work goes through [`enter::released`], the only place that releases the interpreter lock. Every error goes
 //! through [`error`], the only place that names exception classes.
 #![expect(clippy::needless_pass_by_value, reason = "arguments come from Python's side by value")]
 
@@ -59,17 +59,17 @@ mod _core {
         use pyo3::types::{PyAnyMethods as _, PyModule, PyModuleMethods as _};
         let default = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            // What is wrong with bytes is told by an error.
+            // A panic while bytes are decoded becomes an error, so it is not printed.
             if !agentrl_data::ipc::is_reading() {
                 default(panic);
             }
         }));
-        // Python reads the environment, so that changes made in `os.environ` count.
+        // Read the environment through Python, so that changes to `os.environ` count.
         let threads = module.py().import("os")?.getattr("environ")?.call_method1("get", ("AGENTRL_NUM_THREADS",))?;
         if !threads.is_none() {
             crate::compute::threads_of_environment(&threads.extract::<String>()?)?;
         }
-        // A module inside a binary has no file to be found by: `import agentrl_core._core.weight` looks here.
+        // A submodule inside a binary has no file: `import agentrl_core._core.weight` finds it in `sys.modules`.
         let modules = module.py().import("sys")?.getattr("modules")?;
         for (_, part) in module.dict() {
             if let Ok(part) = part.cast::<PyModule>() {

@@ -1,4 +1,4 @@
-//! Columns of lists: rows of different length, from Arrow arrays of any library or as flat values and offsets.
+//! Columns of lists (ragged rows), from Arrow arrays of any library or from flat values and offsets.
 
 use agentrl_compute::ragged::Ragged;
 use agentrl_data::{Error, Result};
@@ -15,7 +15,7 @@ use pyo3_arrow::input::AnyArray;
 use crate::arrays::slice;
 use crate::error::{invalid, to_python};
 
-/// Rows of different length; where Python's memory has the type, it is looked at in place.
+/// Ragged rows. If the memory from Python has the right type, it is read in place.
 pub(crate) struct Lists<'py, T: Item> {
     values: Values<'py, T>,
     offsets: Vec<i64>,
@@ -28,7 +28,7 @@ enum Values<'py, T: Item> {
 }
 
 impl<'py, T: Item> Lists<'py, T> {
-    /// Reads flat values and their offsets, two arrays of `NumPy`, or an Arrow array of lists.
+    /// Read flat values and offsets (two `NumPy` arrays), or an Arrow array of lists.
     pub(crate) fn read(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok((values, offsets)) = value.extract::<(PyReadonlyArray1<'py, T>, PyReadonlyArray1<'py, i64>)>() {
             let offsets = slice("offsets", &offsets)?.to_vec();
@@ -45,7 +45,7 @@ impl<'py, T: Item> Lists<'py, T> {
         Ok(Self::joined(chunks.map_err(to_python)?))
     }
 
-    /// The rows of many columns as one.
+    /// Concatenate the rows of several chunks.
     fn joined(mut chunks: Vec<(ScalarBuffer<T>, Vec<i64>)>) -> Self {
         if chunks.len() == 1
             && let Some((values, offsets)) = chunks.pop()
@@ -62,7 +62,7 @@ impl<'py, T: Item> Lists<'py, T> {
         Self { values: Values::Made(made.0), offsets: made.1 }
     }
 
-    /// The rows, checked.
+    /// Return the rows, after a check of the offsets.
     pub(crate) fn rows(&self, name: &str) -> PyResult<Ragged<'_, T>> {
         let values = match &self.values {
             Values::Numpy(values) => slice(name, values)?,
@@ -74,8 +74,8 @@ impl<'py, T: Item> Lists<'py, T> {
     }
 }
 
-/// The numbers of Python's lists one after the other, as `int32`, `float32` (None: NaN) or `uint8`: Python itself takes
-/// longer for each.
+/// Concatenate Python lists of numbers to an array of `dtype`: `int32`, `float32` (None becomes NaN) or `uint8`. This
+/// is faster than in Python.
 #[pyfunction]
 pub(crate) fn flat_lists<'py>(
     py: Python<'py>,
@@ -111,7 +111,7 @@ where
     Ok(PyArray1::from_vec(py, made).into_any())
 }
 
-/// Flat values and offsets of an Arrow array of lists, texts or bytes.
+/// Return flat values and offsets of an Arrow array of lists, strings or bytes.
 fn from_arrow<T: Item>(name: &str, array: &ArrayRef) -> Result<(ScalarBuffer<T>, Vec<i64>)> {
     fn wide<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>) -> Vec<i64> {
         offsets.iter().map(|offset| offset.as_usize() as i64).collect()
@@ -149,7 +149,7 @@ fn unusable<T: Item>(name: &str, found: &DataType) -> Error {
     Error::invalid(format!("{name} has Arrow type {found}; give {}", T::WANTED))
 }
 
-/// Missing rows as empty ones.
+/// Replace null rows by empty ones.
 fn without_nulls<T: Item>(
     values: ScalarBuffer<T>,
     offsets: Vec<i64>,
@@ -171,18 +171,18 @@ fn without_nulls<T: Item>(
     (kept.0.into(), kept.1)
 }
 
-/// A type of the values of lists.
+/// Type of the values of lists.
 pub(crate) trait Item: Element + ArrowNativeType {
-    /// What an argument should be, for messages.
+    /// Description of an accepted argument, for messages.
     const WANTED: &str;
 
-    /// What a missing value inside a row is; `None`: it is refused.
+    /// Replacement for a missing value inside a row; `None` rejects missing values.
     const MISSING: Option<Self> = None;
 
-    /// The values of an Arrow array that has this type, or one that converts without loss of meaning.
+    /// Convert an Arrow array that has this type, or one that converts without loss of meaning; `None` for other types.
     fn from_values(name: &str, values: &ArrayRef) -> Option<Result<ScalarBuffer<Self>>>;
 
-    /// Bytes, where this is their type.
+    /// Convert bytes, if this is their type.
     fn from_bytes(_bytes: ScalarBuffer<u8>) -> Option<ScalarBuffer<Self>> {
         None
     }

@@ -1,4 +1,4 @@
-//! Plans and their packs for Python.
+//! Plans and packs for Python.
 
 use agentrl_compute::pack::{self, Continuations, RowArrays, RowTree, Stream, room_for_bins, streams};
 use agentrl_compute::ragged::Ragged;
@@ -15,23 +15,23 @@ use crate::compute::columns::run;
 use crate::enter::{held, released};
 use crate::error::invalid;
 
-/// Packs without a batch.
+/// Packing without a batch.
 #[pymodule(submodule, name = "pack", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
     use super::{balanced, continuations, pair_streams, tree_layout};
 }
 
-/// SHA-256 of each image, the place of each use of one, and the index of its image.
+/// SHA-256 of each image, position of each use of an image, and the index of its image.
 pub(crate) type ImageColumns<'py> = (Vec<Bound<'py, PyBytes>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>);
 
-/// Uses of images for Python.
+/// Convert uses of images for Python.
 pub(crate) fn image_columns(py: Python<'_>, uses: ImageUses) -> ImageColumns<'_> {
     let hashes = uses.hashes.iter().map(|hash| PyBytes::new(py, hash)).collect();
     (hashes, PyArray1::from_vec(py, uses.places), PyArray1::from_vec(py, uses.images))
 }
 
-/// The packs of some draws, whose arrays are made one by one.
+/// The packs of some draws; the arrays of a pack are made when it is read.
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct Plan(pub(crate) batch::Plan);
 
@@ -41,7 +41,7 @@ impl Plan {
         self.0.len()
     }
 
-    /// One pack, its arrays in memory of their own. Python iterates until an `IndexError`.
+    /// Return one pack with arrays in new memory. Python iterates until an `IndexError`.
     fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<PlannedPack> {
         let count = self.0.len();
         let place = if index < 0 { index.checked_add_unsigned(count) } else { Some(index) };
@@ -51,20 +51,22 @@ impl Plan {
         }
     }
 
-    /// The images that the sequences of one pack show: their hashes, and sequence and image of each use, in order.
+    /// Return the images in the sequences of one pack: SHA-256 of each image; for each use in order, the sequence and
+    /// the index of its image.
     fn images<'py>(&self, py: Python<'py>, index: usize) -> PyResult<ImageColumns<'py>> {
         Ok(image_columns(py, released(py, || self.0.images(index))?))
     }
 
-    /// The index at level `node_token` of each token that a pack reads.
+    /// Return the index at level `node_token` of each token that a pack reads, `int64[rows]`.
     fn row_tokens<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyArray1<i64>>> {
         released(py, || self.0.pack(index)?.row_tokens()).map(|tokens| PyArray1::from_vec(py, tokens))
     }
 
-    /// One pack. `take(name, length, dtype)` gives the memory of each array, for one that is longer than needed its head.
+    /// Return one pack. `take(name, length, dtype)` must return the memory of each array, an array of exactly `length`
+    /// values; of a larger buffer return the head.
     ///
-    /// Its streams have the value that a column of `same` has at the first token of each pair, and those named in
-    /// `summed` the sum over the tokens of each pair, of `weights` times columns of `credit`.
+    /// The streams of `same` have the value of their column at the first token of each pair. The streams named in
+    /// `summed` have the sum over the tokens of each pair of `weights` times columns of `credit`.
     #[pyo3(signature = (index, take=None, *, same=None, summed=None, weights=None, credit=None))]
     #[expect(clippy::too_many_arguments, reason = "options by name")]
     fn pack(
@@ -119,12 +121,12 @@ impl Plan {
     }
 }
 
-/// Columns of f32 by name.
+/// Read f32 columns by name.
 fn columns<'py>(given: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<(String, PyReadonlyArray1<'py, f32>)>> {
     given.into_iter().flatten().map(|(name, values)| Ok((name.extract()?, values.extract()?))).collect()
 }
 
-/// Where arrays come from.
+/// Source of the memory of arrays.
 struct ArraySource<'a, 'py> {
     py: Python<'py>,
     take: Option<&'a Bound<'py, PyAny>>,
@@ -160,7 +162,7 @@ pub(crate) struct PlannedPack {
 }
 
 impl PlannedPack {
-    /// Fills the streams, in the order of their names.
+    /// Fill the streams, in the order of their names.
     fn fill_streams(&self, py: Python<'_>, sources: Vec<Stream<'_>>) -> PyResult<()> {
         let arrays = self.streams.bind(py).values().iter().map(|array| Ok(array.cast_into::<PyArray1<f32>>()?));
         let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
@@ -215,10 +217,11 @@ fn writable<'py, T: Element>(array: &Bound<'py, PyArray1<T>>, name: &str) -> PyR
     array.try_readwrite().map_err(|error| invalid(format!("the buffer of {name} cannot be written: {error}")))
 }
 
-/// A column of tokens, and the column of pairs that it becomes.
+/// A column of tokens, and the column of pairs to fill from it.
 type Filled<'py> = (Floats<'py>, Bound<'py, PyArray1<f32>>);
 
-/// Fills columns of pairs with sums over the tokens of each pair, in f64, or with the value of its first token.
+/// Fill float32 columns of pairs with the sum over the tokens of each pair, in float64, or with the value of its first
+/// token.
 #[pyfunction]
 fn pair_streams(
     py: Python<'_>,
@@ -243,11 +246,11 @@ fn pair_streams(
 type Whole64 = Py<PyArray1<i64>>;
 type Whole32 = Py<PyArray1<i32>>;
 
-/// Input ids, position ids, ends of subtrees, starts of trees; source rows, targets, tokens, offsets of pairs, and their
-/// tokens.
+/// Input ids, position ids, ends of subtrees, starts of trees, source rows, targets, tokens, offsets of pairs, and
+/// tokens of pairs.
 type RowPack = (Whole64, Whole64, Whole32, Whole32, Whole64, Whole64, Whole64, Whole64, Whole64);
 
-/// Rows of tokens as trees. `take` is as in `Plan.pack`.
+/// Lay out ragged rows of tokens as prefix trees. `take` is as in `Plan.pack`.
 #[pyfunction]
 #[pyo3(signature = (tokens, offsets, trained, same, take=None))]
 fn tree_layout(
@@ -302,7 +305,7 @@ fn tree_layout(
     Ok(pack)
 }
 
-/// Some items in bins of about the same cost: the items of each bin.
+/// Assign items to `bins` bins of about equal cost and return the items of each bin, `int64` arrays.
 #[pyfunction]
 fn balanced(py: Python<'_>, costs: PyReadonlyArray1<'_, i64>, bins: Whole<usize>) -> PyResult<Vec<Py<PyArray1<i64>>>> {
     let (costs, bins) = (slice("costs", &costs)?, bins.named("bins")?);
@@ -316,7 +319,7 @@ fn balanced(py: Python<'_>, costs: PyReadonlyArray1<'_, i64>, bins: Whole<usize>
     Ok(indices(py, &found))
 }
 
-/// The rows of each pack of rows that go on from a beginning of a text with a tail of their own.
+/// Assign rows to packs, each row a slice of `text` followed by a tail; return the rows of each pack, `int64` arrays.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "three columns and two ragged ones")]
 fn continuations(

@@ -1,12 +1,13 @@
-//! A quick look at arrays of `NumPy`: every function on columns begins with one at each of its columns.
+//! Fast checks of `NumPy` arrays; every function on columns begins with one per column.
 
 use agentrl_compute::Float;
 use numpy::{Element, PyArrayDyn, PyArrayMethods as _, PyUntypedArray, PyUntypedArrayMethods as _};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-/// Whether something is an array, and none of a subclass, that the core may look at as it is: of one of some types, by
-/// `NumPy`'s letters for them, with so many dimensions and rows, without strides, aligned.
+/// Return whether `values` is a `NumPy` array (not of a subclass) that the core can read in place: aligned,
+/// C-contiguous, with a dtype among `kinds` (`NumPy`'s letters), `length` rows, and a number of dimensions among
+/// `dimensions` (default: 1).
 #[pyfunction]
 #[pyo3(signature = (values, kinds, length=None, dimensions=None))]
 pub(crate) fn is_plain(
@@ -37,12 +38,12 @@ pub(crate) fn is_plain(
         }))
 }
 
-/// Whether an array has elements of a type, and begins where they may.
+/// Whether an array has elements of type `T` and is aligned for them.
 fn is_aligned<T: Element>(values: &Bound<'_, PyAny>) -> bool {
     values.cast::<PyArrayDyn<T>>().is_ok_and(|array| array.data().is_aligned())
 }
 
-/// Whether all numbers of an array without strides are finite.
+/// Return whether all values of a contiguous float32 or float64 array are finite.
 #[pyfunction]
 pub(crate) fn is_finite(values: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match values.cast::<PyArrayDyn<f64>>() {

@@ -1,4 +1,4 @@
-//! Responses of engines that run as servers.
+//! Parse responses of inference servers.
 
 use agentrl_data::vllm_response::candidates;
 use numpy::{PyArray1, PyArray2, PyArrayMethods as _};
@@ -7,10 +7,11 @@ use pyo3::pybacked::PyBackedBytes;
 
 use crate::enter::released;
 
-/// Candidates and their log-probabilities, `[tokens, k]`, and the JSON of the other fields.
+/// Candidates `[tokens, k]`, their log-probabilities `[tokens, k]`, and the JSON of the other fields.
 type Columns<'py> = (Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<f32>>, String);
 
-/// Read the candidates at each token in the JSON of a vLLM server.
+/// Parse the candidates at each token from the JSON of a vLLM server: ids `int32[tokens, k]`, log-probabilities
+/// `float32[tokens, k]`, and the JSON text of all other fields.
 #[pyfunction]
 pub(crate) fn vllm_candidates(py: Python<'_>, body: PyBackedBytes) -> PyResult<Columns<'_>> {
     let found = released(py, || candidates(&body))?;

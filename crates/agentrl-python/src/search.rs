@@ -18,7 +18,7 @@ type Array<'py, T> = Bound<'py, PyArray1<T>>;
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct SearchTree(Shared<forest::SearchTree>);
 
-/// A row, or -1 for none.
+/// Return a row, or -1 for `NONE`.
 fn row(row: u32) -> i64 {
     if row == NONE { -1 } else { i64::from(row) }
 }
@@ -33,13 +33,13 @@ impl SearchTree {
         held(|| work(&mut tree))
     }
 
-    /// One value for each turn.
+    /// Return one value per turn.
     fn turns<'py, T: numpy::Element>(&self, py: Python<'py>, of: impl Fn(&Turn) -> T) -> PyResult<Array<'py, T>> {
         let values: Vec<T> = self.with(py, |tree| Ok(tree.search.turns().iter().map(of).collect()))?;
         Ok(values.into_pyarray(py))
     }
 
-    /// One value for each state.
+    /// Return one value per state.
     fn states<'py, T: numpy::Element>(
         &self,
         py: Python<'py>,
@@ -220,7 +220,7 @@ impl SearchTree {
     }
 }
 
-/// Counts what two runs of tokens have in common: edits between them, tokens of a common end, of a common subsequence.
+/// Compare two token sequences: edit distance, length of the common suffix, length of the longest common subsequence.
 #[pyfunction]
 pub(crate) fn likeness(
     first: PyReadonlyArray1<'_, i32>,

@@ -1,4 +1,4 @@
-//! What several threads use, and what a forked child may still use of it.
+//! Values that threads share. A forked child gets a copy, or an error if the copy may be half changed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LockResult, Mutex, MutexGuard, TryLockError};
@@ -8,10 +8,11 @@ use agentrl_data::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt as _;
 
-/// A value behind a lock. A forked child has a copy of it. Where a thread of the parent was changing the value, the lock of
-/// the copy is never given back, and the copy can be half changed: then the child is refused, and does not wait for ever.
+/// A value behind a lock. A forked child has a copy of both. If a thread of the parent was changing the value, the lock
+/// of the copy is never released, and the copy can be half changed. The child then gets an error instead of waiting
+/// forever.
 pub(crate) struct Shared<T> {
-    /// What it is, for messages.
+    /// Name of the value, for messages.
     name: &'static str,
     /// The process that used it last.
     process: AtomicU32,
@@ -23,13 +24,13 @@ impl<T> Shared<T> {
         Self { name, process: AtomicU32::new(std::process::id()), value: Mutex::new(value) }
     }
 
-    /// The value, for work that runs without the interpreter's lock.
+    /// Return the value, for work that runs without the interpreter lock.
     pub(crate) fn detached(&self) -> Result<MutexGuard<'_, T>> {
         self.enter_process()?;
         self.usable(self.value.lock())
     }
 
-    /// The value, for small work. Where another thread has it, the interpreter is let go while waiting.
+    /// Return the value, for small work. While another thread holds the value, the interpreter lock is released.
     pub(crate) fn attached<'a>(&'a self, py: Python<'a>) -> Result<MutexGuard<'a, T>> {
         self.enter_process()?;
         self.usable(self.value.lock_py_attached(py))
@@ -49,7 +50,7 @@ impl<T> Shared<T> {
         if used == here {
             return Ok(());
         }
-        // Where a second thread of the child has the lock already, it has also said so, or is about to.
+        // A second thread of the child that holds the lock has stored the process id, or is about to.
         for _ in 0..100 {
             let parents = matches!(self.value.try_lock(), Err(TryLockError::WouldBlock));
             if !parents || self.process.load(Ordering::Relaxed) == here {

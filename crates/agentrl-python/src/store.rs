@@ -18,12 +18,13 @@ use crate::error::to_python;
 use crate::shared::Shared;
 use crate::table::Table;
 
-/// The durable form of the data; `None` once it is closed.
+/// Rollout data on disk; the inner store is `None` after it is closed.
 ///
-/// Every call releases the interpreter: long ones take it back to look for Ctrl-C while they hold the lock.
+/// Every call releases the interpreter lock. Long calls take it back to check for Ctrl-C, while they hold the store's
+/// lock.
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct Store {
-    /// The process that may write it; readers go with their forked children.
+    /// The process that may write the store; `None` for readers, which also work in forked children.
     writer: Option<u32>,
     store: Shared<Option<store::Store>>,
 }
@@ -44,16 +45,17 @@ impl Store {
     }
 }
 
-/// An array of a state: path, type, rows, width, and the bytes of its numbers.
+/// An array of a state: path, dtype, rows, width, and the bytes of its numbers.
 type GivenArray<'py> = (String, String, u64, Option<u64>, PyReadonlyArray1<'py, u8>);
 
-/// The same, on its way out.
+/// Like [`GivenArray`], as it is returned.
 type FoundArray<'py> = (String, &'static str, u64, Option<u64>, Bound<'py, PyArray1<u8>>);
 
-/// An array of whole numbers.
+/// An int64 array.
 type Found<'py> = Bound<'py, PyArray1<i64>>;
 
-/// Where blocks end, the bounds of their columns, and of columns of texts these, and pairs of a block and a text of it.
+/// Ends of blocks; minima and maxima of columns per block; and for each string column its strings, and pairs of block
+/// and string.
 type FoundBlocks<'py> =
     (Found<'py>, BTreeMap<String, (Found<'py>, Found<'py>)>, BTreeMap<String, (Vec<String>, Found<'py>, Found<'py>)>);
 
@@ -106,7 +108,7 @@ impl Store {
         released(py, || self.with(|store| store.snapshot()))
     }
 
-    /// JSON text of what the last closed iteration left to go on from.
+    /// JSON text of the state that the last closed iteration stored.
     #[getter]
     fn state(&self, py: Python<'_>) -> PyResult<String> {
         released(py, || self.with(|store| Ok(store.state().to_owned())))
@@ -142,13 +144,13 @@ impl Store {
         released(py, || self.with(|store| store.files(name)))
     }
 
-    /// First row, number of rows and bounds of each file of a table.
+    /// Return the first row, the number of rows and the bounds of each file of a table.
     fn ranges(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(u64, u64, store::Bounds)>> {
         let ranges = released(py, || self.with(|store| store.ranges(name)))?;
         Ok(ranges.into_iter().map(|(rows, bounds)| (rows.start, rows.end - rows.start, bounds)).collect())
     }
 
-    /// Of the blocks that have some rows: where each ends, the bounds of columns, and their texts.
+    /// Return the blocks that contain some rows: their ends, the bounds of their columns, and their strings.
     fn blocks<'py>(&self, py: Python<'py>, name: &str, first: u64, count: u64) -> PyResult<FoundBlocks<'py>> {
         let blocks = released(py, || self.with(|store| store.blocks_of(name, &(first..first.saturating_add(count)))))?;
         let bounds = blocks.bounds.into_iter();
@@ -160,7 +162,7 @@ impl Store {
         Ok((blocks.ends.into_pyarray(py), bounds.collect(), texts.collect()))
     }
 
-    /// Some columns of rows in ascending ranges, a table for each file.
+    /// Return columns of the rows in ascending ranges, one table per file.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 makes the list for this call")]
     fn columns(
         &self,
@@ -211,7 +213,7 @@ impl Store {
         released(py, || self.with(|store| store.close_with(batch, state, &given, &metrics)))
     }
 
-    /// Path, type, rows, width and bytes of each array of the state.
+    /// Return path, dtype, rows, width and bytes of each array of the state.
     fn arrays<'py>(&self, py: Python<'py>) -> PyResult<Vec<FoundArray<'py>>> {
         let arrays = released(py, || self.with(store::Store::arrays))?;
         let found = arrays.into_iter().map(|(path, array)| {
@@ -254,14 +256,14 @@ impl Store {
         interruptible(py, |check| self.with(|store| store.drop_before(iteration, rewrite, check)))
     }
 
-    /// Folder, kind, id and message of each finding.
+    /// Check the store; return folder, kind, id and message of each finding.
     #[expect(clippy::type_complexity, reason = "a row of four columns, made for this one call")]
     fn verify(&self, py: Python<'_>) -> PyResult<Vec<(String, &'static str, Option<i64>, String)>> {
         let findings = interruptible(py, |check| self.with(|store| store.verify(check)))?;
         Ok(findings.into_iter().map(|found| (found.folder, found.kind, found.id, found.message)).collect())
     }
 
-    /// An empty batch with the task statistics of the whole run, the latest row of a task last.
+    /// Return an empty batch with the task statistics of the whole run; the latest row of a task comes last.
     fn tasks(&self, py: Python<'_>) -> PyResult<Batch> {
         released(py, || {
             let tasks = self.with(|store| store.whole_table(schema::Table::Tasks))?;
@@ -271,7 +273,7 @@ impl Store {
     }
 }
 
-/// The rollout log of an iteration that is under way.
+/// Rollout log of an iteration in progress.
 #[pyclass(frozen, name = "Journal", module = "agentrl_core._core")]
 pub(crate) struct RolloutLog(store::RolloutLog);
 
@@ -283,7 +285,7 @@ impl RolloutLog {
     }
 
     fn append(&self, py: Python<'_>, name: &[u8], payload: &[u8]) -> PyResult<()> {
-        // Only what waits for the disk is worth letting the interpreter go.
+        // Release the interpreter lock only to wait for the disk.
         if held(|| self.0.append(name, payload))? { self.sync(py) } else { Ok(()) }
     }
 
@@ -297,19 +299,19 @@ impl RolloutLog {
     }
 }
 
-/// Called before the process is forked: no lock is half taken then.
+/// Call before a fork, so that no lock is half taken.
 #[pyfunction]
 pub(crate) fn before_fork() {
     store::before_fork();
 }
 
-/// Called in a parent that has just forked.
+/// Call in the parent after a fork.
 #[pyfunction]
 pub(crate) fn after_fork_in_parent() {
     store::after_fork(false);
 }
 
-/// Called in a child that was just forked: the locks of its parent go with the parent.
+/// Call in the child after a fork: locks of the parent stay with the parent.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     store::after_fork(true);

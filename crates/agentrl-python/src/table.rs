@@ -15,7 +15,7 @@ use crate::columns::numbers;
 use crate::enter::released;
 use crate::error::to_python;
 
-/// Rows in Arrow memory. Every call of `__arrow_c_stream__` gives a fresh stream.
+/// Rows in Arrow memory. Every call of `__arrow_c_stream__` returns a new stream.
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct Table {
     schema: SchemaRef,
@@ -38,7 +38,7 @@ impl From<RecordBatch> for Table {
     }
 }
 
-/// What Python pickles: a function, and the Arrow files that it takes.
+/// Result of `__reduce__`: a function, and the Arrow files that it takes.
 type Pickled<'py> = (Bound<'py, PyAny>, (Vec<Vec<u8>>,));
 
 fn arrow_error(error: impl std::fmt::Display) -> PyErr {
@@ -69,7 +69,7 @@ impl Table {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// A column of numbers as an array of `NumPy` (a null is NaN), or one of texts as a list (a null is None).
+    /// Return a column: numbers as a `NumPy` array (null becomes NaN), strings as a list (null becomes None).
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let Ok(place) = self.schema.index_of(name) else {
             let known = self.column_names().join(", ");
@@ -84,7 +84,7 @@ impl Table {
         Ok(to_numpy(py, values))
     }
 
-    /// The same rows with other texts in a column of texts: one for each row.
+    /// Return the same rows with other strings in a string column: one per row.
     fn with_texts(&self, name: &str, texts: Vec<String>) -> PyResult<Self> {
         let place = self.schema.index_of(name).map_err(arrow_error)?;
         let mut rest = texts.as_slice();
@@ -105,7 +105,7 @@ impl Table {
         self.parts.iter().map(RecordBatch::num_rows).sum()
     }
 
-    /// Bytes held by the columns.
+    /// Size of the columns in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.parts.iter().flat_map(RecordBatch::columns).map(Array::get_buffer_memory_size).sum()
@@ -121,7 +121,7 @@ impl Table {
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Pickled<'py>> {
         let Self { schema, parts } = slf.get();
-        // The schema travels with the rows: there is a part even where there are no rows.
+        // The schema travels with the rows, so pickle at least one part.
         let none = [RecordBatch::new_empty(schema.clone())];
         let parts = if parts.is_empty() { &none } else { parts.as_slice() };
         let encode = |rows: &RecordBatch| agentrl_data::ipc::encode(&rows.schema(), std::slice::from_ref(rows));

@@ -11,11 +11,11 @@ use crate::enter::held;
 
 type Array<'py, T> = Bound<'py, PyArray1<T>>;
 
-/// Nodes of token trees, one row each, and the shape that their parents make.
+/// Nodes of token trees, one row per node, and the topology that their parents define.
 ///
-/// Made by `Forest.tree(group)`, where nodes are known by their handles, and by `Batch.tree()`, where they are known by
-/// their ids. Columns are `NumPy` arrays with one value for each node; a question about one node takes and gives handles
-/// or ids. Everything is found in O(nodes); a lowest common ancestor in O(log depth).
+/// Returned by `Forest.tree(group)`, which identifies nodes by handles, and by `Batch.tree()`, which identifies them by
+/// ids. Columns are `NumPy` arrays with one value per node. Queries about one node take and return handles or ids.
+/// Everything is computed in O(nodes); a lowest common ancestor takes O(log depth).
 #[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct Tree(pub(crate) batch::Tree);
 
@@ -33,37 +33,37 @@ impl Tree {
 
 #[pymethods]
 impl Tree {
-    /// `int64[nodes]`: handle or id.
+    /// `int64[nodes]`: handle or id of each node.
     #[getter]
     fn node<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
         PyArray1::from_slice(py, self.0.nodes())
     }
 
-    /// `int64[nodes]`: the node before; -1 for a root.
+    /// `int64[nodes]`: handle or id of the parent; -1 for a root.
     #[getter]
     fn parent<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
         self.0.parents().into_pyarray(py)
     }
 
-    /// `uint32[nodes]`: number of nodes before it on its path.
+    /// `uint32[nodes]`: number of edges from the root.
     #[getter]
     fn depth<'py>(&self, py: Python<'py>) -> Array<'py, u32> {
         PyArray1::from_slice(py, self.0.topology().depths())
     }
 
-    /// `uint32[nodes]`: nodes without children in its subtree; 1 for such a node itself.
+    /// `uint32[nodes]`: number of leaves in the node's subtree; 1 for a leaf.
     #[getter]
     fn leaf_count<'py>(&self, py: Python<'py>) -> Array<'py, u32> {
         self.0.topology().leaf_counts().into_pyarray(py)
     }
 
-    /// `uint32[nodes]`: its place in `preorder`.
+    /// `uint32[nodes]`: position of the node in `preorder`.
     #[getter]
     fn enter<'py>(&self, py: Python<'py>) -> Array<'py, u32> {
         PyArray1::from_slice(py, self.0.topology().enter())
     }
 
-    /// `uint32[nodes]`: the first place in `preorder` after its subtree.
+    /// `uint32[nodes]`: first position in `preorder` after the node's subtree.
     #[getter]
     fn exit<'py>(&self, py: Python<'py>) -> Array<'py, u32> {
         PyArray1::from_slice(py, self.0.topology().exit())
@@ -81,27 +81,27 @@ impl Tree {
         self.0.leaves().into_pyarray(py)
     }
 
-    /// The nodes from the root to `node`, both included. `NotFoundError`: no such node.
+    /// Return the nodes from the root to `node`, both included. Raises `NotFoundError` if there is no such node.
     fn path<'py>(&self, py: Python<'py>, node: Whole<i64>) -> PyResult<Array<'py, i64>> {
         self.answer(py, node, batch::Tree::path)
     }
 
-    /// The parent of `node`, its parent, and so on up to the root.
+    /// Return the parent of `node`, its parent, and so on up to the root.
     fn ancestors<'py>(&self, py: Python<'py>, node: Whole<i64>) -> PyResult<Array<'py, i64>> {
         self.answer(py, node, batch::Tree::ancestors)
     }
 
-    /// The children of `node`.
+    /// Return the children of `node`.
     fn children<'py>(&self, py: Python<'py>, node: Whole<i64>) -> PyResult<Array<'py, i64>> {
         self.answer(py, node, batch::Tree::children)
     }
 
-    /// `node` and all below it, in preorder.
+    /// Return `node` and all nodes below it, in preorder.
     fn subtree<'py>(&self, py: Python<'py>, node: Whole<i64>) -> PyResult<Array<'py, i64>> {
         self.answer(py, node, batch::Tree::subtree)
     }
 
-    /// The deepest node above or at both; None where they are of different trees.
+    /// Return the deepest node whose subtree contains both nodes; None if they are in different trees.
     fn lowest_common_ancestor(&self, first: Whole<i64>, second: Whole<i64>) -> PyResult<Option<i64>> {
         let (first, second) = (first.named("first")?, second.named("second")?);
         held(|| self.0.lowest_common_ancestor(first, second))
@@ -112,7 +112,7 @@ impl Tree {
     }
 }
 
-/// The columns of a frontier by name.
+/// Return the columns of a frontier by name.
 pub(crate) fn frontier_columns(py: Python<'_>, frontier: Frontier) -> PyResult<Bound<'_, PyDict>> {
     let columns = PyDict::new(py);
     columns.set_item("trajectory", frontier.trajectory.into_pyarray(py))?;

@@ -1,4 +1,4 @@
-//! Packs of equal cost: what several ranks do at the same time should end at the same time.
+//! Balance the cost of packs, so that ranks that run at the same time also end at the same time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,16 +6,16 @@ use std::collections::BinaryHeap;
 use crate::Result;
 use crate::argument_checks::room;
 
-/// Check that there is memory for some bins, a number that the user's option `name` sets.
+/// Check that there is memory for `bins` bins; `name` is the user's option that sets the number.
 pub fn room_for_bins(name: &str, bins: usize) -> Result<()> {
-    // The bin itself, its place in the heap, and what becomes of it in Python.
+    // Bytes per bin: the bin itself, its place in the heap, and its Python object.
     room(name, bins, 256)
 }
 
-/// Puts items into some bins so that the most expensive bin is as cheap as it gets, none with more than its capacity.
+/// Assign items to bins of about equal cost, none above its capacity.
 ///
-/// The most expensive item first, each into the cheapest bin with room for it (longest processing time); among equal ones
-/// the first. Gives the items of each bin, ascending; None if an item finds no room.
+/// Longest processing time first: the most expensive item goes first, each into the cheapest bin with room for it; ties
+/// go to the lower index. Return the items of each bin, ascending, or `None` if an item fits into no bin.
 ///
 /// ```
 /// use agentrl_compute::pack::balanced;
@@ -43,7 +43,7 @@ pub fn balanced(costs: &[u64], sizes: &[usize], bins: usize, capacity: usize) ->
         used[bin] += sizes[item];
         filled[bin].push(item);
         cheapest.push(found);
-        // A bin without room for this one may have room for a smaller one.
+        // A bin without room for this item may have room for a smaller one.
         cheapest.extend(full.drain(..));
     }
     for bin in &mut filled {

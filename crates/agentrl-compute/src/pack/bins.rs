@@ -1,14 +1,14 @@
-//! Bin packing: the fewest packs that a budget allows.
+//! Bin packing by first-fit decreasing.
 
 use std::cmp::Reverse;
 
 use crate::{Error, Result};
 
-/// Packs lengths into bins of a capacity, longest first, each into the first bin with room for it.
+/// Pack lengths into bins of a capacity: longest first, each into the first bin with room for it.
 ///
-/// Gives the indices in each bin: bins in the order in which they were opened, indices in a bin ascending. Among equal
-/// lengths the lower index goes first, so equal input gives equal bins. Uses at most 11/9 of the fewest possible bins,
-/// and one more. Takes O(n log n): the first bin with room is found in a tree of the largest remaining capacities.
+/// Return the indices in each bin: bins in the order in which they were opened, indices ascending. Among equal lengths
+/// the lower index goes first, so equal input gives equal bins. The number of bins is at most 11/9 of the optimum, plus
+/// one. Takes O(n log n): a tree of the largest remaining capacities finds the first bin with room.
 ///
 /// ```
 /// use agentrl_compute::pack::first_fit_decreasing;
@@ -43,20 +43,20 @@ pub fn first_fit_decreasing(lengths: &[usize], capacity: usize) -> Result<Vec<Ve
     Ok(bins)
 }
 
-/// Remaining capacities of bins, opened or not, under a complete binary tree of maxima; the root is node 1.
+/// Remaining capacities of bins, opened or not, in a complete binary tree of maxima; the root is node 1.
 struct Rooms {
     largest: Vec<usize>,
     first_leaf: usize,
 }
 
 impl Rooms {
-    /// As many empty bins as there are items, which is always enough.
+    /// Create one empty bin per item, which is always enough.
     fn new(bins: usize, capacity: usize) -> Self {
         let first_leaf = bins.next_power_of_two();
         Self { largest: vec![capacity; 2 * first_leaf], first_leaf }
     }
 
-    /// Put an item into the first bin with room for it; return its number.
+    /// Put an item into the first bin with room for it and return the bin's index.
     fn take_first(&mut self, length: usize) -> usize {
         let mut node = 1;
         while node < self.first_leaf {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Quadratic and obviously right.
+    /// Quadratic reference implementation.
     fn naive(lengths: &[usize], capacity: usize) -> Vec<Vec<usize>> {
         let mut order: Vec<usize> = (0..lengths.len()).collect();
         order.sort_by(|&a, &b| lengths[b].cmp(&lengths[a]));

@@ -1,4 +1,4 @@
-//! Rows that go on from the beginning of a text with a tail of their own: questions asked in many places of it.
+//! Rows that are a slice of a text followed by a tail, such as questions asked at several positions of the text.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::prefix::common_prefix;
 use crate::ragged::Ragged;
 use crate::{Error, Result};
 
-/// Rows of tokens, each a part of some text and a tail after it. Nothing is copied.
+/// Rows of tokens: each is a slice of a text, then a tail. Nothing is copied.
 #[derive(Clone, Debug)]
 pub struct Continuations<'a> {
     text: &'a [i32],
@@ -16,10 +16,10 @@ pub struct Continuations<'a> {
 }
 
 impl<'a> Continuations<'a> {
-    /// Row `i` is `text[begins[i]..ends[i]]`, then tail `tail_of[i]`.
+    /// Create rows: row `i` is `text[begins[i]..ends[i]]`, then tail `tail_of[i]`.
     ///
     /// # Errors
-    /// `InvalidInput` if the columns differ in length, or a row is beyond the text or the tails.
+    /// `InvalidInput` if the columns differ in length, or a row is outside the text or the tails.
     pub fn new(text: &'a [i32], begins: &[i64], ends: &[i64], tails: Ragged<'a, i32>, tail_of: &[i64]) -> Result<Self> {
         let count = begins.len();
         if ends.len() != count || tail_of.len() != count {
@@ -47,13 +47,14 @@ impl<'a> Continuations<'a> {
         Ok(Self { text, tails, rows: (0..count).map(row).collect::<Result<_>>()? })
     }
 
-    /// The rows of each pack, which reads at most `capacity` tokens: beginnings that rows share count once.
+    /// Assign rows to packs that read at most `capacity` tokens, and return the rows of each pack. Shared prefixes
+    /// count once.
     ///
     /// ```
     /// use agentrl_compute::pack::Continuations;
     /// use agentrl_compute::ragged::Ragged;
     ///
-    /// // Asked 8, 9 behind 5 and behind 5, 6, 7: 5, 6, 7, 8 and the 8 behind 5 are read.
+    /// // The rows are 5, 8, 9 and 5, 6, 7, 8, 9. Read are 5, 6, 7, 8 and the 8 after 5: five tokens.
     /// let tails = Ragged::new(&[8, 9], &[0, 2])?;
     /// let rows = Continuations::new(&[5, 6, 7], &[0, 0], &[1, 3], tails, &[0, 0])?;
     /// assert_eq!(rows.packs(5)?.len(), 1);
@@ -62,13 +63,14 @@ impl<'a> Continuations<'a> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidInput` if a row has more tokens that are read.
+    /// `InvalidInput` if a single row reads more than `capacity` tokens.
     pub fn packs(&self, capacity: usize) -> Result<Vec<Vec<usize>>> {
         let alone: Vec<Vec<usize>> = (0..self.rows.len()).map(|row| vec![row]).collect();
         packs(self, &alone, Some(&in_order(self, self.rows.len())), capacity, None)
     }
 
-    /// The tokens of a row from some depth to the end of its text, or of its tail.
+    /// Return the tokens of a row from `depth` to the end of its text slice, or of its tail if `depth` is past the
+    /// slice.
     fn rest(&self, row: usize, depth: usize) -> &'a [i32] {
         let (text, tail) = &self.rows[row];
         match depth.checked_sub(text.len()) {

@@ -1,20 +1,20 @@
-//! Tokens that branches share, trained as one.
+//! Fold trained tokens that branches share into one prediction.
 
 use crate::{Error, Result};
 
-/// Which items stand for the same prediction: pair `i` is `items[offsets[i]..offsets[i + 1]]`.
+/// Items grouped by prediction (CSR layout): pair `i` is `items[offsets[i]..offsets[i + 1]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairs {
-    /// Where the items of each pair begin, and their number last.
+    /// Offsets of the pairs in `items`, `[pairs + 1]`.
     pub offsets: Vec<i64>,
-    /// The items of each pair, ascending; pairs in the order of their first.
+    /// The items of each pair, ascending; pairs are ordered by their first item.
     pub items: Vec<i64>,
-    /// The pair of each item; [`Pairs::NONE`] of one that is not trained.
+    /// The pair of each item; [`Pairs::NONE`] for an item that is not trained.
     pub of: Vec<u32>,
 }
 
 impl Pairs {
-    /// The result of [`Pairs::of`] for an item without a pair.
+    /// Value of [`Pairs::of`] for an item without a pair.
     pub const NONE: u32 = u32::MAX;
 
     /// Number of pairs.
@@ -22,7 +22,7 @@ impl Pairs {
         self.offsets.len() - 1
     }
 
-    /// Whether there is no pair.
+    /// Whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -33,9 +33,9 @@ impl Pairs {
     }
 }
 
-/// Joins the trained items of one identity that agree in some columns into a pair.
+/// Join trained items into pairs: items with the same identity whose values agree in all columns of `same`.
 ///
-/// Values agree if their bits do, or if both are NaN. `identities` are below `count`.
+/// Two values agree if their bits are equal or both are NaN. `identities` are below `count`.
 ///
 /// ```
 /// use agentrl_compute::pack::fold;
@@ -47,7 +47,7 @@ impl Pairs {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if a column has another length than there are items; `Overflow` for 2³² - 2 items or more.
+/// `InvalidInput` if a column's length is not the number of items; `Overflow` for 2³² - 2 items or more.
 pub fn fold(identities: Vec<u32>, count: usize, trained: &[bool], same: &[&[f32]]) -> Result<Pairs> {
     let folded = Folded::new(identities, count, trained, same)?;
     let (mut offsets, mut items) = (vec![0; folded.pairs + 1], vec![0; folded.items]);
@@ -55,19 +55,19 @@ pub fn fold(identities: Vec<u32>, count: usize, trained: &[bool], same: &[&[f32]
     Ok(Pairs { offsets, items, of: folded.of })
 }
 
-/// The pair of each item, before the items of each pair are brought together.
+/// The pair of each item, before the items are grouped by pair.
 #[derive(Clone, Debug)]
 pub(super) struct Folded {
-    /// As [`Pairs::of`].
+    /// See [`Pairs::of`].
     pub(super) of: Vec<u32>,
     /// Number of pairs.
     pub(super) pairs: usize,
-    /// Number of items that are trained.
+    /// Number of trained items.
     pub(super) items: usize,
 }
 
 impl Folded {
-    /// As [`fold`]; the memory of the identities becomes that of the pairs.
+    /// Like [`fold`], without grouping the items; reuses the memory of `identities` for the pairs.
     pub(super) fn new(identities: Vec<u32>, count: usize, trained: &[bool], same: &[&[f32]]) -> Result<Self> {
         let items = identities.len();
         if items >= Pairs::NONE as usize - 1 {
@@ -77,7 +77,8 @@ impl Folded {
         if let Some(other) = lengths.into_iter().find(|&length| length != items) {
             return Err(Error::invalid(format!("a column has {other} values for {items} tokens; give one for each")));
         }
-        // Of an identity the pair that came last, and of a pair the one of the same identity before it.
+        // `last`: the latest pair of each identity. `before`: the previous pair with the same identity. `earliest`:
+        // first item.
         let mut last = vec![Pairs::NONE; count];
         let mut before: Vec<u32> = Vec::new();
         let mut earliest: Vec<u32> = Vec::new();
@@ -111,8 +112,8 @@ impl Folded {
     /// Writes [`Pairs::offsets`] and [`Pairs::items`].
     pub(super) fn fill(&self, offsets: &mut [i64], items: &mut [i64]) {
         let trained = || self.of.iter().enumerate().filter(|&(_, &pair)| pair != Pairs::NONE);
-        // Sizes two places further on, so that their running sums are the places at which to begin, one further on, and
-        // the ends of those before once everything is written.
+        // Count the size of each pair two places to the right. The prefix sum then puts the start of each pair one
+        // place to the right. Each written item advances it, so that at the end it is the start of the next pair.
         offsets.fill(0);
         for (_, &pair) in trained().filter(|&(_, &pair)| (pair as usize) + 1 < self.pairs) {
             offsets[pair as usize + 2] += 1;

@@ -1,8 +1,8 @@
-//! Which sequences go into one forward and backward, and how they are laid out there.
+//! Pack sequences for forward and backward passes; shared prefixes are stored and computed once.
 //!
-//! Sequences that begin alike make a [`Trie`], in which what they share lies once; [`pieces`] cuts a large one where its
-//! branches part. [`first_fit_decreasing`] and [`balanced`] put pieces into packs. [`fold`] finds the tokens that
-//! branches share and may be trained as one, and [`streams`] brings their columns together.
+//! A [`Trie`] stores the shared prefixes of its sequences once; [`pieces`] splits a large trie at its branches.
+//! [`first_fit_decreasing`] and [`balanced`] assign pieces to packs. [`fold`] finds trained tokens that branches share
+//! and joins them into one prediction; [`streams`] sums their columns.
 
 mod balance;
 mod bins;

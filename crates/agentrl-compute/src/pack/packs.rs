@@ -1,4 +1,4 @@
-//! From units to packs, of one trainer or of several ranks.
+//! Assign units to packs, for one trainer or for several ranks.
 
 use std::cmp::Reverse;
 
@@ -14,12 +14,13 @@ pub struct Shards {
     pub balance: Cost,
 }
 
-/// The sequences of each pack: units (sequences that must lie in one pack) in packs of at most `capacity` rows.
+/// Assign units to packs of at most `capacity` rows, and return the sequences of each pack. A unit is a set of
+/// sequences that must lie in one pack.
 ///
-/// `order` is as for [`pieces`]: with it sequences share rows. Without shards the pieces are packed first-fit decreasing.
-/// With shards pack `round * ranks + rank` is what a rank runs in a round; the packs of a round cost about the same, and
-/// where fewer units than ranks are left, the rest of the round is empty. A tree is cut further than the capacity asks
-/// for where that makes the rounds shorter.
+/// `order` is as for [`pieces`]: with it, sequences share rows. Without `shards`, pieces are packed first-fit
+/// decreasing. With `shards`, a rank runs pack `round * ranks + rank` in each round. The packs of a round cost about
+/// the same. If fewer units than ranks are left, some packs of the round are empty. Trees are split into smaller pieces
+/// than the capacity requires if that makes the rounds shorter.
 ///
 /// # Errors
 /// `InvalidInput` if a unit has more rows than the capacity, or there is no rank.
@@ -46,7 +47,7 @@ pub fn packs<S: Sequences>(
     };
     let mut best = alike(&whole);
     let average = rows.iter().sum::<usize>().div_ceil((rounds * ranks).max(1));
-    // Only trees can be cut further.
+    // Only trees can be split further.
     for share in (1..=4).take_while(|_| order.is_some()) {
         let other = alike(&pieces(sequences, units, order, average.div_ceil(share).min(capacity), cost));
         if other.1 < best.1 {
@@ -61,12 +62,12 @@ fn join(pieces: &[Piece], bins: &[Vec<usize>]) -> Vec<Vec<usize>> {
     bins.iter().map(sequences).collect()
 }
 
-/// Bins of about the same cost, as few rounds of them as there is room in.
+/// Fill bins of about equal cost; add rounds until all pieces fit.
 fn level(pieces: &[Piece], ranks: usize, mut rounds: usize, capacity: usize) -> Vec<Vec<usize>> {
     let costs: Vec<u64> = pieces.iter().map(|piece| piece.cost).collect();
     let rows: Vec<usize> = pieces.iter().map(|piece| piece.rows).collect();
     loop {
-        // With a bin for each piece there is room for all.
+        // Ends at the latest with one bin per piece.
         if let Some(bins) = balanced(&costs, &rows, ranks * rounds, capacity) {
             return bins;
         }
@@ -74,7 +75,7 @@ fn level(pieces: &[Piece], ranks: usize, mut rounds: usize, capacity: usize) -> 
     }
 }
 
-/// Bins dealt into rounds of neighbours in cost, and the sum of the highest costs of the rounds.
+/// Sort bins by cost and deal them into rounds; also return the sum of the highest costs of the rounds.
 fn in_rounds<S: Sequences>(
     sequences: &S,
     bins: Vec<Vec<usize>>,
@@ -82,13 +83,13 @@ fn in_rounds<S: Sequences>(
     ranks: usize,
     cost: Cost,
 ) -> (Vec<Vec<usize>>, u64) {
-    // Pieces of one tree that meet in a bin share rows again.
+    // Pieces of one tree in the same bin share rows again.
     let paid =
         |bin: &Vec<usize>| pieces(sequences, std::slice::from_ref(bin), order, 0, cost).iter().map(|p| p.cost).sum();
     let mut known: Vec<(u64, Vec<usize>)> = bins.into_iter().map(|bin| (paid(&bin), bin)).collect();
     known.sort_by_key(|&(cost, _)| Reverse(cost));
     let slowest = known.chunks(ranks).map(|round| round[0].0).sum();
-    // To and fro, so that no rank has the most expensive pack of every round.
+    // Alternate the direction, so that no rank gets the most expensive pack of every round.
     for round in known.chunks_mut(ranks).skip(1).step_by(2) {
         round.reverse();
     }

@@ -1,4 +1,4 @@
-//! Pieces, which stay together in a pack: units, and the trees that they are cut from.
+//! Split units and prefix tries into pieces: sequences that stay together in a pack.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -6,24 +6,25 @@ use std::ops::Range;
 use super::Sequences;
 use crate::names;
 
-/// The number of tokens of context at which the attention of a row costs as much as all its other layers.
+/// Context length in tokens at which the attention of a row costs as much as all its other layers.
 ///
-/// Per layer of width h, a row takes 24 h² operations in linear layers and 4 h c in attention to c tokens; they are equal
-/// at c = 6 h. This is 6 * 4096.
+/// Per layer of width h, a row takes 24 h² operations in linear layers and 4 h c in attention to c tokens; both are
+/// equal at c = 6 h. The value is 6 * 4096, for h = 4096.
 pub const CONTEXT_OF_EQUAL_COST: u64 = 24_576;
 
 names! {
     /// The cost of a row.
     "balance" Cost {
-        /// The same at any depth.
+        /// Every row costs the same.
         Tokens = "tokens",
-        /// More the deeper it is: 1 + (depth + 1) / [`CONTEXT_OF_EQUAL_COST`], in units that make it whole.
+        /// A row costs `1 + (depth + 1) / CONTEXT_OF_EQUAL_COST`: deeper rows attend to more tokens. Costs are
+        /// multiplied by [`CONTEXT_OF_EQUAL_COST`], so that they are whole numbers.
         Work = "work",
     }
 }
 
 impl Cost {
-    /// The cost of one path's rows at some depths.
+    /// Return the cost of the rows of one path in a range of depths.
     pub fn of(self, depths: Range<usize>) -> u64 {
         let (from, to) = (depths.start as u64, depths.end as u64);
         match self {
@@ -33,22 +34,22 @@ impl Cost {
     }
 }
 
-/// Sequences that stay together.
+/// Sequences that stay together in one pack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// The sequences, by their place in the lexicographic order if they share rows, else in their own.
+    /// Indices of the sequences: in lexicographic order if they share rows, else in the order of their unit.
     pub sequences: Vec<usize>,
-    /// Rows of all of them.
+    /// Number of rows of all sequences; shared rows count once.
     pub rows: usize,
-    /// Their cost.
+    /// Cost of these rows.
     pub cost: u64,
 }
 
-/// Puts units, each some sequences that must lie in one pack, into pieces.
+/// Group units into pieces. A unit is a set of sequences that must lie in one pack.
 ///
-/// Without an order each unit is a piece, and sequences share nothing. With the lexicographic order of the sequences,
-/// the units of one tree are taken in that order as long as a piece has at most `limit` rows; what a piece shares with
-/// the one before it is there again. A unit is never cut, so a piece of one unit may have more rows.
+/// Without `order`, each unit is a piece, and sequences share nothing. With `order`, the lexicographic order of the
+/// sequences, units of one tree are added to a piece in that order while it has at most `limit` rows. Rows that a piece
+/// shares with the previous piece are repeated. A unit is never split, so a piece of one unit may have more rows.
 ///
 /// ```
 /// use agentrl_compute::pack::{Cost, TokenRows, in_order, pieces};
@@ -104,7 +105,7 @@ fn alone<S: Sequences>(sequences: &S, unit: &[usize], cost: Cost) -> Piece {
     Piece { sequences: unit.to_vec(), rows: rows.clone().sum(), cost: rows.map(|rows| cost.of(0..rows)).sum() }
 }
 
-/// A piece to which units are added, by their places in the lexicographic order.
+/// A piece while units are added; `ranks` are positions in the lexicographic order.
 struct Growing<'a, S> {
     sequences: &'a S,
     order: &'a [usize],
@@ -114,7 +115,7 @@ struct Growing<'a, S> {
 }
 
 impl<S: Sequences> Growing<'_, S> {
-    /// Adds a unit; gives the rows and the cost with it, which are not noted yet.
+    /// Add a unit to `ranks` and return the new rows and cost, which the caller must store.
     fn add(&mut self, unit: &[usize], cost: Cost) -> (usize, u64) {
         let (mut rows, mut paid) = (self.rows, self.cost);
         for &place in unit {

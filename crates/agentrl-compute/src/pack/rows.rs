@@ -1,4 +1,4 @@
-//! Rows of tokens as they come from anywhere, laid out as trees.
+//! Layout of token rows as prefix trees.
 
 use super::fold::Folded;
 use super::{Sequences, Trie, in_order};
@@ -6,7 +6,7 @@ use crate::prefix::common_prefix;
 use crate::ragged::Ragged;
 use crate::{Error, Result};
 
-/// Rows of tokens up to the last one that is trained.
+/// Token rows, each up to its last trained token.
 #[derive(Clone, Debug)]
 pub struct TokenRows<'a> {
     tokens: Ragged<'a, i32>,
@@ -14,7 +14,7 @@ pub struct TokenRows<'a> {
 }
 
 impl<'a> TokenRows<'a> {
-    /// Rows of tokens; `trained` has a value for each of the flat values. `None`: all but the first of each row are.
+    /// Create rows. `trained` is a mask of the flat values; `None` trains all tokens but the first of each row.
     ///
     /// # Errors
     /// `InvalidInput` if the mask has another length, or the first token of a row is trained.
@@ -61,7 +61,7 @@ impl Sequences for TokenRows<'_> {
     }
 }
 
-/// Rows of tokens as trees: beginnings that rows share lie once, and what is trained there alike is one prediction.
+/// Prefix trees of token rows: shared prefixes are stored once, and equal trained tokens in them are one prediction.
 #[derive(Clone, Debug)]
 pub struct RowTree<'a> {
     rows: TokenRows<'a>,
@@ -72,31 +72,32 @@ pub struct RowTree<'a> {
 /// The arrays that a [`RowTree`] writes: `T` rows, `S` trees, `N` pairs, `M` trained tokens.
 #[derive(Debug)]
 pub struct RowArrays<'a> {
-    /// Tokens that are read, `[T]`.
+    /// Input tokens, `[T]`.
     pub input_ids: &'a mut [i64],
-    /// Position of each, `[T]`.
+    /// Position of each input token, `[T]`.
     pub position_ids: &'a mut [i64],
-    /// Row after the subtree of each, `[T]`.
+    /// Row after the subtree of each row, `[T]`.
     pub subtree_end: &'a mut [i32],
-    /// First row of each tree, and `T` last, `[S + 1]`.
+    /// First row of each tree, then `T`, `[S + 1]`.
     pub cu_seqlens: &'a mut [i32],
     /// Row that predicts each pair, `[N]`.
     pub source_row: &'a mut [i64],
-    /// The predicted token, `[N]`.
+    /// Predicted token of each pair, `[N]`.
     pub target: &'a mut [i64],
-    /// Where it first comes among the flat values, `[N]`.
+    /// Index of each pair's first token in the flat values, `[N]`.
     pub token: &'a mut [i64],
-    /// Where the tokens of each pair begin, and `M` last, `[N + 1]`.
+    /// Offsets of the pairs in `pair_tokens`, `[N + 1]`.
     pub pair_offsets: &'a mut [i64],
-    /// Places among the flat values that each pair stands for, `[M]`.
+    /// Indices in the flat values of the tokens of each pair, `[M]`.
     pub pair_tokens: &'a mut [i64],
 }
 
 impl<'a> RowTree<'a> {
-    /// The tree of some rows; trained tokens of one place in it that agree in the columns `same` are one pair.
+    /// Build the trees of some rows. Trained tokens at the same node are one pair if they agree in all columns of
+    /// `same`.
     ///
     /// # Errors
-    /// As [`TokenRows::new`] and [`fold`]; `Overflow` for 2³¹ rows or more.
+    /// See [`TokenRows::new`] and [`fold`]; `Overflow` for 2³¹ nodes or more.
     pub fn new(tokens: Ragged<'a, i32>, trained: Option<&[bool]>, same: &[&[f32]]) -> Result<Self> {
         let rows = TokenRows::new(tokens, trained)?;
         let trie = Trie::new(&rows, &in_order(&rows, tokens.len()));
@@ -125,7 +126,7 @@ impl<'a> RowTree<'a> {
         Ok(Self { rows, trie, folded })
     }
 
-    /// Where the tokens lie.
+    /// Return the prefix trie.
     pub fn trie(&self) -> &Trie {
         &self.trie
     }
@@ -140,7 +141,7 @@ impl<'a> RowTree<'a> {
         self.folded.items
     }
 
-    /// Writes all arrays, which have the right lengths.
+    /// Write all arrays, which must have the right lengths.
     pub fn fill(&self, out: &mut RowArrays<'_>) {
         let tokens = self.rows.tokens;
         self.trie.depths(out.position_ids);
@@ -159,7 +160,7 @@ impl<'a> RowTree<'a> {
         for (sequence, place) in places.into_iter().enumerate() {
             let (row, begin) = (self.rows.row(sequence), tokens.range(sequence).start);
             for span in self.trie.path(place) {
-                // A token is predicted by the row before it, so the first of a span belongs to the span before.
+                // A token is predicted by the row before it, so the first token of a span belongs to the previous span.
                 let (from, to) = (span.from + 1, row.len().min(span.to + 1));
                 let pairs = &self.folded.of[begin + from..begin + to];
                 for ((depth, &pair), source) in (from..).zip(pairs).zip(span.row..) {

@@ -1,25 +1,25 @@
-//! Columns of items that become columns of pairs: products of weight and advantage are summed as they are computed.
+//! Sum columns of items into columns of pairs; products of weight and advantage are not stored.
 
 use crate::{Error, Float, Result, thread_pool};
 
-/// The weight and the advantage of items, whose products become streams.
+/// Weights and advantages of items, whose products are summed.
 #[derive(Clone, Copy, Debug)]
 pub struct Credit<'a> {
-    /// The loss weight, with its denominator.
+    /// Loss weight, with its denominator.
     pub weights: &'a [f64],
-    /// Another factor of the advantage; `None`: 1.
+    /// Another factor of the advantage; `None` means 1.
     pub factors: Option<&'a [f32]>,
-    /// The advantage.
+    /// Advantage of each item.
     pub advantages: &'a [f32],
-    /// The gain of items that have two advantages, a gain and a loss that are clipped apart; `None`: the advantage where
+    /// Gain of items with two advantages, a gain and a loss that are clipped separately; `None` uses the advantage if
     /// it is above 0.
     pub gains: Option<&'a [f32]>,
-    /// The loss of such items; `None`: the advantage if it is below 0.
+    /// Loss of such items; `None` uses the advantage if it is below 0.
     pub losses: Option<&'a [f32]>,
 }
 
 impl Credit<'_> {
-    /// The products of an item: of its gain and of its loss. A negative factor makes a loss of a gain.
+    /// Return the two products of an item, with its gain and with its loss. A negative factor turns a gain into a loss.
     fn products(&self, item: usize) -> [f64; 2] {
         let factor = self.weights[item] * self.factors.map_or(1.0, |factors| f64::from(factors[item]));
         let advantage = f64::from(self.advantages[item]);
@@ -34,25 +34,26 @@ impl Credit<'_> {
     }
 }
 
-/// A column of items that becomes one of pairs. Sums are over the items of a pair, in f64 and in the order of the items.
+/// A column of pairs, made from columns of items. Sums run over the items of a pair, in f64 and in the order of the
+/// items.
 #[derive(Clone, Copy, Debug)]
 pub enum Stream<'a> {
-    /// The sum of a column of f32.
+    /// Sum of an f32 column.
     SumSingle(&'a [f32]),
-    /// The sum of a column of f64.
+    /// Sum of an f64 column.
     SumDouble(&'a [f64]),
-    /// The sum of weights, each times its factor.
+    /// Sum of weights, each times its factor.
     Weight {
-        /// The loss weight, with its denominator.
+        /// Loss weight, with its denominator.
         weights: &'a [f64],
-        /// Its factor; `None`: 1.
+        /// Factor of each weight; `None` means 1.
         factors: Option<&'a [f32]>,
     },
-    /// The sum of those products of weight and advantage that are above 0.
+    /// Sum of the products of weight and advantage that are above 0.
     Positive(Credit<'a>),
-    /// The sum of those products of weight and advantage that are below 0.
+    /// Sum of the products of weight and advantage that are below 0.
     Negative(Credit<'a>),
-    /// The value of the first item.
+    /// Value of the first item.
     First(&'a [f32]),
 }
 
@@ -66,7 +67,7 @@ impl Stream<'_> {
         }
     }
 
-    /// Fills the values of neighbouring pairs.
+    /// Write the values of consecutive pairs.
     fn fill(&self, offsets: &[i64], items: &[i64], out: &mut [f32]) {
         match self {
             Self::SumSingle(column) => sums(offsets, items, out, |item| column[item].to_f64()),
@@ -90,12 +91,12 @@ impl Stream<'_> {
     }
 }
 
-/// The number if it is above 0, else 0; NaN stays NaN.
+/// Return the value if it is above 0, else 0; NaN stays NaN.
 fn above(value: f64) -> f64 {
     if value < 0.0 { 0.0 } else { value }
 }
 
-/// The number if it is below 0, else 0; NaN stays NaN.
+/// Return the value if it is below 0, else 0; NaN stays NaN.
 fn below(value: f64) -> f64 {
     if value > 0.0 { 0.0 } else { value }
 }
@@ -107,7 +108,7 @@ fn sums(offsets: &[i64], items: &[i64], out: &mut [f32], value: impl Fn(usize) -
     }
 }
 
-/// Fills columns of pairs, each of its stream; pair `i` is `items[offsets[i]..offsets[i + 1]]`.
+/// Fill columns of pairs, each from its stream; pair `i` is `items[offsets[i]..offsets[i + 1]]`.
 ///
 /// ```
 /// use agentrl_compute::pack::{Credit, Stream, streams};
@@ -132,7 +133,7 @@ fn sums(offsets: &[i64], items: &[i64], out: &mut [f32], value: impl Fn(usize) -
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if there is a pair without items or an item beyond a column, or another number of results than of pairs.
+/// `InvalidInput` if a pair has no items, an item is outside a column, or a result does not have one value per pair.
 pub fn streams(columns: Vec<(Stream<'_>, &mut [f32])>, offsets: &[i64], items: &[i64]) -> Result<()> {
     let pairs = offsets.len().saturating_sub(1);
     if offsets.last().is_none_or(|&last| last != items.len() as i64)
@@ -152,7 +153,7 @@ pub fn streams(columns: Vec<(Stream<'_>, &mut [f32])>, offsets: &[i64], items: &
             "a pair has token {beyond}, but the column has {shortest} values; give one for each token"
         )));
     }
-    // Piece by piece, so that the places of a piece's items are at hand for all columns.
+    // Chunk by chunk, so that the indices of a chunk's items stay in cache for all columns.
     let mut pieces: Vec<_> = thread_pool::pieces(pairs).into_iter().map(|piece| (piece, Vec::new())).collect();
     for (column, out) in columns {
         for ((_, parts), part) in pieces.iter_mut().zip(out.chunks_mut(thread_pool::PIECE)) {

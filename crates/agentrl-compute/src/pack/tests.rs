@@ -1,4 +1,4 @@
-//! Trees, pieces, packs and folds against their definitions, prefix by prefix.
+//! Tries, pieces, packs and folds compared with their definitions, prefix by prefix.
 #![expect(clippy::float_cmp, reason = "exact by construction")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ fn offsets(rows: &[Vec<i32>]) -> Vec<i64> {
     offsets
 }
 
-/// The beginnings that are read in some rows: all that something follows.
+/// Return the prefixes that are read in some rows: all that another token follows.
 fn read<'a>(rows: impl Iterator<Item = &'a Vec<i32>>) -> BTreeSet<Vec<i32>> {
     rows.flat_map(|row| (1..row.len()).map(|end| row[..end].to_vec())).collect()
 }
@@ -53,7 +53,7 @@ proptest! {
         let (mut depths, mut ends) = (vec![0; trie.rows()], vec![0; trie.rows()]);
         trie.depths(&mut depths);
         trie.subtree_ends(&mut ends);
-        // Depth-first order of a tree in lexicographic order is the lexicographic order of the beginnings.
+        // The depth-first order of a sorted trie is the lexicographic order of its prefixes.
         for (row, own) in expected.iter().enumerate() {
             prop_assert_eq!(depths[row] as usize, own.len() - 1);
             for (other, beginning) in expected.iter().enumerate() {
@@ -237,7 +237,7 @@ proptest! {
             offsets.push(offsets[offsets.len() - 1] + *count as i64);
         }
         let count = items.len() as i64;
-        // Items in any order: what is gathered lies anywhere.
+        // Reverse the items: gathered values may lie anywhere.
         let gathered: Vec<i64> = (0..count).rev().collect();
         let weights: Vec<f64> = items.iter().map(|item| item.0).collect();
         let columns: [Vec<f32>; 3] = [
@@ -304,7 +304,7 @@ proptest! {
             pair_offsets: &mut pair_offsets,
             pair_tokens: &mut pair_tokens,
         });
-        // Of every trained token: what comes before it, and itself.
+        // Check prefix and target of every trained token.
         let mut seen = BTreeSet::new();
         for pair in 0..pairs {
             let before: Vec<i64> = (0..=source[pair] as usize)
@@ -331,16 +331,16 @@ fn a_fork_inside_a_row() -> Result<()> {
     let tree = RowTree::new(Ragged::new(&tokens, &[0, 4, 7, 11])?, None, &[])?;
     let mut ends = vec![0; tree.trie().rows()];
     tree.trie().subtree_ends(&mut ends);
-    // 1, 2, 3: nothing reads 4, 5 or 9.
+    // Rows are 1, 2 and 3: nothing reads 4, 5 or 9.
     assert_eq!(ends, [3, 3, 3]);
-    // Of eight tokens that are predicted, 2 is one for three rows and 3 one for two.
+    // Eight tokens are predicted; 2 is one pair for three rows, and 3 is one pair for two rows.
     assert_eq!((tree.pairs(), tree.trained()), (5, 8));
     Ok(())
 }
 
 #[test]
 fn ranks_share_one_tree() -> Result<()> {
-    // Eight branches of 50 on a trunk of 10, which one pack would hold.
+    // Eight branches of 50 tokens on a shared prefix of 10, which fit into one pack.
     let rows: Vec<Vec<i32>> =
         (0..8).map(|branch| (0..10).chain((0..50).map(|token| 100 * (branch + 1) + token)).collect()).collect();
     let (flat, offsets) = (rows.concat(), offsets(&rows));

@@ -1,31 +1,32 @@
-//! Sequences that begin alike, laid out so that what they share lies once.
+//! Prefix trie of sequences: shared prefixes are stored once.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
-/// Sequences of elements that can be compared. The last element of a sequence is predicted and never read.
+/// Sequences of comparable elements. The last element of a sequence is predicted and never read.
 pub trait Sequences {
     /// Number of elements of a sequence.
     fn length(&self, sequence: usize) -> usize;
 
-    /// Number of elements with which both sequences begin.
+    /// Length of the common prefix of two sequences.
     fn common(&self, a: usize, b: usize) -> usize;
 
-    /// Return the element at a place of a sequence, as a number that is equal for equal elements.
+    /// Return the element of a sequence at a depth, as a number that is equal for equal elements.
     fn element(&self, sequence: usize, depth: usize) -> i64;
 
-    /// How many rows a sequence takes by itself.
+    /// Number of rows of a sequence by itself.
     fn rows(&self, sequence: usize) -> usize {
         self.length(sequence).saturating_sub(1)
     }
 
-    /// How many rows two sequences share where neither goes before the other in [`in_order`] without being its neighbour.
+    /// Number of rows that two sequences share.
     fn shared_rows(&self, a: usize, b: usize) -> usize {
         self.common(a, b).min(self.rows(a)).min(self.rows(b))
     }
 }
 
-/// The sequences in lexicographic order, so that those with a common beginning are neighbours; equal ones in their own.
+/// Sort sequences lexicographically, so that sequences with a common prefix are neighbours; equal ones keep their
+/// order.
 pub fn in_order<S: Sequences>(sequences: &S, count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by(|&a, &b| {
@@ -47,38 +48,38 @@ pub fn in_order<S: Sequences>(sequences: &S, count: usize) -> Vec<usize> {
 pub struct Branch {
     /// The sequence.
     pub sequence: usize,
-    /// How many of its elements lie on branches before it.
+    /// Number of leading elements that lie on earlier branches.
     pub from: usize,
-    /// Number of its elements.
+    /// Number of elements of the sequence.
     pub to: usize,
-    /// Node of the element at `from`.
+    /// Node of the element at depth `from`.
     pub node: usize,
-    /// Row of the element at `from`.
+    /// Row of the element at depth `from`.
     pub row: usize,
-    /// Number of rows; one less than of nodes if nothing reads the last element.
+    /// Number of rows; one less than the number of nodes if nothing reads the last element.
     pub rows: usize,
-    /// Place of the branch that holds the element before `from`.
+    /// Index of the branch that holds the element before `from`.
     parent: usize,
 }
 
-/// Part of the path of a sequence: the elements of some depths, which lie one after the other.
+/// Part of the path of a sequence: consecutive depths whose nodes and rows are consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Depth of the first.
+    /// Depth of the first element.
     pub from: usize,
-    /// Depth after the last.
+    /// Depth after the last element.
     pub to: usize,
-    /// Node of the first.
+    /// Node of the first element.
     pub node: usize,
-    /// Row of the first.
+    /// Row of the first element.
     pub row: usize,
 }
 
-/// A prefix tree in depth-first order.
+/// Prefix trie in depth-first order.
 ///
-/// Every different prefix of a sequence is a node. A node that something reads has a row: all but the last elements of
-/// sequences that no other sequence goes on from. Nodes and rows are numbered in depth-first order, so a row `k` is on
-/// the path of a row `q` if and only if `k <= q` and `q` is below the end of the subtree of `k`.
+/// Every distinct prefix of a sequence is a node. A node has a row if something reads it: all nodes except the last
+/// elements of sequences that no other sequence continues. Nodes and rows are numbered in depth-first order, so row `k`
+/// is on the path of row `q` if and only if `k <= q` and `q` is below the end of the subtree of `k`.
 ///
 /// ```
 /// use agentrl_compute::pack::{TokenRows, Trie, in_order};
@@ -96,18 +97,18 @@ pub struct Span {
 #[derive(Clone, Debug, Default)]
 pub struct Trie {
     branches: Vec<Branch>,
-    /// Runs of rows, and the row at which the subtrees of all of them end.
+    /// Ranges of rows, and the row at which the subtrees of all rows of the range end.
     ends: Vec<(Range<usize>, usize)>,
-    /// First row of each tree, and the number of rows.
+    /// First row of each tree, then the number of rows.
     starts: Vec<usize>,
     nodes: usize,
 }
 
 impl Trie {
-    /// The tree of some sequences, given in the order of [`in_order`].
+    /// Build the trie of sequences that are given in the order of [`in_order`].
     pub fn new<S: Sequences>(sequences: &S, order: &[usize]) -> Self {
         let mut trie = Self { branches: Vec::with_capacity(order.len()), ..Self::default() };
-        // The path of the branch before, as places of branches and the depths of each that are still open.
+        // Path of the previous branch: indices of branches, and the depth up to which each is still open.
         let mut open: Vec<(usize, usize)> = Vec::new();
         let (mut rows, mut before) = (0, None);
         for (place, &sequence) in order.iter().enumerate() {
@@ -118,7 +119,7 @@ impl Trie {
                 trie.starts.push(rows);
             }
             let parent = open.last().map_or(place, |&(parent, _)| parent);
-            // Of a sequence that adds nothing, no row lies anywhere.
+            // A sequence that adds no elements has no row.
             let row = if to > from { rows } else { 0 };
             trie.branches.push(Branch { sequence, from, to, node: trie.nodes, row, rows: to - from, parent });
             if to > from {
@@ -128,15 +129,15 @@ impl Trie {
             before = Some(sequence);
         }
         rows = trie.close(&mut open, 0, rows);
-        // A tree of one element alone is predicted from nothing and has no row.
+        // A tree of a single element is predicted from nothing and has no row.
         trie.starts.push(rows);
         trie.starts.dedup();
         trie
     }
 
-    /// Ends all subtrees at this depth and below; gives the number of rows.
+    /// End all subtrees at `depth` and below, and return the number of rows.
     fn close(&mut self, open: &mut Vec<(usize, usize)>, depth: usize, mut rows: usize) -> usize {
-        // The deepest element ends a sequence: where nothing goes on from it, nothing reads it.
+        // The deepest element ends a sequence: if nothing continues from it, nothing reads it.
         let leaf = open.last().is_some_and(|&(_, to)| to > depth);
         if let Some((place, _)) = open.last().filter(|_| leaf) {
             self.branches[*place].rows -= 1;
@@ -159,7 +160,7 @@ impl Trie {
         rows
     }
 
-    /// The rows that each sequence adds, in the order in which they were given.
+    /// Return the branch of each sequence, in the order in which the sequences were given.
     pub fn branches(&self) -> &[Branch] {
         &self.branches
     }
@@ -174,12 +175,12 @@ impl Trie {
         self.nodes
     }
 
-    /// First row of each tree, and the number of rows last.
+    /// First row of each tree, then the number of rows.
     pub fn starts(&self) -> &[usize] {
         &self.starts
     }
 
-    /// The path of the sequence of a branch, from the root on, in parts whose nodes and rows are consecutive.
+    /// Return the path of a branch's sequence from the root, in spans of consecutive nodes and rows.
     pub fn path(&self, place: usize) -> Vec<Span> {
         let mut spans = Vec::new();
         let (mut place, mut to) = (place, self.branches[place].to);
@@ -196,14 +197,14 @@ impl Trie {
         }
     }
 
-    /// Row after the subtree of each row.
+    /// Write the row after the subtree of each row.
     pub fn subtree_ends(&self, out: &mut [i32]) {
         for (rows, end) in &self.ends {
             out[rows.clone()].fill(*end as i32);
         }
     }
 
-    /// Depth of each row, which is the position of its token.
+    /// Write the depth of each row, which is the position of its token.
     pub fn depths(&self, out: &mut [i64]) {
         for branch in &self.branches {
             let rows = &mut out[branch.row..branch.row + branch.rows];

@@ -1,14 +1,15 @@
-//! Draws without repetition, and priorities that count places instead of values.
+//! Sampling without replacement, and rank-based priorities.
 
 use crate::argument_checks::same_length;
 use crate::rng::uniform;
 use crate::{Error, Result, thread_pool};
 
-/// When each row arrives in a race: -ln(1 - u) / weight, u being the uniform number of `key` that `ids` counts.
+/// Arrival time of each row in a race: `-ln(1 - u) / weight`, where u is the uniform number of `key` with the row's id
+/// as counter.
 ///
-/// The first `k` to arrive are `k` rows drawn one after another without putting back, each in proportion to its weight
-/// among those left (Efraimidis and Spirakis 2006); without weights every set of `k` rows is equally likely. An arrival
-/// depends on the row's id alone, so more rows move nobody.
+/// The first `k` arrivals are `k` rows drawn one after another without replacement, each in proportion to its weight
+/// among the remaining rows (Efraimidis and Spirakis 2006). Without weights every set of `k` rows is equally likely.
+/// The number u depends only on the row's id, so additional rows do not change the arrivals of others.
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, or a weight is zero, negative, NaN or infinite.
@@ -30,9 +31,9 @@ pub fn race(ids: &[i64], weights: Option<&[f64]>, key: u64) -> Result<Vec<f64>> 
     Ok(arrivals)
 }
 
-/// 1 / rank of each row, rank 1 being the largest priority; of equal ones the earlier row comes first. O(n log n).
+/// 1 / rank of each row; rank 1 is the largest priority, and ties go to the earlier row. O(n log n).
 ///
-/// In a [`super::SumTree`] with exponent alpha: P(row) in proportion to rank^-alpha (rank-based prioritised replay,
+/// In a [`super::SumTree`] with exponent alpha, P(row) is proportional to rank^-alpha (rank-based prioritised replay,
 /// arXiv:1511.05952).
 ///
 /// # Errors
@@ -55,8 +56,8 @@ mod tests {
     use super::*;
     use crate::rng::structural_seed;
 
-    /// Rows 0 to 3 with weights 1 to 4. Pairs in order: `P(i, j) = w_i / 10 · w_j / (10 - w_i)`; 12 cells, 11 degrees of
-    /// freedom: deviation 4.7.
+    /// Rows 0 to 3 have weights 1 to 4. Ordered pairs have `P(i, j) = w_i / 10 · w_j / (10 - w_i)`. The 12 cells have
+    /// 11 degrees of freedom, with standard deviation 4.7.
     #[test]
     fn the_first_two_of_a_race_are_draws_without_putting_back() -> Result<()> {
         const RACES: u64 = 1 << 20;

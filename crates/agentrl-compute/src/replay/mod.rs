@@ -1,4 +1,4 @@
-//! Which stored rows are drawn again: proportional to priorities, by rank, at random without repetition, and in pairs.
+//! Sample stored rows again: by priority, by rank, without replacement, and in preference pairs.
 
 mod choice;
 mod pairs;

@@ -1,4 +1,4 @@
-//! Pairs of a better and a worse row of one group, for losses that compare two answers.
+//! Preference pairs: a better and a worse row of one group, for losses that compare two answers.
 
 use crate::argument_checks::{all_finite, same_length, within};
 use crate::group::group_count;
@@ -6,15 +6,15 @@ use crate::rows_by_group::Members;
 use crate::{Result, names};
 
 names! {
-    /// Which rows of a group become pairs.
+    /// Rule that pairs the rows of a group.
     "matching" Matching {
-        /// The largest score and the smallest: one pair a group.
+        /// The row with the largest score and the row with the smallest: one pair per group.
         Extremes = "extremes",
-        /// Every row with every row below it.
+        /// Every row with every row that has a smaller score.
         All = "all",
-        /// The largest with the smallest, the second largest with the second smallest, and so on: no row twice.
+        /// The largest with the smallest, the second largest with the second smallest, and so on; no row is used twice.
         Disjoint = "disjoint",
-        /// Every row with the one below it whose length is nearest.
+        /// Every row with the lower-scored row whose length is nearest.
         Nearest = "nearest",
     }
 }
@@ -22,16 +22,16 @@ names! {
 /// Options of [`pairs`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pairing {
-    /// Which rows of a group become pairs.
+    /// Rule that pairs the rows of a group.
     pub matching: Matching,
-    /// By how much the score of the better must exceed that of the worse, at least; 0: it must be larger.
+    /// Minimum difference between the scores of the better and the worse row; with 0, the better score must be larger.
     pub margin: f64,
-    /// Most pairs of a group, the first ones.
+    /// Maximum number of pairs per group; the first ones are kept.
     pub at_most: Option<usize>,
 }
 
-/// Pairs (better row, worse row), by group, in a group by the better row's score, largest first, and then by the worse one's,
-/// smallest first; of equal scores the earlier row comes first. `lengths` are what `Nearest` compares.
+/// Return pairs (better row, worse row), sorted by group, then by the better row's score (descending), then by the
+/// worse row's score (ascending); ties go to the earlier row. [`Matching::Nearest`] compares `lengths`.
 ///
 /// ```
 /// use agentrl_compute::replay::{Matching, Pairing, pairs};
@@ -42,8 +42,8 @@ pub struct Pairing {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths of columns differ, a valid score or a length is not finite, groups are not dense, the margin is
-/// negative, or `Nearest` has no lengths.
+/// `InvalidInput` if lengths of columns differ, a valid score or a length is not finite, groups are not dense, the
+/// margin is negative, or [`Matching::Nearest`] has no lengths.
 pub fn pairs(
     scores: &[f64],
     groups: &[u32],

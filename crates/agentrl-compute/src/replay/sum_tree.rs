@@ -1,28 +1,28 @@
-//! Draws in proportion to priorities that change: a tree of sums with eight children a node.
+//! Sum tree for sampling in proportion to changing priorities; each node has eight children.
 
 use crate::argument_checks::{same_length, within};
 use crate::rng::uniform;
 use crate::{Error, Result, names, thread_pool};
 
-/// Children of a node: a cache line of f64.
+/// Children per node: one cache line of f64.
 const WIDTH: usize = 8;
 
-/// The values of siblings, side by side in one cache line.
+/// Values of sibling nodes, in one cache line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(align(64))]
 struct Family([f64; WIDTH]);
 
-/// Draws that are worth a thread of their own.
+/// Draws per chunk of work for one thread.
 const DRAWS_PER_THREAD: usize = 1 << 13;
 
-/// Nodes a draw that ascending targets walk along, rather than go down to each of them from above.
+/// Number of nodes per draw up to which ascending targets scan a level, instead of descending from the root each time.
 const STRIDE: usize = 2;
 
 /// Priorities of rows, and their sums.
 ///
-/// A sum is always made of the values below it, in one fixed order, and never by adding a difference. So a tree that was
-/// updated any number of times equals, bit for bit, one that is made anew from the same priorities. Updates are cheap:
-/// they only note what changed, and the sums above it are made again when somebody asks for one.
+/// A sum is always computed from the values below it in one fixed order, never by adding a difference. A tree after any
+/// number of updates is therefore bit-identical to a new tree with the same priorities. Updates are cheap: they only
+/// record what changed, and the sums above are recomputed on the next read.
 ///
 /// ```
 /// use agentrl_compute::replay::SumTree;
@@ -36,39 +36,39 @@ const STRIDE: usize = 2;
 pub struct SumTree {
     rows: usize,
     exponent: f64,
-    /// Of each row its priority to the power of the exponent; 0: it is not drawn. Whole families.
+    /// Priority of each row to the power of the exponent; 0 if it is not drawn. Padded to whole families.
     leaves: Vec<Family>,
-    /// Nodes over the families of leaves, nodes over those, and so on; the last level is one family.
+    /// Levels of nodes above the leaves, bottom up; the last level is one family.
     levels: Vec<TreeLevel>,
-    /// Families of leaves that changed since the sums were made, each once.
+    /// Families of leaves that changed since the sums were computed, each once.
     changed: Vec<usize>,
-    /// One bit a family of leaves: whether it is in `changed`; for wider use between calls of `once`.
+    /// One bit per family of leaves: whether it is in `changed`. `settle` reuses the bits for the higher levels.
     seen: Vec<u64>,
 }
 
-/// Nodes, in whole families of siblings.
+/// One level of nodes, in whole families of siblings.
 #[derive(Clone, Debug, PartialEq)]
 struct TreeLevel {
-    /// The value of each.
+    /// Sum of the leaves below each node.
     sums: Vec<Family>,
-    /// The smallest leaf below it that is not 0; infinite if there is none.
+    /// Smallest leaf below each node that is not 0; infinite if there is none.
     least: Vec<Family>,
 }
 
 names! {
     /// The divisor of importance weights.
     "normalise" Normalise {
-        /// Nothing.
+        /// No divisor.
         None = "none",
-        /// The largest of those drawn.
+        /// The largest weight of the drawn rows.
         Drawn = "drawn",
-        /// The largest that any row could have.
+        /// The largest weight that any row could have.
         All = "all",
     }
 }
 
 impl SumTree {
-    /// A tree over rows with these priorities; row `i` is drawn in proportion to `priorities[i]^exponent`. O(n).
+    /// Build a tree over rows with these priorities; row `i` is drawn in proportion to `priorities[i]^exponent`. O(n).
     ///
     /// # Errors
     /// `InvalidInput` for a priority that is zero, negative, NaN or infinite, a sum that is too large, or an exponent
@@ -99,7 +99,7 @@ impl SumTree {
         Ok(tree)
     }
 
-    /// Number of rows, also of those that are not drawn.
+    /// Number of rows, including those that are not drawn.
     pub const fn len(&self) -> usize {
         self.rows
     }
@@ -109,34 +109,35 @@ impl SumTree {
         self.rows == 0
     }
 
-    /// The sum over all rows.
+    /// Sum of all priorities, each to the power of the exponent.
     pub fn total(&mut self) -> f64 {
         self.settle();
         self.levels.last().map_or(0.0, |top| total_of(&top.sums[0]))
     }
 
-    /// How probable rows are, in one draw; 0: never drawn.
+    /// Probability of each row in one draw; 0 for a row that is never drawn.
     ///
     /// # Errors
-    /// `InvalidInput` for a row that there is not.
+    /// `InvalidInput` if a row does not exist.
     pub fn probabilities(&mut self, rows: &[i64]) -> Result<Vec<f64>> {
         let total = self.total();
         let share = |row: usize| if total > 0.0 { self.leaf(row) / total } else { 0.0 };
         rows.iter().enumerate().map(|(place, &row)| self.check_row("rows", place, row).map(share)).collect()
     }
 
-    /// How probable a row is, in one draw.
+    /// Probability of a row in one draw.
     ///
     /// # Errors
-    /// `InvalidInput` for a row that there is not.
+    /// `InvalidInput` if the row does not exist.
     pub fn probability(&mut self, row: usize) -> Result<f64> {
         Ok(self.probabilities(&[row as i64])?[0])
     }
 
-    /// Gives rows other priorities. Of a row that is named twice the last counts. O(k); all or nothing.
+    /// Set the priorities of rows. If a row is named twice, the last priority counts. O(k). On an error nothing
+    /// changes.
     ///
     /// # Errors
-    /// `InvalidInput` for a row that there is not, or a priority that [`SumTree::new`] would refuse.
+    /// `InvalidInput` if a row does not exist, or for a priority that [`SumTree::new`] rejects.
     pub fn update(&mut self, rows: &[i64], priorities: &[f64]) -> Result<()> {
         same_length("priorities", priorities.len(), "rows", rows.len())?;
         let (mut leaves, most) = (Vec::with_capacity(rows.len()), most_of(self.rows));
@@ -147,10 +148,10 @@ impl SumTree {
         Ok(())
     }
 
-    /// Takes rows out: they are not drawn until an update gives them a priority again.
+    /// Remove rows: they are not drawn until an update gives them a priority again.
     ///
     /// # Errors
-    /// `InvalidInput` for a row that there is not.
+    /// `InvalidInput` if a row does not exist.
     pub fn remove(&mut self, rows: &[i64]) -> Result<()> {
         let leaf = |(place, &row): (usize, &i64)| Ok((self.check_row("rows", place, row)?, 0.0));
         let leaves = rows.iter().enumerate().map(leaf).collect::<Result<Vec<_>>>()?;
@@ -158,11 +159,11 @@ impl SumTree {
         Ok(())
     }
 
-    /// Draws `count` rows, with replacement. Draw `i` takes the `i`-th uniform number of `key`: out of the whole sum, or,
-    /// `stratified`, out of the `i`-th of `count` equal parts of it, so that rows come in ascending order.
+    /// Draw `count` rows with replacement. Draw `i` uses the `i`-th uniform number of `key`, scaled to the whole sum.
+    /// With `stratified` it is scaled to the `i`-th of `count` equal parts of the sum, so that rows ascend.
     ///
     /// # Errors
-    /// `InvalidInput` where no row has a priority.
+    /// `InvalidInput` if no row has a priority and `count` is not 0.
     pub fn sample(&mut self, count: usize, key: u64, stratified: bool) -> Result<Vec<i64>> {
         let total = self.total();
         if count > 0 && total <= 0.0 {
@@ -188,10 +189,10 @@ impl SumTree {
         Ok(rows)
     }
 
-    /// Importance weights (n · probability)^-beta of drawn rows, n rows having a priority; see [`importance`].
+    /// Importance weights `(n · probability)^-beta` of drawn rows, where n is the number of rows; see [`importance`].
     ///
     /// # Errors
-    /// `InvalidInput` for a row that there is not or that is never drawn, or a beta outside [0, 100].
+    /// `InvalidInput` if a row does not exist or is never drawn, or beta is outside [0, 100].
     pub fn weights(&mut self, rows: &[i64], beta: f64, normalise: Normalise) -> Result<Vec<f64>> {
         let total = self.total();
         let probability = |(place, &row): (usize, &i64)| {
@@ -206,12 +207,13 @@ impl SumTree {
         importance(&probabilities, self.rows, beta, normalise, least / total)
     }
 
-    /// The row that each target falls on.
+    /// Write the row that each target falls on.
     fn find(&self, rows: &mut [i64], target: impl Fn(usize) -> f64) {
         self.down(rows, self.levels.len(), |draw| (target(draw), 0));
     }
 
-    /// The same of some of `count` targets that ascend over the whole sum: each begins where the one before it fell.
+    /// Like `find`, for a slice of `count` targets that ascend over the whole sum: each starts where the previous one
+    /// fell.
     fn walk(&self, rows: &mut [i64], count: usize, target: impl Fn(usize) -> f64) {
         let few = |level: &usize| self.levels[*level].sums.len() * WIDTH <= STRIDE * count;
         let Some(level) = (0..self.levels.len()).find(few) else { return self.find(rows, target) };
@@ -234,9 +236,9 @@ impl SumTree {
         });
     }
 
-    /// The rows under nodes of a level, by what is left of each target there.
+    /// Descend from nodes of a level to rows, by the remainder of each target.
     fn down(&self, rows: &mut [i64], level: usize, mut start: impl FnMut(usize) -> (f64, usize)) {
-        // Several draws go down side by side, so that one does not wait for the memory of another.
+        // Several draws descend side by side, so that their memory accesses overlap.
         const TOGETHER: usize = 16;
         for (first, rows) in rows.chunks_mut(TOGETHER).enumerate() {
             let (mut left, mut node) = ([0.0; TOGETHER], [0_usize; TOGETHER]);
@@ -257,12 +259,12 @@ impl SumTree {
         }
     }
 
-    /// The power of a row's priority.
+    /// Return the priority of a row to the power of the exponent.
     fn leaf(&self, row: usize) -> f64 {
         self.leaves[row / WIDTH].0[row % WIDTH]
     }
 
-    /// Changes leaves; what stands above them waits for `settle`.
+    /// Set leaves; `settle` later recomputes the nodes above them.
     fn set(&mut self, leaves: &[(usize, f64)]) {
         for &(row, leaf) in leaves {
             let family = row / WIDTH;
@@ -273,11 +275,11 @@ impl SumTree {
         }
     }
 
-    /// Makes all that stands above leaves that changed again.
+    /// Recompute all nodes above changed leaves.
     fn settle(&mut self) {
         let mut nodes = std::mem::take(&mut self.changed);
         if nodes.len() > self.seen.len() {
-            // Of many, looking at every bit is cheap, and gives them in the order of memory.
+            // If many families changed, a scan of all bits is cheap and gives them in memory order.
             nodes.clear();
             nodes.extend(set_bits(&self.seen));
         }
@@ -315,10 +317,10 @@ impl SumTree {
     }
 }
 
-/// Importance weights of rows drawn with these probabilities out of `rows`: w = (rows · p)^-beta, divided by the largest of
-/// them, or by that of the least probable row there is.
+/// Importance weights of rows drawn with these probabilities out of `rows`: w = (rows · p)^-beta, divided by the
+/// largest of them, or by the weight of the least probable row, whose probability is `least`.
 ///
-/// With beta 1 and undivided, the mean of w · f over draws is the mean of f over all rows.
+/// With beta 1 and no division, the expected mean of w · f over draws is the mean of f over all rows.
 ///
 /// # Errors
 /// `InvalidInput` for a probability outside (0, 1], or a beta outside [0, 100].
@@ -339,12 +341,12 @@ pub fn importance(probabilities: &[f64], rows: usize, beta: f64, normalise: Norm
     Ok(probabilities.iter().map(|&probability| (base / probability).powf(beta)).collect())
 }
 
-/// The largest value of a leaf with which the sum of all stays finite.
+/// Largest value of a leaf with which the sum of all leaves stays finite.
 fn most_of(rows: usize) -> f64 {
     f64::MAX / 2.0 / rows as f64
 }
 
-/// A priority to the power of an exponent, at most what is given.
+/// Return a priority to the power of an exponent; an error if it exceeds `most`.
 fn raised(row: usize, priority: f64, exponent: f64, most: f64) -> Result<f64> {
     if !(priority > 0.0 && priority.is_finite()) {
         return Err(Error::invalid(format!(
@@ -362,7 +364,7 @@ fn raised(row: usize, priority: f64, exponent: f64, most: f64) -> Result<f64> {
     )))
 }
 
-/// Whether a bit was not set yet; it is from now on.
+/// Set a bit and return whether it was unset before.
 fn first_time(seen: &mut [u64], node: usize) -> bool {
     let (word, bit) = (&mut seen[node / 64], 1 << (node % 64));
     let new = *word & bit == 0;
@@ -370,7 +372,7 @@ fn first_time(seen: &mut [u64], node: usize) -> bool {
     new
 }
 
-/// The places of the bits that are set.
+/// Return the indices of the bits that are set.
 fn set_bits(words: &[u64]) -> impl Iterator<Item = usize> {
     (0..).zip(words).flat_map(|(place, &word)| {
         let rest = |&bits: &u64| (bits & (bits - 1) > 0).then_some(bits & bits.wrapping_sub(1));
@@ -379,8 +381,8 @@ fn set_bits(words: &[u64]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What each of some siblings and its elders hold: by pairs, so that no sum waits for more than three others. It never
-/// falls, and a sibling that holds nothing adds nothing.
+/// Prefix sums of siblings, added in pairs so that no sum waits for more than three others. They never decrease, and a
+/// sibling of 0 adds nothing.
 fn running(family: &Family) -> [f64; WIDTH] {
     let held = family.0;
     let second = held[0] + held[1];
@@ -390,26 +392,26 @@ fn running(family: &Family) -> [f64; WIDTH] {
     [held[0], second, second + held[2], fourth, fourth + held[4], sixth, sixth + held[6], all]
 }
 
-/// The sum of siblings.
+/// Sum of siblings.
 fn total_of(family: &Family) -> f64 {
     running(family)[WIDTH - 1]
 }
 
-/// The smallest of siblings.
+/// Smallest sibling.
 fn least_of(family: &Family) -> f64 {
     family.0.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// The smallest of siblings that is not 0.
+/// Smallest sibling that is not 0.
 fn least_drawn(family: &Family) -> f64 {
     family.0.iter().copied().filter(|&leaf| leaf > 0.0).fold(f64::INFINITY, f64::min)
 }
 
-/// The child that a target falls on, and what its elder siblings hold.
+/// Return the child that a target falls on, and the sum of the siblings before it.
 fn child_at(family: &Family, target: f64) -> (usize, f64) {
     let running = running(family);
     let before = running.iter().map(|&sum| usize::from(sum <= target)).sum::<usize>();
-    // Rounding can leave more than there is: then it is the last that holds anything.
+    // Rounding can leave a target beyond the sum: then it falls on the last child that is not 0.
     let last = || running.iter().position(|&sum| sum >= running[WIDTH - 1]).unwrap_or(0);
     let child = if before < WIDTH { before } else { last() };
     (child, if child > 0 { running[child - 1] } else { 0.0 })

@@ -1,4 +1,4 @@
-//! The sum tree against exact sums, plain walks and chi-square.
+//! The sum tree compared with exact sums, linear scans and chi-squared statistics.
 
 use super::*;
 use crate::rng::structural_seed;
@@ -7,7 +7,7 @@ fn random(count: usize, seed: u64) -> Vec<f64> {
     (0..count).map(|row| uniform(seed, row as u64) + 1e-9).collect()
 }
 
-/// A tree and a plain list go through the same updates; `rounds` of `batch` each.
+/// Apply the same updates to a tree and a plain list: `rounds` rounds of `batch` updates.
 fn churn(rows: usize, rounds: usize, batch: usize, whole: bool) -> Result<(SumTree, Vec<f64>)> {
     let value = |number: f64| if whole { (number * 1e6).floor() + 1.0 } else { number + 1e-9 };
     let mut plain: Vec<f64> = random(rows, 1).into_iter().map(value).collect();
@@ -29,7 +29,7 @@ fn churn(rows: usize, rounds: usize, batch: usize, whole: bool) -> Result<(SumTr
     Ok((tree, plain))
 }
 
-/// Whole numbers below 2^53 add up exactly, whatever the order: so must the tree.
+/// Whole numbers below 2^53 add up exactly in any order, so the tree must be exact.
 #[test]
 fn sums_are_exact_after_many_updates() -> Result<()> {
     for (rows, rounds, batch) in [(1, 3, 2), (7, 20, 7), (8, 20, 7), (9, 20, 7), (65, 20, 7), (5_000, 200, 250)] {
@@ -43,7 +43,7 @@ fn sums_are_exact_after_many_updates() -> Result<()> {
     Ok(())
 }
 
-/// Whole numbers again, then fractions, which round: those are compared with a tree that is made anew, whose sums have no past.
+/// Whole numbers, then fractions, which round. Fractions are compared with a new tree, whose sums have no history.
 #[test]
 fn sums_are_exact_after_ten_million_updates() -> Result<()> {
     for (rows, batch, whole) in [(1_000_003, 4_096, true), (100_000, 1_000, false)] {
@@ -57,7 +57,7 @@ fn sums_are_exact_after_ten_million_updates() -> Result<()> {
     Ok(())
 }
 
-/// The row that a target falls on, by going along all rows with exact sums.
+/// Return the row that a target falls on, by a linear scan with exact sums.
 fn naive(plain: &[f64], target: f64) -> usize {
     let mut sum = 0.0;
     plain
@@ -74,7 +74,7 @@ fn targets_fall_on_the_row_that_a_walk_along_all_rows_finds() -> Result<()> {
     for rows in [1, 2, 8, 9, 64, 65, 256, 257, 5_000] {
         let (tree, mut plain) = churn(rows, 3, 50, true)?;
         let mut tree = tree;
-        // Every third row is taken out.
+        // Remove every third row.
         let out: Vec<i64> = (0..rows as i64).filter(|row| row % 3 == 1).collect();
         tree.remove(&out)?;
         for &row in &out {
@@ -91,7 +91,7 @@ fn targets_fall_on_the_row_that_a_walk_along_all_rows_finds() -> Result<()> {
     Ok(())
 }
 
-/// Whole numbers add up exactly in any order: a walk along some level ends where going down from the top does.
+/// Whole numbers add up exactly in any order: a scan along a level ends where a descent from the root does.
 #[test]
 fn ascending_targets_fall_where_each_of_them_does() -> Result<()> {
     for rows in [1, 7, 9, 65, 700, 5_000] {
@@ -102,7 +102,7 @@ fn ascending_targets_fall_where_each_of_them_does() -> Result<()> {
             let target = |draw: usize| (draw as f64 / count as f64 * total).floor();
             let mut walked = vec![0; count];
             let mut found = walked.clone();
-            // As two threads share them.
+            // Split the targets as two threads would.
             let (first, second) = walked.split_at_mut(count / 3);
             if !first.is_empty() {
                 tree.walk(first, count, target);
@@ -116,7 +116,7 @@ fn ascending_targets_fall_where_each_of_them_does() -> Result<()> {
     Ok(())
 }
 
-/// The remainder of rounding must fall on a row that has a priority.
+/// A target that rounding puts beyond the sum must fall on a row with a priority.
 #[test]
 fn a_target_at_the_very_end_falls_on_a_row_that_can_be_drawn() -> Result<()> {
     let mut tree = SumTree::new(&vec![0.1; 1_000], 1.0)?;
@@ -128,7 +128,7 @@ fn a_target_at_the_very_end_falls_on_a_row_that_can_be_drawn() -> Result<()> {
     Ok(())
 }
 
-/// 10^6 draws and more: every cell within what chance allows. 999 degrees of freedom: mean 999, deviation 44.7.
+/// Chi-squared test over 2^20 draws. 999 degrees of freedom: mean 999, standard deviation 44.7.
 #[test]
 fn rows_are_drawn_as_often_as_their_priorities_say() -> Result<()> {
     const DRAWS: usize = 1 << 20;
@@ -150,7 +150,7 @@ fn rows_are_drawn_as_often_as_their_priorities_say() -> Result<()> {
             };
             let chi_squared: f64 = counts.iter().zip(&powers).map(cell).sum();
             assert!(chi_squared < 999.0 + 6.0 * 44.7, "{chi_squared}");
-            // Strata take variance away and never add any.
+            // Strata only reduce the variance, so the lower bound holds without them only.
             assert!(stratified || chi_squared > 999.0 - 6.0 * 44.7, "{chi_squared}");
         }
     }
@@ -172,8 +172,8 @@ fn the_same_key_draws_the_same_rows_whatever_the_number_of_threads() -> Result<(
     Ok(())
 }
 
-/// Priorities 1, 3, 4 with exponent 1: p = 1/8, 3/8, 1/2, and 3 p = 3/8, 9/8, 3/2. Weights with beta 1: 8/3, 8/9, 2/3;
-/// divided by the largest of rows 1 and 2, 8/9: 1 and 3/4; by that of all rows, 8/3: 1/3 and 1/4.
+/// Priorities 1, 3, 4 with exponent 1: p = 1/8, 3/8, 1/2, and 3 p = 3/8, 9/8, 3/2. Weights with beta 1: 8/3, 8/9, 2/3.
+/// Divided by the largest of rows 1 and 2, 8/9: 1 and 3/4. Divided by the largest of all rows, 8/3: 1/3 and 1/4.
 #[test]
 fn importance_weights_by_hand() -> Result<()> {
     let mut tree = SumTree::new(&[1.0, 3.0, 4.0], 1.0)?;

@@ -1,4 +1,4 @@
-//! The baseline that makes the variance of a policy gradient least, for every token position of a group.
+//! Optimal token baseline: minimises the variance of a policy gradient at every token position of a group.
 
 use super::Paths;
 use crate::argument_checks::{all_finite, same_length, within};
@@ -7,12 +7,12 @@ use crate::keys::pair;
 use crate::{Result, names};
 
 names! {
-    /// Which tokens of a group's sequences are at the same position.
+    /// Definition of a token's position, by which the sequences of a group are aligned.
     "align" Align {
-        /// The k-th of the policy: what tools say in between does not shift the rest (verl's
+        /// The k-th token of the policy: tool outputs in between do not shift the rest (verl's
         /// `tir_optimal_token_baseline`).
         Policy = "policy",
-        /// The k-th of the sequence (verl's `optimal_token_baseline`).
+        /// The k-th token of the sequence (verl's `optimal_token_baseline`).
         Sequence = "sequence",
     }
 }
@@ -20,11 +20,11 @@ names! {
 /// Options of [`optimal_token_baseline`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenBaseline {
-    /// Which tokens are at the same position.
+    /// Definition of a token's position.
     pub align: Align,
-    /// Added to the sum of weights.
+    /// Added to the sum of weights in the denominator.
     pub eps: f64,
-    /// Whether what the longest sequence of a group has beyond the second longest gets baseline 0.
+    /// Use baseline 0 for the tokens of a group's longest sequence beyond the length of the second longest.
     pub zero_tail: bool,
 }
 
@@ -34,10 +34,11 @@ impl Default for TokenBaseline {
     }
 }
 
-/// Returns minus the optimal baseline of their position: `b_t = Σ_i G_it W_it / (Σ_i W_it + eps)`, `W_it = Σ_{j ≤ t} w_ij`.
+/// Returns minus the optimal baseline of their position: `b_t = Σ_i G_it W_it / (Σ_i W_it + eps)`,
+/// `W_it = Σ_{j ≤ t} w_ij`.
 ///
-/// The sums run over the sequences of a group that have a token of the policy at position t; `energies` are the w, squared
-/// norms of the score of one token, for which `1 - 2 π + Σ π²` stands in. A group with one sequence has baseline 0. Rows that
+/// The sums run over the sequences of a group with a policy token at position t. `energies` are the w: squared norms of
+/// the score of one token, for which `1 - 2 π + Σ π²` is a proxy. A group with one sequence has baseline 0. Rows that
 /// are not the policy's get 0. Source: verl 0.9.1.
 ///
 /// ```
@@ -66,7 +67,7 @@ pub fn optimal_token_baseline(
     same_length("group_ids", groups.len(), "sequences", paths.offsets.len() - 1)?;
     all_finite("returns", returns)?;
     all_finite("energies", energies)?;
-    // Lengths of the longest and the second longest sequence of each group.
+    // Lengths of the longest and the second longest sequence of each group, and its number of sequences.
     let mut longest = vec![(0_u32, 0_u32, 0_u32); group_count("group_ids", groups)?];
     let lengths: Vec<u32> = paths
         .offsets

@@ -1,7 +1,7 @@
 //! Returns and advantages over time, for tokens, steps or the turns of an agent.
 //!
-//! Every function walks the rows of a [`Paths`] backwards: rows that are not the policy's are stepped over, and at an end
-//! what follows is replaced by a number of the caller's.
+//! Recursive returns scan the rows of a [`Paths`] in reverse: rows that are not the policy's are skipped, and at an end
+//! the bootstrap value of the caller replaces the value of the next row.
 
 mod baseline;
 mod n_step;
@@ -15,8 +15,8 @@ use crate::argument_checks::{same_length, within};
 use crate::group::{Extent, whitened};
 use crate::{Float, Result};
 
-/// A float type for which the functions of this module are compiled in this crate, because the calling crate may be compiled
-/// to be small.
+/// A float type for which this crate compiles the functions of this module, because the calling crate may be compiled
+/// for size.
 pub trait ReturnsFloat: Float {
     /// [`discounted`] of columns of this type.
     fn discounted(rewards: &[Self], paths: &Paths<'_, Self>, gamma: f64, out: &mut [Self]) -> Result<()>;
@@ -77,8 +77,8 @@ returns_floats!(f32, f64);
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, offsets are wrong, `gamma` is outside [0, 1] or a reward is not finite (give 0 if
-/// nothing was paid); `Overflow` if a return is too large for its type.
+/// `InvalidInput` if lengths differ, offsets are wrong, `gamma` is outside [0, 1] or a reward is not finite (give 0 for
+/// rows without a reward); `Overflow` if a return is too large for its type.
 pub fn discounted<T: ReturnsFloat>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out: &mut [T]) -> Result<()> {
     T::discounted(rewards, paths, gamma, out)
 }
@@ -100,29 +100,30 @@ fn discounted_into<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, ou
         .map(drop)
 }
 
-/// How far generalised advantages look ahead.
+/// Options of [`gae`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gae {
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// How much of the later temporal differences counts: 0 none, 1 all.
+    /// Weight of later temporal differences: 0 ignores them, 1 counts them fully.
     pub lam: f64,
-    /// Added to the variance by which the advantages are whitened; `None`: they are not.
+    /// Whiten the advantages, with this number added to their variance; `None` does not whiten.
     pub whiten: Option<f64>,
 }
 
 /// Generalised advantage estimates and the returns `A + V` (lambda-returns).
 ///
-/// `δ_t = r_t + gamma · V_{t+1} - V_t` and `A_t = δ_t + gamma · lam · A_{t+1}`, where t + 1 is the next row of the policy;
-/// after an end `V` is the bootstrap and `A` is 0. Source: arXiv:1506.02438; rows stepped over as in verl 0.9.1.
+/// `δ_t = r_t + gamma · V_{t+1} - V_t` and `A_t = δ_t + gamma · lam · A_{t+1}`, where t + 1 is the next row of the
+/// policy; after an end `V` is the bootstrap and `A` is 0. Source: arXiv:1506.02438; rows are skipped as in verl 0.9.1.
 ///
-/// With `whiten`, which is added to the variance, the advantages of all the policy's rows are then shifted and scaled to mean 0
-/// and unbiased variance 1, to the same bits as by [`normalise`](crate::group::normalise); the returns stay as they are.
+/// With `whiten`, which is added to the variance, the advantages of all the policy's rows are then shifted and scaled
+/// to mean 0 and unbiased variance 1, with the same bits as by [`normalise`](crate::group::normalise); the returns do
+/// not change.
 ///
 /// ```
 /// use agentrl_compute::returns::{Gae, Paths, gae};
 ///
-/// // The second row is a tool's answer.
+/// // The second row is the output of a tool.
 /// let paths = Paths { mask: Some(&[true, false, true]), ..Paths::new(&[0, 3]) };
 /// let (mut advantages, mut returns) = ([0.0; 3], [0.0; 3]);
 /// let options = Gae { gamma: 1.0, lam: 0.5, whiten: None };
@@ -132,7 +133,7 @@ pub struct Gae {
 /// ```
 ///
 /// # Errors
-/// As [`discounted`]; `lam` too lies in [0, 1], and `whiten` is at least 0.
+/// See [`discounted`]. Also if `lam` is outside [0, 1] or `whiten` is negative.
 pub fn gae<T: ReturnsFloat>(
     rewards: &[T],
     values: &[T],
@@ -174,16 +175,16 @@ fn gae_into<T: Float>(
     whitened("advantages", advantages, paths.mask, extent, variance_eps)
 }
 
-/// How far V-trace follows the behaviour policy's actions.
+/// Options of [`v_trace`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VTrace {
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// Multiplies the trace's weights.
+    /// Factor of the trace weights.
     pub lam: f64,
-    /// Largest weight ρ of a temporal difference.
+    /// Upper bound of ρ, the weight of a temporal difference.
     pub rho_at_most: f64,
-    /// Largest weight c of what comes after.
+    /// Upper bound of c, the weight of later rows.
     pub c_at_most: f64,
 }
 
@@ -200,7 +201,7 @@ impl Default for VTrace {
 /// advantages `ρ_t (r_t + gamma · v_{t+1} - V_t)`. Source: arXiv:1802.01561.
 ///
 /// # Errors
-/// As [`gae`]; the caps are at least 0.
+/// See [`gae`]. Also if a cap is negative.
 pub fn v_trace<T: ReturnsFloat>(
     rewards: &[T],
     values: &[T],

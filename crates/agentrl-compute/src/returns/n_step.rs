@@ -4,7 +4,8 @@ use super::Paths;
 use crate::argument_checks::{finite, same_length, within};
 use crate::{Error, Float, Result};
 
-/// `R_t = Σ_{k < n} gamma^k r_{t+k} + gamma^n V_{t+n}` over the rows of the policy; past an end, its bootstrap for `V`.
+/// N-step returns `R_t = Σ_{k < n} gamma^k r_{t+k} + gamma^n V_{t+n}` over the rows of the policy; past an end, `V` is
+/// its bootstrap.
 ///
 /// ```
 /// use agentrl_compute::returns::{Paths, n_step};
@@ -16,7 +17,7 @@ use crate::{Error, Float, Result};
 /// ```
 ///
 /// # Errors
-/// As [`gae`](super::gae); `steps` is at least 1.
+/// See [`gae`](super::gae). Also if `steps` is 0.
 pub fn n_step<T: Float>(
     rewards: &[T],
     values: &[T],

@@ -1,28 +1,27 @@
-//! Rows in time order, and how what comes later reaches what came before.
+//! Sequences of rows in time order, and reverse scans over them.
 
 use std::ops::Range;
 
 use crate::argument_checks::{finite, same_length};
 use crate::{Error, Float, Result, thread_pool};
 
-/// Sequences of rows that stand together, each in time order: trajectories of tokens, of steps, or of one agent's turns.
+/// Contiguous sequences of rows, each in time order: trajectories of tokens, of steps, or of one agent's turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Paths<'a, T> {
-    /// Where each sequence starts, and where the last ends: from 0 to the number of rows.
+    /// Offsets of the sequences, `[sequences + 1]`, from 0 to the number of rows.
     pub offsets: &'a [i64],
-    /// Rows of the policy; the others are stepped over: they get 0, nothing of them is read, and what comes after them
-    /// reaches what came before. `None`: all are the policy's.
+    /// Mask of the policy's rows. The others are skipped: they get 0, their inputs are not read, and later rows still
+    /// affect earlier ones. `None`: all rows are the policy's.
     pub mask: Option<&'a [bool]>,
-    /// Rows after which something else begins: nothing that comes later reaches them. The last row of a sequence always is
-    /// such an end.
+    /// Rows after which something else begins: no later row affects them. The last row of a sequence always is an end.
     pub ends: Option<&'a [bool]>,
-    /// The value of what would have followed a row that is an end: 0 if an episode was over, the value of the next state
-    /// where it was cut off. Not read elsewhere. `None`: 0 everywhere.
+    /// Value after a row that is an end: 0 if the episode terminated, the value of the next state if it was truncated.
+    /// Not read at other rows. `None`: 0 everywhere.
     pub bootstrap: Option<&'a [T]>,
 }
 
 impl<'a, T: Float> Paths<'a, T> {
-    /// Sequences whose rows are all the policy's, and whose ends are over.
+    /// Sequences in which all rows are the policy's and all ends are terminations.
     pub fn new(offsets: &'a [i64]) -> Self {
         Self { offsets, mask: None, ends: None, bootstrap: None }
     }
@@ -63,12 +62,12 @@ impl<'a, T: Float> Paths<'a, T> {
         self.bootstrap.map_or(0.0, |column| column[row].to_f64())
     }
 
-    /// Walks every sequence backwards and fills some columns.
+    /// Scan every sequence in reverse and fill columns.
     ///
-    /// `start` makes the state after an end from its bootstrap; `step` takes what the inputs say of a row of the policy and the
-    /// state after it, and gives the state before it and the row's results. Where a result is not a number, the inputs are
-    /// searched for the cause. `look` sees the results of neighbouring rows, of which the first is known, while they are still
-    /// at hand.
+    /// `start` returns the state after an end from its bootstrap. `step` takes the inputs of a policy row and the state
+    /// after it, and returns the state before it and the row's results. If a result is not finite, the inputs are
+    /// searched for the cause. `look` receives the first row and the results of a chunk of rows, while they are in
+    /// cache.
     pub(super) fn backward<S: Copy, R: Send, const INPUTS: usize, const OUTPUTS: usize>(
         &self,
         inputs: [(&str, &[T]); INPUTS],
@@ -92,7 +91,7 @@ impl<'a, T: Float> Paths<'a, T> {
         thread_pool::map(items, |(sequences, from, mut out)| {
             let mut rest = out.each_mut().map(|column| &mut **column);
             for first in sequences.clone().step_by(2) {
-                // Two sequences abreast, as far as both reach: a step waits for the one before it for as long as another takes.
+                // Scan two sequences at once while both have rows: the steps of one run while those of the other wait.
                 let both = [first, first + 1].map(|sequence| self.rows(sequence, sequences.end));
                 let mut states =
                     both.clone().map(|rows| start(if rows.is_empty() { 0.0 } else { self.after(rows.end - 1) }));
@@ -111,13 +110,13 @@ impl<'a, T: Float> Paths<'a, T> {
         })
     }
 
-    /// The rows of a sequence; none from an end on.
+    /// Return the rows of a sequence; empty from sequence `end` on.
     fn rows(&self, sequence: usize, end: usize) -> Range<usize> {
         self.offsets[sequence.min(end)] as usize..self.offsets[(sequence + 1).min(end)] as usize
     }
 
-    /// Walk over the rows in front of some places, as many of each as the columns have, from states after them to those
-    /// before.
+    /// Scan the rows before each of `places` in reverse, as many as the columns of `out` have, from the states after
+    /// them; return the states before them.
     fn walk<S: Copy, const PARTS: usize, const INPUTS: usize, const OUTPUTS: usize>(
         &self,
         inputs: [&[T]; INPUTS],
@@ -149,7 +148,7 @@ impl<'a, T: Float> Paths<'a, T> {
         states
     }
 
-    /// Why a result of some sequences, whose rows start at a known one, is not a number.
+    /// Find out why a result of some sequences is not finite; the rows of the first sequence start at `from`.
     fn cause(&self, inputs: &[(&str, &[T])], sequences: Range<usize>, from: usize, out: &[&mut [T]]) -> Error {
         let sound = |&sequence: &usize| {
             let rows = self.rows(sequence, sequences.end);
@@ -168,7 +167,7 @@ impl<'a, T: Float> Paths<'a, T> {
     }
 }
 
-/// Split the first rows off columns.
+/// Split the first `rows` rows off the columns.
 fn taken<'a, T, const COLUMNS: usize>(columns: &mut [&'a mut [T]; COLUMNS], rows: usize) -> [&'a mut [T]; COLUMNS] {
     columns.each_mut().map(|column| column.split_off_mut(..rows).unwrap_or_default())
 }

@@ -28,8 +28,7 @@ impl Case {
         }
     }
 
-    /// For each row of the policy: the rows of the policy that follow it up to the next end, itself first, and what comes
-    /// after that end.
+    /// For each policy row: the policy rows from it to the next end, itself first, and the bootstrap of that end.
     fn futures(&self) -> Vec<Option<(Vec<usize>, f64)>> {
         let future = |row: usize| {
             let limit = self.offsets.iter().map(|&end| end as usize).find(|&end| end > row)?;
@@ -63,7 +62,7 @@ fn close(found: f64, expected: f64) -> bool {
 }
 
 proptest! {
-    /// Each result as the sum that defines it.
+    /// Compare each result with the sum that defines it.
     #[test]
     fn as_the_sums(case in cases(), gamma in 0.0_f64..=1.0, lam in 0.0_f64..=1.0, steps in 1_usize..5) {
         let rows = case.rewards.len();
@@ -90,7 +89,7 @@ proptest! {
         }
     }
 
-    /// The definition as a product of trace weights; on-policy it is the lambda-return.
+    /// Compare with the definition as a product of trace weights; on-policy it is the lambda-return.
     #[test]
     fn v_trace_as_the_sum(case in cases(), gamma in 0.0_f64..=1.0, lam in 0.0_f64..=1.0) {
         let rows = case.rewards.len();
@@ -121,7 +120,7 @@ proptest! {
         prop_assert!(targets.iter().zip(&returns).all(|(&found, &expected)| close(found, expected)));
     }
 
-    /// Every position by itself, as lists.
+    /// Compute every position by itself, with lists.
     #[test]
     fn token_baseline_as_lists(case in cases(), seed in any::<u64>(), zero_tail in any::<bool>()) {
         let sequences = case.offsets.len() - 1;
@@ -150,7 +149,7 @@ proptest! {
     }
 }
 
-/// The four ways to treat a cut-off episode are one bootstrap and one mask.
+/// The four ways to treat a truncated episode are a choice of bootstrap and mask.
 #[test]
 fn what_follows_an_end() -> Result<()> {
     let (rewards, values) = ([1.0, 1.0], [0.5, 0.25]);

@@ -1,14 +1,14 @@
-//! How well scores order what has a known order.
+//! Rank correlation of scores with a known order (Kendall's tau).
 
 use crate::argument_checks::{finite, same_length};
 use crate::ragged::Ragged;
 use crate::{Error, Result};
 
-/// Kendall's tau of each row: of all pairs that `truths` orders, the part that the scores order alike, minus the part that
-/// they order the other way round. A row of two is 1 or 0: alike or not.
+/// Kendall's tau of each row: `(concordant - discordant) / ordered`, where `ordered` is the number of pairs with
+/// different `truths`. For a row of two values the result is 1 if the scores agree with `truths`, else 0.
 ///
-/// Equal scores order nothing. A row with a score that is NaN, or without an ordered pair, gets 0. `O(n log n)` a row. Source:
-/// URPO, arXiv:2507.17515.
+/// A pair with equal scores is neither concordant nor discordant. A row with a NaN score, or without an ordered pair,
+/// gets 0. Takes `O(n log n)` per row. Source: URPO, arXiv:2507.17515.
 ///
 /// ```
 /// use agentrl_compute::ragged::Ragged;
@@ -50,7 +50,7 @@ fn tau(scores: &[f64], truths: &[f64]) -> f64 {
     let mut below = Counts(vec![0; scores.len() + 1]);
     let (mut alike, mut other, mut pairs) = (0_u64, 0_u64, 0_u64);
     let mut seen = 0;
-    // In ascending order, not less is equal.
+    // The truths ascend, so `>=` means equal.
     for equal in order.chunk_by(|&a, &b| truths[a] >= truths[b]) {
         for &place in equal {
             let least = sorted.partition_point(|&score| score < scores[place]);
@@ -71,7 +71,7 @@ fn tau(scores: &[f64], truths: &[f64]) -> f64 {
     }
 }
 
-/// How many scores stand at each place of a sorted column, added up in `O(log n)` (a Fenwick tree).
+/// Number of scores at each rank, with prefix sums in `O(log n)` (a Fenwick tree).
 struct Counts(Vec<u64>);
 
 impl Counts {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Every pair by itself.
+    /// Compare every pair directly.
     fn naive(scores: &[f64], truths: &[f64]) -> f64 {
         let (mut alike, mut other, mut pairs) = (0.0, 0.0, 0.0);
         for a in 0..scores.len() {

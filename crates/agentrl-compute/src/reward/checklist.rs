@@ -1,43 +1,46 @@
-//! Checklists: items that steps of a turn satisfy, some only after others.
+//! Rewards from checklists: items that the steps of a turn satisfy, with dependencies between items.
 
 use crate::argument_checks::within;
 use crate::ragged::Ragged;
 use crate::{Error, Result};
 
-/// The judge's verdicts on the items of a turn.
+/// The judge's verdicts on the checklist items of each turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Checklist<'a> {
-    /// `[steps × items]`, row by row: whether the item is satisfied after the step.
+    /// `[steps × items]`, row-major: whether the item is satisfied after the step.
     pub satisfied: &'a [bool],
-    /// Number of items; where turns have different ones, the largest (an item that is never satisfied is never earned).
+    /// Number of items. If turns have different numbers, give the largest: an item that is never satisfied is never
+    /// earned.
     pub items: usize,
-    /// `[items × items]` for all turns or `[turns × items × items]`, row by row: whether the row's item can only be earned
-    /// once the column's item is satisfied.
+    /// `[items × items]` for all turns or `[turns × items × items]`, row-major: whether the row's item can only be
+    /// earned after the column's item is satisfied.
     pub dependencies: &'a [bool],
-    /// Where the steps of each turn begin and end.
+    /// Offsets of the turns: turn `i` has the steps `offsets[i]..offsets[i + 1]`.
     pub offsets: &'a [i64],
-    /// Each step that an item waits after it could have been earned multiplies its reward by this.
+    /// Factor on an item's reward for each earlier step at which the item was eligible and not earned.
     pub delay: f64,
 }
 
-/// The rewards of items, each `[steps × items]`.
+/// Rewards and eligibility of items, each `[steps × items]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChecklistRewards {
-    /// The item was earned by this step: at most once in a turn.
+    /// `delay^n` at the step that earns the item, after `n` eligible steps that did not; 0 elsewhere. An item is earned
+    /// at most once in a turn.
     pub earned: Vec<f64>,
-    /// The item could be earned by this step and was, by this or a later one.
+    /// At steps where the item is eligible: the largest `earned` of this and all later steps of the turn. 0 elsewhere.
     pub backfilled: Vec<f64>,
-    /// The item could be earned by this step: its dependencies were satisfied before and it was not.
+    /// Whether the step could earn the item: its dependencies were satisfied before the step, and the item was not.
     pub eligible: Vec<bool>,
 }
 
-/// Credits the items of checklists to steps. An item is eligible at a step if all its dependencies were satisfied before the
-/// step and it was not; it is earned by the first step after which it is satisfied. Source: CM2, arXiv:2602.12268.
+/// Credit the items of checklists to steps. An item is eligible at a step if all its dependencies were satisfied before
+/// the step and the item was not. It is earned by the first step after which it is satisfied, if it is eligible at that
+/// step. Source: CM2, arXiv:2602.12268.
 ///
 /// ```
 /// use agentrl_compute::reward::{Checklist, checklist};
 ///
-/// // Two items; the second needs the first. Both are satisfied after step 1, so the second had no chance yet.
+/// // Two items; the second depends on the first. Both are satisfied after step 1, so the second is never eligible.
 /// let satisfied = [false, false, true, true, true, true];
 /// let dependencies = [false, false, true, false];
 /// let columns =
@@ -90,7 +93,7 @@ pub fn checklist(columns: &Checklist<'_>) -> Result<ChecklistRewards> {
     };
     for (index, turn) in turns.iter().enumerate() {
         let needs_of_turn = if dependencies.len() == square { dependencies } else { &dependencies[index * square..] };
-        // What was satisfied once counts as satisfied: an item flips at most once.
+        // A satisfied item stays satisfied: it changes at most once in a turn.
         let mut before = vec![false; items];
         let mut waited = vec![0_i32; items];
         for &step in turn {

@@ -1,4 +1,4 @@
-//! Votes of answers that mean the same.
+//! Votes over clusters of equivalent answers.
 
 use crate::argument_checks::{column, mask_length, same_length};
 use crate::group::{group_count, sums};
@@ -6,26 +6,27 @@ use crate::keys::pair;
 use crate::rows_by_group::Members;
 use crate::{Error, Result};
 
-/// The votes of the answers of each group.
+/// Votes for the answer clusters of each group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterVotes {
-    /// Of each row: the part of its group's votes that its cluster has; 0 for a row without an answer.
+    /// For each row: share of its cluster in the votes of its group; 0 for a row without an answer.
     pub shares: Vec<f64>,
-    /// Of each row: whether its cluster has the most votes of its group (of equal ones, that of the first row).
+    /// For each row: whether its cluster has the most votes of its group. On a tie, the cluster that appears first
+    /// wins.
     pub winners: Vec<bool>,
-    /// Of each group: `-Σ_c p_c · ln p_c` over its clusters.
+    /// For each group: `-Σ_c p_c · ln p_c` over its clusters.
     pub entropies: Vec<f64>,
-    /// Of each group: `-mean_c ln p_c`, each cluster once (the Monte-Carlo form of SEED-GRPO).
+    /// For each group: `-mean_c ln p_c`, each cluster counted once (the Monte-Carlo form of SEED-GRPO).
     pub cluster_entropies: Vec<f64>,
-    /// Of each group: the number of clusters.
+    /// For each group: number of clusters.
     pub counts: Vec<u32>,
 }
 
-/// Counts the votes of answers whose cluster is known: rows with the same `clusters` id in the same group agree.
+/// Count the votes for clusters of answers. Rows of a group agree if their `clusters` ids are equal.
 ///
-/// A row that is not `parsed` has no answer: it is in no cluster, but its vote counts in the denominator. `weights` are the
-/// votes of rows (sequence probabilities, say); `None` means one each. Sources: EMPO, arXiv:2504.05812; TTRL,
-/// arXiv:2504.16084; SEED-GRPO, arXiv:2505.12346.
+/// A row that is not `parsed` has no answer and belongs to no cluster, but its vote counts in the denominator.
+/// `weights` are the votes of the rows, for example sequence probabilities; `None` means one vote each. Sources: EMPO,
+/// arXiv:2504.05812; TTRL, arXiv:2504.16084; SEED-GRPO, arXiv:2505.12346.
 ///
 /// ```
 /// use agentrl_compute::reward::cluster_votes;
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn entropies_by_hand() -> Result<()> {
-        // (4, 1, 1) and unanimous and all distinct.
+        // Votes of (4, 1, 1), a unanimous group, and a group of distinct answers.
         let clusters = [0, 0, 0, 0, 1, 2, 7, 7, 4, 5];
         let groups = [0, 0, 0, 0, 0, 0, 1, 1, 2, 2];
         let votes = cluster_votes(&clusters, &groups, None, None)?;

@@ -1,15 +1,15 @@
-//! How many insertions, deletions and substitutions lie between sequences.
+//! Edit distances between pairs of sequences.
 
 use crate::argument_checks::same_length;
 use crate::ragged::Ragged;
 use crate::search::edit_distance_in;
 use crate::{Result, thread_pool};
 
-/// Pairs of one piece of work.
+/// Pairs per chunk of work for one thread.
 const PAIRS: usize = 64;
 
-/// The Levenshtein distance of each pair of rows: the fewest elements that are inserted, deleted or replaced to make
-/// the first of the second. O(n · m) each, in O(m) memory.
+/// Levenshtein distance of each pair of rows: the fewest insertions, deletions and replacements that turn the first row
+/// into the second. Takes O(n · m) time and O(m) memory per pair.
 ///
 /// ```
 /// use agentrl_compute::ragged::Ragged;
@@ -22,7 +22,7 @@ const PAIRS: usize = 64;
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` where there are not as many rows of one as of the other.
+/// `InvalidInput` if `first` and `second` have different numbers of rows.
 pub fn edit_distances(first: Ragged<'_, u32>, second: Ragged<'_, u32>) -> Result<Vec<i64>> {
     same_length("second", second.len(), "first", first.len())?;
     let pairs: Vec<_> = first.iter().zip(second.iter()).collect();
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
     use crate::rng::uniform;
 
-    /// The recursive formula: by the last elements of both.
+    /// The recursive definition, on the last elements of both sequences.
     fn naive(first: &[u32], second: &[u32]) -> i64 {
         match (first, second) {
             ([], rest) | (rest, []) => rest.len() as i64,

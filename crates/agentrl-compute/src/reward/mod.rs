@@ -1,4 +1,4 @@
-//! Scores of trajectories and steps, made of what the environment paid and of what a model was asked.
+//! Rewards of trajectories, steps and tokens, from environment scores and model outputs.
 
 mod agreement;
 mod checklist;

@@ -57,8 +57,8 @@ fn check_logprobs(name: &str, values: &[f64]) -> Result<()> {
     })
 }
 
-/// Rewards that a model implies: `beta · (log π(token) - log π_ref(token))`, for each token, or summed over the tokens of each
-/// row of `offsets` (steps or trajectories).
+/// Implicit rewards of a model: `beta · (log π(token) - log π_ref(token))` for each token, or summed over the tokens of
+/// each row of `offsets` (steps or trajectories).
 ///
 /// Sources: PRIME, arXiv:2502.01456 (tokens); iStar, arXiv:2509.19199 (steps).
 ///

@@ -1,4 +1,4 @@
-//! Partial credit for failures that came near a success of their group.
+//! Partial credit for failed rows, by their distance to the successes of their group.
 
 use crate::argument_checks::{all_finite, same_length, within};
 use crate::group::group_count;
@@ -8,30 +8,30 @@ use crate::{Error, Result};
 /// Options of [`success_distance`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProgressOptions {
-    /// Successes at most this far apart (in standard deviations of the successes) are neighbours.
+    /// Largest distance at which two successes are neighbours, in standard deviations of the successes.
     pub radius: f64,
-    /// The number of neighbours, itself included, with which a success makes a cluster.
+    /// Number of neighbours, itself included, from which a success starts a cluster.
     pub members_at_least: u32,
-    /// The reward of a failure is below this.
+    /// Upper bound of the reward of a failure.
     pub at_most: f64,
-    /// How steeply the reward falls with the distance.
+    /// Slope of the sigmoid from distance to reward.
     pub slope: f64,
 }
 
 impl Default for ProgressOptions {
-    /// SRPO's.
+    /// The settings of SRPO.
     fn default() -> Self {
         Self { radius: 0.5, members_at_least: 2, at_most: 0.6, slope: 10.0 }
     }
 }
 
-/// Rewards of rows by how near they came to a success of their group: 1 for a success, and for a failure
-/// `at_most · σ(slope · (0.5 - d̂))`, where `d̂` is its distance to the nearest centre of the group's successes, from 0 for the
-/// nearest failure to 1 for the furthest (0.5 if all are equally near).
+/// Reward rows by their distance to the successes of their group: 1 for a success, and
+/// `at_most · σ(slope · (0.5 - d̂))` for a failure. `d̂` is the failure's distance to the nearest centre of the group's
+/// successes, scaled from 0 for the nearest failure to 1 for the furthest (0.5 if all distances are equal).
 ///
-/// Successes are standardised for clustering (DBSCAN) only; centres are the means of clusters, or of all successes where
-/// there is no cluster; distances are Euclidean. Failures of a group without a success get 0. `embeddings` has `width` numbers
-/// a row. Source: SRPO, arXiv:2511.15605.
+/// Successes are standardised for clustering (DBSCAN) only. Centres are the means of the clusters, or the mean of all
+/// successes if there is no cluster. Distances are Euclidean. Failures of a group without a success get 0. `embeddings`
+/// has `width` numbers per row. Source: SRPO, arXiv:2511.15605.
 ///
 /// ```
 /// use agentrl_compute::reward::{ProgressOptions, success_distance};
@@ -85,7 +85,7 @@ pub fn success_distance(
     Ok(rewards)
 }
 
-/// The mean of each cluster of successes; of all of them if none is dense.
+/// Return the mean of each cluster of successes, or the mean of all successes if there is no cluster.
 fn centres(points: &[&[f64]], options: &ProgressOptions) -> Vec<Vec<f64>> {
     let mean = |members: &[usize]| -> Vec<f64> {
         let of =
@@ -166,7 +166,8 @@ mod tests {
         let found =
             success_distance(&[1.0, 2.0, 3.0], 1, &[true, false, false], &[0, 1, 1], &ProgressOptions::default())?;
         assert_eq!(found, [1.0, 0.0, 0.0]);
-        // One success has no cluster: its own place is the centre. Equally near failures get half the ceiling.
+        // A single success forms no cluster, so the centre is its own position. Equally distant failures get half of
+        // `at_most`.
         let found =
             success_distance(&[0.0, 1.0, -1.0], 1, &[true, false, false], &[0; 3], &ProgressOptions::default())?;
         assert_eq!(found, [1.0, 0.3, 0.3]);

@@ -1,4 +1,4 @@
-//! Rewards by rank within a group: what a row adds to the best of `k`.
+//! Rewards by rank within a group, for max@k and pass@k.
 
 use crate::argument_checks::{column, same_length};
 use crate::group::group_count;
@@ -8,19 +8,20 @@ use crate::{Error, Result};
 /// Options of [`max_at_k`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaxAtK<'a> {
-    /// The best of how many.
+    /// The `k` of max@k: number of rows per subset.
     pub k: u32,
-    /// Subtract what the others reach without the row: lower variance, same expectation (PKPO).
+    /// Subtract the value that the other rows reach without this row: lower variance, same expectation (PKPO).
     pub leave_one_out: bool,
     /// `π/μ - 1` of each row for the first-order off-policy correction; `None` if rows are on-policy.
     pub ratio_excess: Option<&'a [f64]>,
 }
 
-/// Rewards whose policy gradient is that of the expected best of `k` rows of a group, unbiased for `n ≥ k`.
+/// Rewards whose policy gradient is an unbiased estimate of the gradient of the expected best of `k` rows of a group,
+/// for `n ≥ k`.
 ///
-/// With rewards ascending, `r̃_i = [C(i-1, k-1) r_i + Σ_{j>i} C(j-2, k-2) r_j] / C(n, k)`; their sum over `k` is the estimate
-/// of max@k, and of pass@k for rewards of 0 and 1. With `leave_one_out`, `k/n · max@(k-1)` of the other rows is subtracted.
-/// Invalid rows get 0. O(n log n). Sources: arXiv:2510.23393, PKPO arXiv:2505.15201.
+/// With rewards ascending, `r̃_i = [C(i-1, k-1) r_i + Σ_{j>i} C(j-2, k-2) r_j] / C(n, k)`. The sum of all `r̃_i`,
+/// divided by `k`, estimates max@k, and pass@k for rewards of 0 and 1. With `leave_one_out`, `k/n · max@(k-1)` of the
+/// other rows is subtracted. Invalid rows get 0. Takes O(n log n). Sources: arXiv:2510.23393, PKPO arXiv:2505.15201.
 ///
 /// ```
 /// use agentrl_compute::reward::{MaxAtK, max_at_k};
@@ -32,8 +33,8 @@ pub struct MaxAtK<'a> {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, a valid reward is not finite, `k` is 0, a group has fewer than `k` valid rows, or both
-/// `leave_one_out` and a correction are asked for.
+/// `InvalidInput` if lengths differ, a valid reward is not finite, `k` is 0, a group has fewer than `k` valid rows, or
+/// both `leave_one_out` and `ratio_excess` are given.
 pub fn max_at_k(rewards: &[f64], groups: &[u32], valid: Option<&[bool]>, options: &MaxAtK<'_>) -> Result<Vec<f64>> {
     let ranked = Ranked::new(rewards, groups, valid)?;
     let k = options.k as usize;
@@ -66,8 +67,8 @@ pub fn max_at_k(rewards: &[f64], groups: &[u32], valid: Option<&[bool]>, options
     Ok(made)
 }
 
-/// `C(i-1-d, k-1-d) / C(n, k)` for ranks `i = 1..=n`: the share of `k`-subsets in which rank `i` is best and `d` given other
-/// rows below it are members.
+/// `C(i-1-d, k-1-d) / C(n, k)` for ranks `i = 1..=n`: the share of `k`-subsets that have rank `i` as their best row and
+/// contain `d` given lower rows.
 fn shares(count: usize, k: usize, given: usize) -> Vec<f64> {
     let mut share = (0..=given).map(|j| (k as f64 - j as f64) / (count as f64 - j as f64)).product::<f64>();
     let mut made = vec![0.0; count];
@@ -87,7 +88,7 @@ fn of_subsets(sorted: &[f64], k: usize, excess: Option<&[f64]>) -> Vec<f64> {
     let [alone, with_one, with_two] = [0, 1, 2].map(|given| shares(count, k, given));
     let excess = |place: usize| excess.map_or(0.0, |excess| excess[place]);
     let mut below: f64 = (0..count).map(excess).sum();
-    // Over the ranks above: Σ of everything that does not depend on i, and of what δ_i multiplies.
+    // Sums over the ranks above i: `fixed` has the terms without δ_i, `scaled` the factors of δ_i.
     let (mut fixed, mut scaled) = (0.0, 0.0);
     let mut made = vec![0.0; count];
     for place in (0..count).rev() {
@@ -100,7 +101,7 @@ fn of_subsets(sorted: &[f64], k: usize, excess: Option<&[f64]>) -> Vec<f64> {
     made
 }
 
-/// `k/n · max@(k-1)` of the rows other than each.
+/// Return `k/n · max@(k-1)` of all other rows, for each row.
 fn of_others(sorted: &[f64], k: usize) -> Vec<f64> {
     let count = sorted.len();
     if k == 1 {
@@ -112,7 +113,7 @@ fn of_others(sorted: &[f64], k: usize) -> Vec<f64> {
     let mut made = Vec::with_capacity(count);
     for place in 0..count {
         made.push((below + above) * k as f64 / count as f64);
-        // The row steps below the next one, and the next one is taken out from above.
+        // Step to the next row: the current row joins those below, and the next row leaves those above.
         if place + 1 < count {
             below += share[place] * sorted[place];
             above -= share[place] * sorted[place + 1];
@@ -121,8 +122,8 @@ fn of_others(sorted: &[f64], k: usize) -> Vec<f64> {
     made
 }
 
-/// The best row of each group gets its lead over the second best, every other row 0 (arXiv:2503.19595; verl's `grpo_passk`
-/// without its division by the standard deviation). Alone in its group, a row gets 0.
+/// Give the best row of each group its lead over the second best, and every other row 0 (arXiv:2503.19595; verl's
+/// `grpo_passk` without its division by the standard deviation). The only row of a group gets 0.
 ///
 /// ```
 /// use agentrl_compute::reward::top_gap;
@@ -144,7 +145,7 @@ pub fn top_gap(rewards: &[f64], groups: &[u32], valid: Option<&[bool]>) -> Resul
     Ok(made)
 }
 
-/// The valid rows of each group by ascending reward, equal ones in row order.
+/// The valid rows of each group by ascending reward; ties keep the row order.
 struct Ranked<'a> {
     members: Members,
     rewards: &'a [f64],
@@ -182,7 +183,7 @@ mod tests {
         max_at_k(rewards, &vec![0; rewards.len()], None, &options)
     }
 
-    /// All subsets of `size` of `0..count`.
+    /// Return all subsets of `0..count` with `size` members.
     fn subsets(count: usize, size: usize) -> Vec<Vec<usize>> {
         (0_u32..1 << count)
             .filter(|mask| mask.count_ones() as usize == size)

@@ -1,15 +1,14 @@
-//! Risk measures of scores, and quantiles that are tracked from batch to batch.
+//! Risk measures of scores, and quantiles tracked from batch to batch.
 
 use crate::argument_checks::{all_finite, within};
 use crate::group::{Columns, quantile};
 use crate::quantile::Interpolation;
 use crate::{Error, Result, names};
 
-/// Quantiles that follow the scores of the batches: `q ← q + step_size · (level - mean 1[x < q])`.
+/// Track quantiles of the scores over batches: `q ← q + step_size · (level - mean 1[x < q])`.
 ///
-/// Without a state, it starts as the empirical quantiles of `values`, which are also what the batch reads. Returns what the
-/// batch reads (before the update, ascending, whatever the updates did to the order) and the next state. Source: `RiskPO`,
-/// arXiv:2510.00911.
+/// Return the quantiles for this batch and the next state. The returned quantiles are those before the update, sorted
+/// ascending. Without a state, both start from the empirical quantiles of `values`. Source: `RiskPO`, arXiv:2510.00911.
 ///
 /// ```
 /// use agentrl_compute::reward::tracked_quantiles;
@@ -63,11 +62,11 @@ pub fn tracked_quantiles(
 }
 
 names! {
-    /// Which tail of the scores counts beside the middle range.
+    /// The tail of the scores that counts in addition to the middle range.
     "tail" Tail {
-        /// Scores below the lower quantile: caution.
+        /// Scores below the lower quantile (risk-averse).
         Lower = "lower",
-        /// Scores above the upper quantile: daring.
+        /// Scores above the upper quantile (risk-seeking).
         Upper = "upper",
     }
 }
@@ -79,21 +78,22 @@ pub struct TailRisk<'a> {
     pub alpha_low: f64,
     /// The upper level, whose quantile is `high`.
     pub alpha_high: f64,
-    /// Weight of the tail beside the middle range.
+    /// Weight of the tail relative to the middle range.
     pub omega: f64,
-    /// Lower the middle term by the width of its range, so that it is at most 0.
+    /// Subtract the width of the middle range from the middle term, so that it is at most 0.
     pub natural_baseline: bool,
     /// The tail.
     pub tail: Tail,
-    /// Levels (ascending, at least two) and their quantiles: each term less its mean over that curve.
+    /// Levels (ascending, at least two) and their quantiles. The mean of each term over this curve is subtracted from
+    /// it.
     pub curve: Option<(&'a [f64], &'a [f64])>,
 }
 
-/// The mixed tail risk of scores: `(omega · T + RVaR) / (omega + 1)` with
-/// `RVaR = [(s - low)⁺ - (s - high)⁺ (+ low - high)] / (alpha_high - alpha_low)` and the tail `T = -(low - s)⁺ / alpha_low`
-/// (`CVaR`), or `(s - high)⁺ / (1 - alpha_high)` of the upper one. With a `curve` of quantiles, the numerators are less
-/// their means over it (trapezoids over its levels), in which the natural baseline cancels. Source: `RiskPO`,
-/// arXiv:2510.00911.
+/// Mixed tail risk of scores: `(omega · T + RVaR) / (omega + 1)` with
+/// `RVaR = [(s - low)⁺ - (s - high)⁺ (+ low - high)] / (alpha_high - alpha_low)`. The tail `T` is
+/// `-(low - s)⁺ / alpha_low` (`CVaR`) for the lower tail and `(s - high)⁺ / (1 - alpha_high)` for the upper one. With a
+/// `curve` of quantiles, the mean of each numerator over the curve (trapezoids over its levels) is subtracted from it,
+/// which cancels the natural baseline. Source: `RiskPO`, arXiv:2510.00911.
 ///
 /// ```
 /// use agentrl_compute::reward::{Tail, TailRisk, tail_risk};
@@ -151,7 +151,7 @@ fn check_curve(levels: &[f64], quantiles: &[f64]) -> Result<()> {
     Ok(())
 }
 
-/// The mean of `term` over a curve of quantiles, by trapezoids.
+/// Return the mean of `term` over a curve of quantiles (trapezoidal rule).
 fn mean_over(levels: &[f64], quantiles: &[f64], term: &dyn Fn(f64) -> f64) -> f64 {
     let strips = levels.windows(2).zip(quantiles.windows(2));
     let area: f64 = strips.map(|(at, of)| (at[1] - at[0]) * (term(of[0]) + term(of[1])) / 2.0).sum();
@@ -184,11 +184,11 @@ mod tests {
     fn the_upper_tail_and_the_curve_by_hand() -> Result<()> {
         let daring = TailRisk { tail: Tail::Upper, natural_baseline: false, ..PAPER };
         let found = tail_risk(&[0.0, 2.0, 5.0], &[1.0; 3], &[4.0; 3], &daring)?;
-        // (1.5 · 1 / 0.2 + 3 / 0.6) / 2.5 for the largest.
+        // The largest score: (1.5 · 1 / 0.2 + 3 / 0.6) / 2.5.
         let expected = [0.0, 1.0 / 0.6 / 2.5, (7.5 + 5.0) / 2.5];
         assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
 
-        // Over the curve 0, 2, 6 at 0, 0.5, 1: the middle term is 0, 1, 3, in the mean 1.25; the tail -1, 0, 0, -0.25.
+        // Over the curve 0, 2, 6 at 0, 0.5, 1: the middle term is 0, 1, 3 (mean 1.25), the tail -1, 0, 0 (mean -0.25).
         let (levels, quantiles) = ([0.0, 0.5, 1.0], [0.0, 2.0, 6.0]);
         for natural_baseline in [true, false] {
             let options = TailRisk { curve: Some((&levels, &quantiles)), natural_baseline, ..PAPER };

@@ -1,14 +1,14 @@
-//! Scores row by row: penalties for excess, noise.
+//! Row-wise reward shaping: penalties for excess amounts, and noise.
 
 use crate::argument_checks::{all_finite, same_length, within};
 use crate::rng::{structural_seed, uniform};
 use crate::{Error, Result, names};
 
-/// `-coefficient · min(max(amount - free, 0) / (full_at - free), at_most)`: nothing up to `free`, linear beyond,
-/// `-coefficient` at `full_at`.
+/// Penalty for amounts above a limit: `-coefficient · min(max(amount - free, 0) / (full_at - free), at_most)`. It is 0
+/// up to `free`, linear above, and `-coefficient` at `full_at`.
 ///
-/// DAPO's soft overlong punishment (arXiv:2503.14476) with `free = longest - buffer` and `full_at = longest`; a price for
-/// each tool call beyond the first ones with `full_at = free + 1`.
+/// With `free = longest - buffer` and `full_at = longest` this is DAPO's soft overlong punishment (arXiv:2503.14476).
+/// With `full_at = free + 1` it is a price for each tool call after the first `free` calls.
 ///
 /// ```
 /// use agentrl_compute::reward::excess_penalty;
@@ -42,7 +42,7 @@ pub fn excess_penalty(
 }
 
 names! {
-    /// The kind of noise, with standard deviation `amplitude / √3`.
+    /// The kind of noise; its standard deviation is `amplitude / √3`.
     "kind" Noise {
         /// Uniform in [-amplitude, amplitude].
         Uniform = "uniform",
@@ -51,7 +51,7 @@ names! {
     }
 }
 
-/// Scores plus noise with mean 0 (`ReDit`, arXiv:2506.18631). The noise of a row follows from `seed` and its id alone.
+/// Add noise with mean 0 to scores (`ReDit`, arXiv:2506.18631). The noise of a row depends only on `seed` and its id.
 ///
 /// ```
 /// use agentrl_compute::reward::{Noise, dither};
@@ -73,7 +73,7 @@ pub fn dither(scores: &[f64], ids: &[i64], seed: u64, amplitude: f64, kind: Nois
         let (first, second) = (uniform(own, 0), uniform(own, 1));
         match kind {
             Noise::Uniform => 2.0 * first - 1.0,
-            // Box and Muller; 1 - first is never 0.
+            // Box-Muller transform; 1 - first is never 0.
             Noise::Normal => (-2.0 * (1.0 - first).ln() / 3.0).sqrt() * (std::f64::consts::TAU * second).cos(),
         }
     };
@@ -106,7 +106,7 @@ mod tests {
             let count = ids.len() as f64;
             let mean = noise.iter().sum::<f64>() / count;
             let variance = noise.iter().map(|x| x * x).sum::<f64>() / count;
-            // The variance is amplitude² / 3 = 3; five standard errors.
+            // The variance is amplitude² / 3 = 3; the tolerance is five standard errors.
             assert!(mean.abs() < 5.0 * (3.0 / count).sqrt(), "{kind:?} {mean}");
             assert!((variance - 3.0).abs() < 5.0 * (18.0 / count).sqrt(), "{kind:?} {variance}");
         }

@@ -1,11 +1,11 @@
-//! Means over windows of a row.
+//! Moving-window means of ragged rows.
 
 use crate::argument_checks::all_finite;
 use crate::ragged::Ragged;
 use crate::{Error, Result};
 
-/// The mean of the `width` values of a row from each one on, of fewer near its end. Source: the window entropy of ARES,
-/// arXiv:2510.08457.
+/// Mean of each value and the next `width - 1` values of its row; of fewer values near the end of the row. Source: the
+/// window entropy of ARES, arXiv:2510.08457.
 ///
 /// ```
 /// use agentrl_compute::ragged::Ragged;

@@ -1,13 +1,13 @@
-//! Rewards from comparisons of two rows.
+//! Rewards from pairwise comparisons of rows.
 
 use crate::argument_checks::{column, room, same_length};
 use crate::group::sums;
 use crate::{Error, Result};
 
-/// The mean probability with which each of `count` rows wins its comparisons; 0.5 for a row that was never compared.
+/// Mean win probability of each of `count` rows over its comparisons; 0.5 for a row without comparisons.
 ///
-/// Comparison `c` says that row `first[c]` beats row `second[c]` with `probability[c]`, hence the second beats the first with
-/// the rest; a tie is 0.5. Source: SPO, arXiv:2401.04056.
+/// In comparison `c`, row `first[c]` beats row `second[c]` with `probability[c]`, and `second[c]` beats `first[c]` with
+/// `1 - probability[c]`. A tie is 0.5. Source: SPO, arXiv:2401.04056.
 ///
 /// ```
 /// use agentrl_compute::reward::win_rates;

@@ -1,4 +1,4 @@
-//! Where a search goes on.
+//! Choose the turns after which a search tree grows.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
@@ -10,20 +10,20 @@ use crate::{Error, Result};
 
 type PerTurn<T> = HashMap<u32, T, BuildHasherDefault<FixedHasher>>;
 
-/// Options of the walk down a tree to the turn after which it grows next.
+/// Options of [`Search::descend`], the walk down a tree to the turn after which it grows next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Descent {
-    /// The number of turns that are tried after a turn before one of them is followed.
+    /// Number of children that are tried after a turn before the walk follows one of them.
     pub width: u32,
-    /// Most turns of a path.
+    /// Maximum number of turns on a path.
     pub depth: u32,
-    /// Weight of `sqrt(ln N / n)` beside the mean value.
+    /// Weight of `sqrt(ln N / n)`, which is added to the mean value.
     pub exploration: f64,
 }
 
 impl Search {
-    /// Best first: at most `count` states that may still be solved and in which nothing was tried, each named by the turn
-    /// that reached it first; those with the likeliest paths (the log-prob of all turns up to there) come first.
+    /// Best-first search: return at most `count` open states in which no turn was tried, each as the turn that first
+    /// reached it. The states with the likeliest paths (log-prob of all turns up to the state) come first.
     pub fn frontier(&mut self, count: usize) -> Vec<u32> {
         let mut found = Vec::new();
         while found.len() < count
@@ -37,14 +37,16 @@ impl Search {
         found.into_iter().map(|candidate| self.first(candidate.state)).collect()
     }
 
-    /// Upper confidence bounds: at most `count` turns after which the tree grows next, [`NONE`] for the beginning.
+    /// Upper confidence bounds (UCT): return at most `count` turns after which the tree grows next; [`NONE`] is the
+    /// root, before the first turn.
     ///
-    /// Each is found by a walk from the beginning. Where fewer than `width` turns follow, it ends; else it goes on with the
-    /// turn that has the largest `Q + exploration · sqrt(ln N / n)`, the first one of equals: `Q` is the mean value of the
-    /// ended paths through the turn, `n` their number, `N` that of the turn before it. One without a value comes first.
-    /// Turns that end an episode, and those with `depth` turns up to them, are never followed. Walks of one call
-    /// see each other as a visit of value 0 (a virtual loss), and none ends where another one did. So what is chosen depends
-    /// on the tree alone, and not on who comes back first.
+    /// Each turn is found by a walk from the root. The walk ends at a turn with fewer than `width` children. Otherwise
+    /// it continues with the child that has the largest `Q + exploration · sqrt(ln N / n)`; ties go to the first child.
+    /// `Q` is the mean value of the ended paths through the child, `n` is their number, and `N` is the number for its
+    /// parent. A child without a value comes first. Turns that end an episode, and turns whose path has `depth` turns,
+    /// are never followed. Each walk of a call counts as a visit with value 0 in the later walks (a virtual loss), and
+    /// no two walks end at the same turn. The choice therefore depends only on the tree, not on the order in which
+    /// rollouts return.
     ///
     /// # Errors
     /// `InvalidInput` if `width` or `depth` is 0, or `exploration` is negative or not finite.
@@ -93,18 +95,19 @@ impl Search {
         Ok(found)
     }
 
-    /// Turns that were sampled less than their policy would: at most `count` turns after which the tree grows next, one
-    /// after the other.
+    /// Select under-sampled turns: return `count` turns after which the tree grows next. The walks follow turns that
+    /// were sampled less often than their policy would sample them.
     ///
-    /// Each is found by a walk from the beginning. Where no turn follows, it ends; else it goes on with the turn `a` whose
-    /// share of the visits is furthest below its share of the probability, the first one of equals:
+    /// Each turn is found by a walk from the root. The walk ends if there are no children. Otherwise it continues with
+    /// the child `a` whose share of the visits is furthest below its share of the probability; ties go to the first
+    /// child:
     ///
     /// ```text
     /// n(a) / Σ n  -  p(a) / Σ p      (n: ended paths through it; p: exp of the log-prob of its tokens)
     /// ```
     ///
-    /// A turn that ends its episode is not grown behind but in front of: the walk ends at the turn before it. Walks of one
-    /// call count as visits of each other.
+    /// If the walk reaches a turn that ends its episode, it returns the turn before it. Each walk of a call counts as a
+    /// visit in the later walks.
     pub fn under_sampled(&self, count: usize) -> Vec<u32> {
         let mut pending: PerTurn<u32> = PerTurn::default();
         let walk = |_| {
@@ -137,7 +140,7 @@ impl Search {
         (0..count).map(walk).collect()
     }
 
-    /// Visits of a turn, or of the beginning, the virtual ones included.
+    /// Return the visits of a turn or of the root, including virtual visits.
     fn seen(&self, row: u32, pending: &PerTurn<u32>) -> u32 {
         let visits = self.turns.get(row as usize).map_or(self.visits, |turn| turn.visits);
         visits + pending.get(&row).copied().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! The turns of a search, which make a tree, and the states that they lead to, which make a graph.
+//! Turns of a search, which form a tree, and the states that they lead to, which form a graph.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -7,7 +7,7 @@ use std::hash::BuildHasherDefault;
 use crate::keys::FixedHasher;
 use crate::{Error, Result};
 
-/// Marks what is before the first turn of a path.
+/// The root: parent of the first turn of each path.
 pub const NONE: u32 = u32::MAX;
 
 /// The state or the end that a turn leads to.
@@ -15,16 +15,16 @@ pub const NONE: u32 = u32::MAX;
 pub enum After {
     /// A state, by its key.
     State(u128),
-    /// The end of the episode, and whether the task was solved there.
+    /// The end of the episode, and whether it solved the task.
     End(bool),
 }
 
-/// A turn to be added.
+/// A turn to add.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NewTurn {
-    /// The turn before it on its path; [`NONE`] for a first one.
+    /// The previous turn on its path; [`NONE`] for a first turn.
     pub parent: u32,
-    /// Key of the state that it was taken in.
+    /// Key of the state in which it was taken.
     pub before: u128,
     /// The state or the end that it leads to.
     pub after: After,
@@ -35,25 +35,25 @@ pub struct NewTurn {
 /// A turn of the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
-    /// The turn before it on its path; [`NONE`] for a first one.
+    /// The previous turn on its path; [`NONE`] for a first turn.
     pub parent: u32,
-    /// Row of the state that it was taken in.
+    /// Row of the state in which it was taken.
     pub before: u32,
     /// Row of the state that it leads to.
     pub after: u32,
     /// Log-prob of its tokens.
     pub logprob: f64,
-    /// Log-prob of the tokens of all turns up to it.
+    /// Log-prob of the tokens of all turns on its path, itself included.
     pub path_logprob: f64,
-    /// Turns before it on its path.
+    /// Number of turns before it on its path.
     pub depth: u32,
-    /// Ended paths through it.
+    /// Number of ended paths through it.
     pub visits: u32,
-    /// Sum of their values.
+    /// Sum of the values of these paths.
     pub total: f64,
-    /// The largest of their values; negative infinity if there is none.
+    /// Largest value of these paths; negative infinity if there are none.
     pub best: f64,
-    /// The turns that follow it, in the order in which they came.
+    /// The turns that follow it, in the order in which they were added.
     pub children: Vec<u32>,
 }
 
@@ -65,18 +65,18 @@ pub const UNSOLVED: u32 = u32::MAX;
 pub enum Status {
     /// It may still be solved.
     Open = 0,
-    /// A turn leads from it to a solved state, or it is a solved end.
+    /// It is a solved end, or a turn leads from it to a solved state.
     Solved = 1,
-    /// It is an end that is not solved, or every turn that was tried in it leads to a failed state.
+    /// It is an unsolved end, or every turn that was tried in it leads to a failed state.
     Failed = 2,
 }
 
 /// A state of the search.
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    /// The turn that reached it first; [`NONE`] for one that an episode begins in.
+    /// The turn that first reached it; [`NONE`] for a state in which an episode begins.
     pub(super) first: u32,
-    /// Whether the episode ends in it.
+    /// Whether it is the end of an episode.
     pub(super) ended: bool,
     pub(super) failed: bool,
     pub(super) distance: u32,
@@ -84,7 +84,7 @@ pub(super) struct State {
     pub(super) tried: Vec<u32>,
     /// Turns that lead to it.
     pub(super) reached: Vec<u32>,
-    /// How many of those that were tried lead to states that are not failed.
+    /// Number of tried turns that lead to states that are not failed.
     pub(super) hopes: u32,
 }
 
@@ -94,7 +94,7 @@ impl State {
     }
 }
 
-/// A state that waits to be tried: the likeliest first, the earlier one of equals.
+/// A state in which no turn was tried yet. The likeliest is the greatest; of equals the earlier one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) logprob: f64,
@@ -146,25 +146,25 @@ impl Eq for Candidate {}
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     pub(super) turns: Vec<Turn>,
-    /// First turns.
+    /// Turns without a parent.
     pub(super) roots: Vec<u32>,
     pub(super) states: Vec<State>,
     pub(super) known: HashMap<u128, u32, BuildHasherDefault<FixedHasher>>,
     /// States whose status may have changed.
     pub(super) dirty: Vec<u32>,
-    /// States that nothing was tried in yet, the likeliest first; some that were meanwhile.
+    /// States in which no turn was tried, the likeliest first; some may have been tried since they were added.
     pub(super) open: BinaryHeap<Candidate>,
-    /// Sum of the values of all ended paths, and how many there are.
+    /// Sum of the values of all ended paths; `visits` is their number.
     pub(super) total: f64,
     pub(super) visits: u32,
 }
 
 impl Search {
-    /// Adds a turn; returns its row. It may be taken in another state than the turn before it leads to: then its path goes
-    /// on, and nothing is said of the two states.
+    /// Add a turn and return its row. The turn may be taken in another state than the one its parent leads to: its path
+    /// continues, and the two states stay unrelated.
     ///
     /// # Errors
-    /// `InvalidInput` if the parent is no turn, or the log-prob is not finite; `Overflow` for 2³² - 1 turns.
+    /// `InvalidInput` if the parent does not exist or the log-prob is not finite; `Overflow` for 2³² - 1 turns.
     pub fn add(&mut self, new: NewTurn) -> Result<u32> {
         let NewTurn { parent, before, after, logprob } = new;
         let row = u32::try_from(self.turns.len()).ok().filter(|&row| row < NONE);
@@ -217,7 +217,7 @@ impl Search {
         Ok(row)
     }
 
-    /// Record the value of an ended path: every turn on it is visited once more, with that value.
+    /// Record the value of an ended path: every turn on the path gets one more visit, with this value.
     ///
     /// # Errors
     /// `InvalidInput` if there is no such turn, or the value is not finite.
@@ -243,7 +243,7 @@ impl Search {
         &self.turns
     }
 
-    /// A turn.
+    /// Return a turn.
     ///
     /// # Errors
     /// `InvalidInput` if there is no such turn.
@@ -265,7 +265,7 @@ impl Search {
         Ok(path)
     }
 
-    /// The turn without followers that is worth most, of those with a value; the first one of equals.
+    /// The leaf with the largest mean value, among leaves with a value; ties go to the first leaf.
     pub fn best_leaf(&self) -> Option<u32> {
         let worth = |row: &u32| self.turns[*row as usize].total / f64::from(self.turns[*row as usize].visits);
         let leaves = (0..self.turns.len() as u32)
@@ -273,7 +273,7 @@ impl Search {
         leaves.reduce(|best, row| if worth(&row) > worth(&best) { row } else { best })
     }
 
-    /// The turns that follow one; those that begin a path for [`NONE`].
+    /// The turns that follow a turn; for [`NONE`], the first turns of all paths.
     pub fn children(&self, row: u32) -> &[u32] {
         self.turns.get(row as usize).map_or(&self.roots, |turn| &turn.children)
     }

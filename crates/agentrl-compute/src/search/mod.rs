@@ -1,9 +1,10 @@
-//! Searches: the turns that were taken, the states that they lead to, and what is known of both.
+//! Tree search over turns, with a graph of the states that turns lead to.
 //!
-//! A turn is taken in a state and leads to another one, or ends the episode. Turns make a tree, since each follows the turn
-//! before it on its path; states make a graph, since several turns may lead to one. [`Search`] keeps both while they grow: a
-//! turn has visits and values ([`Search::back_up`]), a state has a [`Status`] and a distance to a solved end. Everything is
-//! kept up with each new turn, so a question costs what its answer is large.
+//! A turn is taken in a state and leads to another state, or ends the episode. Turns form a tree, because each follows
+//! the previous turn on its path. States form a graph, because several turns may lead to the same state. [`Search`]
+//! stores both while they grow: a turn has visits and values ([`Search::back_up`]); a state has a [`Status`] and a
+//! distance to a solved end. Each new turn updates them, so that most queries cost no more than the size of their
+//! answer.
 
 mod choose;
 mod graph;

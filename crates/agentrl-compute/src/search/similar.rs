@@ -1,7 +1,7 @@
-//! How alike two runs of tokens are.
+//! Similarity of two token sequences.
 
-/// The Levenshtein distance: the fewest elements that are inserted, deleted or replaced to make one run of the other.
-/// O(n · m) in O(m) memory.
+/// Levenshtein distance: the fewest insertions, deletions and replacements that turn one sequence into the other. Takes
+/// O(n · m) time and O(m) memory.
 ///
 /// ```
 /// use agentrl_compute::search::edit_distance;
@@ -12,12 +12,12 @@ pub fn edit_distance<T: PartialEq>(first: &[T], second: &[T]) -> usize {
     edit_distance_in(first, second, &mut Vec::new())
 }
 
-/// The same; `row` is memory for several calls.
+/// Like [`edit_distance`]; `row` is a workspace that several calls can reuse.
 pub(crate) fn edit_distance_in<T: PartialEq>(first: &[T], second: &[T], row: &mut Vec<usize>) -> usize {
     row.clear();
     row.extend(0..=second.len());
     for (number, element) in (1..).zip(first) {
-        // The numbers to the upper left of a place, and to its left.
+        // The values to the upper left of a cell, and to its left.
         let (mut corner, mut left) = (row[0], number);
         row[0] = number;
         for (place, other) in row[1..].iter_mut().zip(second) {
@@ -30,7 +30,7 @@ pub(crate) fn edit_distance_in<T: PartialEq>(first: &[T], second: &[T], row: &mu
     row[second.len()]
 }
 
-/// How many tokens the two runs have in common at their ends.
+/// Length of the common suffix of two sequences.
 ///
 /// ```
 /// use agentrl_compute::search::common_suffix;
@@ -41,7 +41,7 @@ pub fn common_suffix(first: &[i32], second: &[i32]) -> usize {
     first.iter().rev().zip(second.iter().rev()).take_while(|(one, other)| one == other).count()
 }
 
-/// The length of a longest run of tokens that both have in this order, with others between them.
+/// Length of the longest common subsequence: tokens in the same order, not necessarily adjacent.
 ///
 /// ```
 /// use agentrl_compute::search::common_subsequence;

@@ -1,4 +1,4 @@
-//! The states of a search: which are solved, which are failed, and their distance to a solved end.
+//! States of a search: which are solved or failed, and their distance to a solved end.
 
 use std::collections::VecDeque;
 
@@ -7,16 +7,16 @@ use super::graph::NONE;
 use super::graph::{Search, State, Status, UNSOLVED};
 
 impl Search {
-    /// How many states there are.
+    /// Number of states.
     pub fn states(&self) -> usize {
         self.states.len()
     }
 
-    /// Return the status of a state. It follows from the turns alone, in any order:
+    /// Return the status of a state. It depends on the turns, but not on their order:
     ///
     /// ```text
     /// Solved: a solved end, or a turn that was tried in it leads to a solved state
-    /// Failed: another end, or turns were tried in it and all lead to failed states, none of which failed because of it
+    /// Failed: an unsolved end, or turns were tried in it and all lead to failed states that do not fail because of it
     /// ```
     pub fn status(&self, state: u32) -> Status {
         let state = &self.states[state as usize];
@@ -27,32 +27,32 @@ impl Search {
         }
     }
 
-    /// The fewest turns from a state to a solved end; [`UNSOLVED`] if none is known.
+    /// The fewest turns from a state to a solved end; [`UNSOLVED`] if no path is known.
     pub fn distance(&self, state: u32) -> u32 {
         self.states[state as usize].distance
     }
 
-    /// The turn that reached a state first; [`NONE`] for one that an episode begins in.
+    /// The turn that first reached a state; [`NONE`] for a state in which an episode begins.
     pub fn first(&self, state: u32) -> u32 {
         self.states[state as usize].first
     }
 
-    /// Whether an episode ends in a state.
+    /// Whether a state is the end of an episode.
     pub fn ended(&self, state: u32) -> bool {
         self.states[state as usize].ended
     }
 
-    /// Turns that were tried in a state.
+    /// The turns that were tried in a state.
     pub fn tried(&self, state: u32) -> &[u32] {
         &self.states[state as usize].tried
     }
 
-    /// Count a state as solved though no turn ended there.
+    /// Mark a state as solved although no turn ended there.
     pub fn solve(&mut self, state: u32) {
         self.near(state, 0);
     }
 
-    /// Brings every status up to date.
+    /// Update the status of all states that may have changed.
     pub fn settle(&mut self) {
         while let Some(row) = self.dirty.pop() {
             let state = &self.states[row as usize];
@@ -70,7 +70,7 @@ impl Search {
         }
     }
 
-    /// The turns of a shortest way from where an episode begins to a solved end; none if no such way is known.
+    /// The turns of a shortest path from an initial state of episodes to a solved end; empty if no path is known.
     pub fn solution(&self) -> Vec<u32> {
         let nearest = |rows: &[u32]| {
             let away = |&&row: &&u32| self.distance(self.turns[row as usize].after);
@@ -88,8 +88,8 @@ impl Search {
         way
     }
 
-    /// Pairs of turns for learning from preferences: each turn of the [`Search::solution`] with each turn that was tried in
-    /// the same state and ended the episode unsolved.
+    /// Pairs for preference learning: each turn of the [`Search::solution`] with each turn that was tried in the same
+    /// state and ended the episode unsolved.
     pub fn pairs(&self) -> Vec<(u32, u32)> {
         let lost = |&other: &u32| {
             let after = self.turns[other as usize].after;
@@ -101,7 +101,7 @@ impl Search {
         self.solution().into_iter().flat_map(of).collect()
     }
 
-    /// The row of the state with a key; a new one was reached by turn `first`.
+    /// Return the row of the state with a key; a new state stores `first` as the turn that reached it.
     pub(super) fn state_of(&mut self, key: u128, first: u32) -> u32 {
         let next = self.states.len() as u32;
         let row = *self.known.entry(key).or_insert(next);
@@ -111,14 +111,14 @@ impl Search {
         row
     }
 
-    /// The row of a new end.
+    /// Add an end and return its row.
     pub(super) fn end_of(&mut self, solved: bool, first: u32) -> u32 {
         let state = State { failed: !solved, distance: if solved { 0 } else { UNSOLVED }, ..State::new(first, true) };
         self.states.push(state);
         self.states.len() as u32 - 1
     }
 
-    /// Lets the states of a new turn know of it.
+    /// Add a new turn to the states before and after it.
     pub(super) fn join(&mut self, row: u32) {
         let (before, after) = (self.turns[row as usize].before, self.turns[row as usize].after);
         self.doubt(before);
@@ -131,8 +131,8 @@ impl Search {
         }
     }
 
-    /// Takes back that a state failed, and what failed because of it, before another turn is tried in it: the turn may lead
-    /// back to it, and no state fails because of itself.
+    /// Revoke the failure of a state, and all failures that follow from it, before another turn is tried in it. The
+    /// turn may lead back to the state, and no state fails because of itself.
     fn doubt(&mut self, state: u32) {
         let mut doubtful = vec![state];
         while let Some(row) = doubtful.pop() {
@@ -148,7 +148,7 @@ impl Search {
         }
     }
 
-    /// A solved end is so near to a state: those before it are one turn further away.
+    /// Lower the distance of a state to a solved end, and propagate it: the states before it are one turn further away.
     fn near(&mut self, state: u32, distance: u32) {
         let mut queue = VecDeque::from([(state, distance)]);
         while let Some((row, distance)) = queue.pop_front() {

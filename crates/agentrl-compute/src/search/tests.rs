@@ -1,4 +1,4 @@
-//! Searches by hand, and against plain lists.
+//! Searches by hand, and compared with plain lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ fn message<T>(result: Result<T>) -> String {
     result.map_or_else(|error| error.to_string(), |_| "fine".to_owned())
 }
 
-/// Two ways to state 4; 1 -> 2 -> 4 -> solved and 1 -> 3 -> 4, and two dead ends.
+/// Two paths to state 4, 1 -> 2 -> 4 and 1 -> 3 -> 4, and two dead ends.
 fn diamond() -> Result<Search> {
     let mut search = Search::default();
     let rows = [
@@ -35,10 +35,10 @@ fn diamond() -> Result<Search> {
 #[test]
 fn states_are_one_however_they_are_reached() -> Result<()> {
     let mut search = diamond()?;
-    // Rows of states: 1 2 3 (end) 4 (end), in the order in which they came.
+    // State rows in order of appearance: 1, 2, 3, an end, 4, an end.
     assert_eq!(search.states(), 6);
     assert_eq!((search.turns()[3].after, search.turns()[4].after, search.first(4)), (4, 4, 3));
-    // Path of turn 3: -1 - 1; state 4 is all that waits: what was tried in 2 and 3 is known.
+    // Path of turn 3: -1 - 1. Only state 4 is open and untried: turns were tried in states 2 and 3.
     assert!((search.turns()[3].path_logprob + 2.0).abs() < f64::EPSILON);
     assert_eq!(search.frontier(9), [3]);
     search.settle();
@@ -49,7 +49,7 @@ fn states_are_one_however_they_are_reached() -> Result<()> {
     assert!(search.solution().is_empty() && search.pairs().is_empty());
     search.add(turn(3, 4, After::End(true), -1.0))?;
     search.settle();
-    // From 4 one turn, from 2 and 3 two, from 1 three.
+    // One turn from state 4, two from 2 and 3, three from 1.
     assert_eq!((0..5).map(|state| search.distance(state)).collect::<Vec<_>>(), [3, 2, 2, UNSOLVED, 1]);
     assert_eq!(search.solution(), [0, 3, 6]);
     assert_eq!(search.pairs(), [(0, 2), (3, 5)]);
@@ -76,7 +76,7 @@ fn a_state_fails_with_the_last_of_its_turns_and_hopes_again_with_another() -> Re
 
 #[test]
 fn no_state_fails_because_of_itself() -> Result<()> {
-    // In state 1 one turn fails and one leads back to it; the same through state 2.
+    // In state 1 one turn fails and another leads back to it, directly or through state 2.
     for loop_of in [&[(1, 1)][..], &[(1, 2), (2, 1)]] {
         for fails_first in [true, false] {
             let mut search = Search::default();
@@ -107,8 +107,8 @@ fn walks_by_upper_confidence_bounds() -> Result<()> {
         let row = search.add(turn(NONE, 1, After::State(key), -1.0))?;
         search.back_up(row, value)?;
     }
-    // Q + 0.25 sqrt(ln 2 / 1): 1.208 against 0.708. The second walk sees turn 0 with a loss: 0.5 + 0.25 sqrt(ln 3 / 2)
-    // = 0.685 against 0.5 + 0.25 sqrt(ln 3) = 0.762; and turn 0 grows already.
+    // Q + 0.25 sqrt(ln 2 / 1): 1.208 for turn 0, 0.708 for turn 1. In the second walk, turn 0 has a virtual loss: 0.5 +
+    // 0.25 sqrt(ln 3 / 2) = 0.685 against 0.5 + 0.25 sqrt(ln 3) = 0.762; and turn 0 is already chosen.
     assert_eq!(search.descend(1, &descent)?, [0]);
     assert_eq!(search.descend(5, &descent)?, [0, 1]);
     for key in [4, 5] {
@@ -117,7 +117,7 @@ fn walks_by_upper_confidence_bounds() -> Result<()> {
     search.back_up(2, 0.0)?;
     // Turn 0: (1 + 0) / 2 + 0.25 sqrt(ln 3 / 2) = 0.685; turn 1: 0.762.
     assert_eq!(search.descend(1, &descent)?, [1]);
-    // Then turn 0, behind it first turn 3, which has no value.
+    // Then turn 0, and after it turn 3 first, which has no value.
     assert_eq!(search.descend(2, &descent)?, [1, 3]);
     assert_eq!(search.descend(9, &descent)?, [1, 3, 2]);
     assert_eq!(search.descend(9, &Descent { depth: 2, ..descent })?, [1], "no turn beyond the depth");
@@ -129,7 +129,7 @@ fn walks_by_upper_confidence_bounds() -> Result<()> {
 fn walks_to_where_too_little_was_tried() -> Result<()> {
     let mut search = Search::default();
     assert_eq!(search.under_sampled(2), [NONE, NONE]);
-    // Probabilities 0.7 and 0.3 of what was tried; each was visited once: shares 1/2.
+    // The two turns have probabilities 0.7 and 0.3; each was visited once, so their shares are 1/2.
     search.add(turn(NONE, 1, After::State(2), 0.7_f64.ln()))?;
     search.add(turn(NONE, 1, After::State(3), 0.3_f64.ln()))?;
     search.back_up(0, 1.0)?;
@@ -161,7 +161,7 @@ fn what_is_wrong_is_named() -> Result<()> {
     Ok(())
 }
 
-/// Turns of a search over seven states: parent by a number, what it leads to, log-prob.
+/// Turns of a search over seven states: a number that picks the parent, the outcome, the log-prob, and the value.
 fn searches() -> impl Strategy<Value = Vec<(u32, u8, f64, f64)>> {
     prop::collection::vec((any::<u32>(), 0..10_u8, -3.0..0.0_f64, -1.0..1.0_f64), 0..40)
 }
@@ -170,7 +170,7 @@ proptest! {
     #[test]
     fn as_plain_lists_say(plan in searches()) {
         let mut search = Search::default();
-        // Each turn with its parent, the state before it and what comes after it.
+        // Each turn: its parent, the state before it and its outcome.
         let mut rows: Vec<(u32, u128, After)> = Vec::new();
         let mut values: Vec<(usize, f64)> = Vec::new();
         for (pick, after, logprob, value) in plan {
@@ -191,7 +191,7 @@ proptest! {
             }
         }
         search.settle();
-        // Visits: the ended paths through each turn.
+        // Visits: the number of ended paths through each turn.
         let path = |mut row: u32| { let mut path = vec![]; while row != NONE { path.push(row); row = rows[row as usize].0; } path.reverse(); path };
         for row in 0..rows.len() as u32 {
             let through: Vec<f64> = values.iter().filter(|(last, _)| path(*last as u32).contains(&row)).map(|&(_, value)| value).collect();
@@ -203,7 +203,7 @@ proptest! {
             prop_assert_eq!(search.path(row)?, path(row));
             prop_assert_eq!(found.depth as usize, path(row).len() - 1);
         }
-        // Distances: rounds of relaxing over all turns.
+        // Distances: relax over all turns repeatedly.
         let keys: BTreeSet<u128> = rows.iter().flat_map(|&(_, before, after)| match after { After::State(key) => vec![before, key], After::End(_) => vec![before] }).collect();
         let mut away: BTreeMap<u128, u32> = BTreeMap::new();
         for _ in 0..=rows.len() {
@@ -215,7 +215,7 @@ proptest! {
                 }
             }
         }
-        // Failures: rounds until nothing more fails.
+        // Failures: repeat until no further state fails.
         let mut failed: BTreeSet<u128> = BTreeSet::new();
         for _ in 0..=rows.len() {
             for &key in &keys {
@@ -236,7 +236,7 @@ proptest! {
                 After::End(solved) => prop_assert_eq!(search.status(found.after), if solved { Status::Solved } else { Status::Failed }),
             }
         }
-        // The solution is a way of the right length through turns that follow each other.
+        // The solution has the right length, and its turns follow each other.
         let way = search.solution();
         let first = rows.iter().filter(|row| row.0 == NONE && away.contains_key(&row.1));
         let shortest = if rows.iter().any(|row| row.0 == NONE) && away.contains_key(&0) { away[&0] as usize } else { 0 };
@@ -248,7 +248,7 @@ proptest! {
             prop_assert!(way.contains(&won) && rows[won as usize].1 == rows[lost as usize].1);
             prop_assert_eq!(rows[lost as usize].2, After::End(false));
         }
-        // The frontier: states in which nothing was tried, the likeliest first.
+        // The frontier: states in which no turn was tried, the likeliest first.
         let mut waiting: Vec<(f64, u32)> = vec![];
         for &key in keys.iter().filter(|&&key| rows.iter().all(|row| row.1 != key)) {
             let first = rows.iter().position(|row| row.2 == After::State(key)).map(|row| row as u32);

@@ -1,4 +1,4 @@
-//! How many rollouts each task gets, under a total.
+//! Allocate rollouts to tasks under a total budget.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -8,17 +8,17 @@ use crate::argument_checks::same_length;
 use crate::{Error, Result, names};
 
 names! {
-    /// The value of n rollouts of a task, each of which succeeds with probability p.
+    /// Value of n rollouts of a task whose success probability is p.
     "value" Value {
-        /// The probability of both outcomes: `1 - p^n - (1 - p)^n`.
+        /// Probability of at least one success and one failure: `1 - p^n - (1 - p)^n`.
         Mixed = "mixed",
-        /// The expected number of failures beside a success: `n (1 - p) (1 - (1 - p)^(n - 1))`.
+        /// Expected number of failures next to at least one success: `n (1 - p) (1 - (1 - p)^(n - 1))`.
         Failures = "failures",
     }
 }
 
 impl Value {
-    /// The value that one rollout more than n adds.
+    /// Return the value that rollout n + 1 adds.
     fn gain(self, p: f64, n: f64) -> f64 {
         let q = 1.0 - p;
         match self {
@@ -31,19 +31,19 @@ impl Value {
 /// Options of [`greedy`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Greedy {
-    /// The value of a task's rollouts.
+    /// Value of a task's rollouts.
     pub value: Value,
-    /// All rollouts together.
+    /// Number of rollouts of all tasks together.
     pub total: u64,
-    /// The fewest of a task.
+    /// Minimum number of rollouts of a task.
     pub low: u32,
-    /// The most of a task.
+    /// Maximum number of rollouts of a task.
     pub high: u32,
-    /// A rollout that gains this or less is not spent.
+    /// Rollouts whose gain is at most this are not spent.
     pub gain_above: f64,
 }
 
-/// One task that may get a further rollout.
+/// A task that can get another rollout, and the gain of that rollout.
 struct Offer {
     gain: f64,
     row: usize,
@@ -69,19 +69,20 @@ impl Ord for Offer {
     }
 }
 
-/// Rollouts of each task, given one at a time to where they gain most of the weighted [`Value`]; of equal gains to the
-/// earlier task. There are `low <= n_i <= high` of each and at most `total` together.
+/// Allocate rollouts one at a time to the task with the largest gain of the weighted [`Value`]; ties go to the earlier
+/// task. Every task gets `low <= n_i <= high` rollouts, and all together at most `total`.
 ///
-/// [`Value::Mixed`] is concave in n for n of at least 1, so that this maximises `sum_i weight_i (1 - p_i^n - (1 - p_i)^n)`.
-/// [`Value::Failures`] is not: a task that gains little by the next rollout waits, however much it would gain by the ones
-/// after. If `low` for each is more than the total, all get equally many, the first ones one more. What is left goes to the
-/// tasks of `rest` in turn (Knapsack RL gives it to those that were never solved).
+/// [`Value::Mixed`] is concave in n for n of at least 1, so the result maximises
+/// `sum_i weight_i (1 - p_i^n - (1 - p_i)^n)`. [`Value::Failures`] is not concave: a task whose next rollout gains
+/// little waits, even if later ones would gain much. If `low` for every task is more than the total, the rollouts are
+/// divided evenly, and the first tasks get one more. Rollouts that are left go to the tasks of `rest` in turn (in
+/// Knapsack RL the tasks that were never solved).
 ///
 /// ```
 /// use agentrl_compute::select::{Greedy, Value, greedy};
 ///
 /// let options = Greedy { value: Value::Mixed, total: 8, low: 2, high: 8, gain_above: 0.0 };
-/// // The third rollout of p = 0.5 gains 0.25, that of p = 0.9 0.09, of p = 1 nothing.
+/// // The third rollout gains 0.25 for p = 0.5, 0.09 for p = 0.9, and nothing for p = 1.
 /// assert_eq!(greedy(&[0.5, 0.9, 1.0], &[1.0; 3], None, &options)?, [4, 2, 2]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
@@ -124,7 +125,7 @@ pub fn greedy(probabilities: &[f64], weights: &[f64], rest: Option<&[bool]>, opt
         let row = best.row;
         counts[row] += 1;
         left -= 1;
-        // In its place: the others are put in order once, not twice.
+        // Replace the top of the heap in place, which restores the heap order once, not twice.
         match offer(row, counts[row]) {
             Some(next) => *best = next,
             None => drop(PeekMut::pop(best)),
@@ -146,10 +147,11 @@ pub fn greedy(probabilities: &[f64], weights: &[f64], rest: Option<&[bool]>, opt
     Ok(counts)
 }
 
-/// Whole numbers in proportion to weights, with `low <= n_i <= high` and the total exactly (or as near as the bounds allow).
+/// Divide a total into whole numbers in proportion to weights, with `low <= n_i <= high`. They sum to the total
+/// exactly, or as nearly as the bounds allow.
 ///
-/// The parts are `q_i = min(max(c w_i, low), high)` with c such that they sum to the total, each rounded down; what is left
-/// goes to the largest remainders, of equal ones to the earlier.
+/// The parts are `q_i = min(max(c w_i, low), high)` with c such that they sum to the total, each rounded down. The rest
+/// goes to the largest remainders; ties go to the earlier row.
 ///
 /// ```
 /// use agentrl_compute::select::shares;
@@ -180,7 +182,7 @@ pub fn shares(weights: &[f64], total: u64, low: u32, high: u32) -> Result<Vec<u3
     let given = |counts: &[u32]| counts.iter().map(|&count| u64::from(count)).sum::<u64>();
     let mut order: Vec<usize> = (0..weights.len()).collect();
     let remainder = |row: usize| parts[row] - parts[row].floor();
-    // What a part lacks of a whole number in its last bits is none.
+    // Remainders that differ in their last bits only are equal.
     order.sort_by(|&a, &b| {
         let (a_rest, b_rest) = (remainder(a), remainder(b));
         if (a_rest - b_rest).abs() < 1e-9 { a.cmp(&b) } else { b_rest.total_cmp(&a_rest) }
@@ -195,7 +197,7 @@ pub fn shares(weights: &[f64], total: u64, low: u32, high: u32) -> Result<Vec<u3
             }
         }
         if left == before {
-            // Only rows without weight have room: what the bounds ask for is theirs.
+            // Only rows with weight 0 have room: they get the rest.
             for &row in &order {
                 let more = left.min(u64::from(high - counts[row]));
                 counts[row] += more as u32;
@@ -206,14 +208,14 @@ pub fn shares(weights: &[f64], total: u64, low: u32, high: u32) -> Result<Vec<u3
     Ok(counts)
 }
 
-/// `min(max(c w_i, low), high)` with c such that they sum to `total`.
+/// Return `min(max(c w_i, low), high)` with c such that the parts sum to `total`.
 fn parts(weights: &[f64], largest: f64, total: f64, low: f64, high: f64) -> Vec<f64> {
     let at = |c: f64| weights.iter().map(move |&weight| (c * (weight / largest)).clamp(low, high));
     let (mut least, mut most) = (0.0, total.max(1.0));
     while at(most).sum::<f64>() < total && most < 1e300 {
         most *= 2.0;
     }
-    // The sum rises with c; each round halves the distance, down to the last bit.
+    // Bisect: the sum rises with c, and each round halves the interval, down to the last bit.
     for _ in 0..200 {
         let middle = 0.5 * (least + most);
         if middle <= least || middle >= most {
@@ -221,16 +223,17 @@ fn parts(weights: &[f64], largest: f64, total: f64, low: f64, high: f64) -> Vec<
         }
         if at(middle).sum::<f64>() < total { least = middle } else { most = middle }
     }
-    // Where c lands a little beside, whole parts would lose their last rollout to rounding.
+    // Round parts that are nearly whole: a slightly smaller c would cost them one rollout when rounded down.
     let near = |part: f64| if (part - part.round()).abs() < 1e-9 { part.round() } else { part };
     at(most).map(near).collect()
 }
 
-/// The arm of each bin that maximises `sum_b values[b][arm_b]`, where bin b has `sizes[b]` tasks that each get `arms[arm_b]`
-/// rollouts, `total` together; if no choice has that total, one of the nearest (of two, the smaller).
+/// Return the arm of each bin that maximises `sum_b values[b][arm_b]`. Each of the `sizes[b]` tasks of bin b gets
+/// `arms[arm_b]` rollouts, `total` together. If no choice has that total, one of the nearest totals is used (of two,
+/// the smaller).
 ///
-/// `values` has one row of `arms.len()` numbers for each bin. Exact, by dynamic programming over the rollouts that are spent;
-/// of equal choices the smaller arms of later bins.
+/// `values` has one row of `arms.len()` numbers per bin. Exact, by dynamic programming over the number of spent
+/// rollouts. Among equal choices, earlier bins spend fewer rollouts.
 ///
 /// ```
 /// use agentrl_compute::select::best_arms;
@@ -332,7 +335,7 @@ mod tests {
         (0..counts.len()).map(one).sum()
     }
 
-    /// Every choice of `rows` numbers from `low` to `high`.
+    /// Return every choice of `rows` numbers from `low` to `high`.
     fn choices(rows: usize, low: u32, high: u32) -> Vec<Vec<u32>> {
         (0..rows).fold(vec![Vec::new()], |all, _| {
             all.iter()
@@ -344,8 +347,8 @@ mod tests {
     #[test]
     fn what_is_left_goes_to_the_unsolved() -> Result<()> {
         let options = Greedy { value: Value::Mixed, total: 20, low: 2, high: 8, gain_above: 0.1 };
-        // p = 0.5: the third gains 0.25, the fourth 0.125, the fifth 0.0625: four. p = 1 keeps two. 14 are left for the
-        // two at 0, who get 6 each beyond their 2 before they are full.
+        // p = 0.5: the third rollout gains 0.25, the fourth 0.125, the fifth 0.0625, so it gets four. p = 1 keeps two.
+        // The two tasks with p = 0 share the other 14 and get 7 each, below their maximum of 8.
         let found = greedy(&[0.5, 1.0, 0.0, 0.0], &[1.0; 4], Some(&[false, false, true, true]), &options)?;
         assert_eq!(found, [4, 2, 7, 7]);
         let found = greedy(&[0.5, 1.0, 0.0, 0.0], &[1.0; 4], None, &options)?;
@@ -357,7 +360,8 @@ mod tests {
 
     #[test]
     fn failures_beside_a_success() -> Result<()> {
-        // p = 1/2: 0, 1/2, 9/8, 7/4 of 1 to 4 rollouts; p = 3/4: 0, 3/8, 45/64. Gains: 1/2, 5/8, 5/8; 3/8, 21/64.
+        // Values of 1, 2, ... rollouts for p = 1/2: 0, 1/2, 9/8, 7/4; p = 3/4: 0, 3/8, 45/64. Gains: 1/2, 5/8, 5/8;
+        // 3/8, 21/64.
         let options = Greedy { value: Value::Failures, total: 5, low: 1, high: 4, gain_above: 0.0 };
         assert_eq!(greedy(&[0.5, 0.75], &[1.0; 2], None, &options)?, [4, 1]);
         assert_eq!(greedy(&[0.5, 0.75], &[1.0; 2], None, &Greedy { total: 7, ..options })?, [4, 3]);
@@ -417,7 +421,7 @@ mod tests {
         assert_eq!(shares(&[1.0, 0.0], 4, 1, 10)?, [3, 1]);
         assert_eq!(shares(&[1.0, 0.0], 10, 0, 4)?, [4, 4]);
         assert_eq!(shares(&[1e-12, 1.0], 10, 2, 10)?, [2, 8]);
-        // More than the bounds allow, or less.
+        // Totals above and below the bounds.
         assert_eq!(shares(&[1.0, 2.0], 100, 0, 3)?, [3, 3]);
         assert_eq!(shares(&[1.0, 2.0], 0, 2, 3)?, [2, 2]);
         Ok(())
@@ -476,7 +480,7 @@ mod tests {
             prop_assert!((worth(&found) - best).abs() < 1e-12);
         }
 
-        /// Of all whole numbers with the total, those are as near to the parts as any.
+        /// No other whole numbers with the same total are nearer to the parts.
         #[test]
         fn shares_are_as_near_as_any_choice(
             weights in prop::collection::vec(0.05_f64..2.0, 1..5), low in 0_u32..2, more in 0_u32..5, spare in 0_u64..12,

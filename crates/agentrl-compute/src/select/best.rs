@@ -1,4 +1,4 @@
-//! The best of many candidates. One comparison excludes most of the others.
+//! Top-k selection; a single comparison rejects most candidates.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::simd::BLOCK;
 use crate::{Result, thread_pool};
 
-/// A candidate while the best are sought.
+/// A candidate of the top k.
 #[derive(Clone, Copy)]
 struct ScoredPlace {
     score: f64,
@@ -14,19 +14,19 @@ struct ScoredPlace {
     place: usize,
 }
 
-/// The larger score first; of equal ones, the smaller `tie`, then the earlier.
+/// Order by score, largest first; ties by the smaller `tie`, then by the earlier place.
 fn before(one: &ScoredPlace, other: &ScoredPlace) -> Ordering {
     let of_equal = || one.tie.total_cmp(&other.tie).then(one.place.cmp(&other.place));
     other.score.total_cmp(&one.score).then_with(of_equal)
 }
 
-/// Rows that are looked at together, a bit each.
+/// Rows per byte of a mask, one bit each.
 pub(super) const ROWS_PER_MASK: usize = 8;
 
-/// Scores by which it is guessed how large the last chosen one is.
+/// Number of scores in the sample that estimates the last chosen score.
 const SAMPLE: usize = 512;
 
-/// The `count` best of some candidates, in any order.
+/// Keep the `count` best candidates, in any order.
 fn cut(candidates: &mut Vec<ScoredPlace>, count: usize) {
     if count < candidates.len() && count > 0 {
         candidates.select_nth_unstable_by(count - 1, before);
@@ -34,9 +34,12 @@ fn cut(candidates: &mut Vec<ScoredPlace>, count: usize) {
     candidates.truncate(count);
 }
 
-/// The places of the `count` best of `total` rows, in order: by their scores (None: a row cannot be chosen), then their ties;
-/// of those only that score at least `least`. Who scores is told a number below which a score changes nothing. `near` says of
-/// a block of rows which few of them may have a score that is not below that number, or is wrong.
+/// Return the places of the `count` best of `total` rows, best first: by score, then by `tie`. Only scores of at least
+/// `least` are chosen.
+///
+/// `score(row, worst)` returns `None` for a row that cannot be chosen; a score below `worst` changes nothing and need
+/// not be computed. `near(rows, worst, mask)` writes one bit for each row of a block: 0 if its score is below `worst`,
+/// 1 if it may be larger or is invalid.
 pub(super) fn best_of(
     total: usize,
     count: usize,
@@ -48,7 +51,7 @@ pub(super) fn best_of(
     let step = thread_pool::PIECE.max(count.saturating_mul(16));
     let pieces = (0..total).step_by(step).map(|start| start..total.min(start + step)).collect();
     let kept = thread_pool::map(pieces, |piece: Range<usize>| {
-        // The worst of so many that are kept: most rows are worse, and cost a comparison.
+        // The score of the worst kept candidate: most rows are below it, and cost one comparison.
         let (mut candidates, mut worst) = (Vec::<ScoredPlace>::new(), least);
         for start in piece.clone().step_by(BLOCK) {
             let block = start..piece.end.min(start + BLOCK);
@@ -79,17 +82,17 @@ pub(super) fn best_of(
     Ok(candidates.into_iter().map(|candidate| candidate.place as i64).collect())
 }
 
-/// Nothing is known of rows before they are looked at.
+/// The `near` of [`best_of`] that skips no rows.
 pub(super) fn anywhere(_: Range<usize>, _: f64, _: &mut [u8]) {}
 
-/// A number that very likely `count` scores and few others reach.
+/// Estimate a score that very likely at least `count` rows reach, and few others.
 pub(super) fn reached_by(scores: &[f64], count: usize) -> f64 {
     let step = scores.len() / SAMPLE;
     if step < 4 {
         return f64::NEG_INFINITY;
     }
     let mut sample: Vec<f64> = scores.iter().copied().step_by(step).collect();
-    // Three standard deviations of their number in the sample.
+    // The expected number in the sample, plus three standard deviations.
     let expected = count as f64 * sample.len() as f64 / scores.len() as f64;
     let place = (expected + 3.0 * expected.sqrt()) as usize + 1;
     if place >= sample.len() {

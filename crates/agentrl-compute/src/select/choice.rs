@@ -1,4 +1,4 @@
-//! Rows by their scores: the largest, or at random.
+//! Choose rows by score: the largest, or at random.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
@@ -11,12 +11,12 @@ use crate::rng::uniform;
 use crate::simd::{BLOCK, exp, wide};
 use crate::{Error, Result, thread_pool};
 
-/// Half of the distance of two neighbouring uniform numbers: with it added, none of them is 0.
+/// Half of the distance between neighbouring uniform numbers; adding it makes all of them larger than 0.
 const HALF: f64 = 1.0 / (1_u64 << 54) as f64;
 
-/// The first `count` rows of 0 to `total - 1` in the random order of a key, without those that are taken.
+/// Return the first `count` rows of 0 to `total - 1` in the random order of a key, without the rows in `taken`.
 ///
-/// Row `i` stands where `uniform(key + i, 0)` puts it among all; so a larger count only adds rows at the end.
+/// Row `i` is sorted by `uniform(key + i, 0)`, so a larger count only adds rows at the end.
 ///
 /// ```
 /// use agentrl_compute::select::permuted;
@@ -28,7 +28,7 @@ const HALF: f64 = 1.0 / (1_u64 << 54) as f64;
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if there are not so many rows.
+/// `InvalidInput` if fewer than `count` rows are free.
 pub fn permuted(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<Vec<i64>> {
     let taken: HashSet<usize> =
         taken.iter().filter_map(|&row| usize::try_from(row).ok()).filter(|&row| row < total).collect();
@@ -43,11 +43,11 @@ pub fn permuted(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<V
     best_of(total, count, f64::NEG_INFINITY, anywhere, score, |_| 0.0)
 }
 
-/// `count` rows of 0 to `total - 1`, all equally likely and each at most once, without those that are taken; no row is looked
-/// at unless it is drawn, as long as they are fewer than half.
+/// Draw `count` rows of 0 to `total - 1`, all equally likely and each at most once, without the rows in `taken`. Only
+/// drawn rows are visited, unless more than half of the rows are drawn or taken.
 ///
-/// Draw `i` is `floor(total uniform(key, i))`; what was drawn or taken before is drawn again. Where more than half of the rows
-/// are drawn or taken, the rows are those of [`permuted`].
+/// Draw `i` is `floor(total uniform(key, i))`; a row that was drawn before or is taken is drawn again. If more than
+/// half of the rows are drawn or taken, the rows of [`permuted`] are returned.
 ///
 /// ```
 /// use agentrl_compute::select::drawn;
@@ -58,21 +58,21 @@ pub fn permuted(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<V
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if there are not so many rows.
+/// `InvalidInput` if fewer than `count` rows are free.
 pub fn drawn(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<Vec<i64>> {
     if count.saturating_add(taken.len()) > total / 2 {
         return permuted(total, count, key, taken);
     }
     let mut seen: HashSet<u64, BuildHasherDefault<FixedHasher>> = HashSet::default();
-    // A number that is far too large is asked for before it is known to be.
+    // Limit the reservation: `count` may be far too large.
     seen.reserve(count.min(1 << 16) + taken.len());
     seen.extend(taken.iter().map(|&row| row as u64));
     let draw = |counter| (uniform(key, counter) * total as f64) as i64;
     Ok((0..).map(draw).filter(|&row| seen.insert(row as u64)).take(count).collect())
 }
 
-/// The places of the `count` largest scores, the largest first; of equal scores a key chooses. A score of minus infinity is
-/// never chosen, so there may be fewer.
+/// Return the places of the `count` largest scores, largest first; the key breaks ties at random. A score of minus
+/// infinity is never chosen, so there may be fewer.
 ///
 /// ```
 /// use agentrl_compute::select::top;
@@ -109,8 +109,9 @@ pub fn top(scores: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i
     if chosen.len() < count.min(scores.len()) { best(f64::NEG_INFINITY) } else { Ok(chosen) }
 }
 
-/// The places of `count` rows drawn one after another without replacement, each with a probability in proportion to
-/// `exp(logit)` of what is left (Plackett-Luce, by the Gumbel trick). A logit of minus infinity is never drawn.
+/// Draw `count` rows one after another without replacement and return their places. The probability of a row is
+/// proportional to its `exp(logit)` among the remaining rows (Plackett-Luce, by the Gumbel trick). A logit of minus
+/// infinity is never drawn.
 ///
 /// ```
 /// use agentrl_compute::select::successive;
@@ -142,14 +143,14 @@ pub fn successive(logits: &[f64], rows: &[i64], count: usize, key: u64) -> Resul
     Ok(chosen)
 }
 
-/// At least the Gumbel noise of a uniform number, without a logarithm: -ln(-ln u) <= -ln(1 - u), and 1 - u is at least two to
-/// the power of its binary order. Half of it may be what makes no number 0.
+/// Upper bound of the Gumbel noise of a uniform number, without a logarithm: -ln(-ln u) <= -ln(1 - u), and 1 - u is at
+/// least two to the power of its binary exponent. `HALF`, which is added to u later, can halve 1 - u at most.
 fn noise_at_most(number: f64) -> f64 {
     let order = ((1.0 - number).to_bits() >> 52) as i32 - 1023;
     f64::from(1 - order) * std::f64::consts::LN_2
 }
 
-/// `ln sum exp(logit)`: what the probability of a first draw of [`successive`] is divided by, as a logarithm.
+/// `ln sum exp(logit)`: the logarithm of the divisor of probabilities in the first draw of [`successive`].
 ///
 /// ```
 /// use agentrl_compute::select::log_total;
@@ -184,7 +185,7 @@ pub fn log_total(logits: &[f64]) -> Result<f64> {
     Ok(most + sums.into_iter().sum::<f64>().ln())
 }
 
-/// The places of `count` rows drawn independently, each in proportion to its weight: with replacement.
+/// Draw `count` rows independently (with replacement), in proportion to their weights, and return their places.
 ///
 /// ```
 /// use agentrl_compute::select::independent;
@@ -207,7 +208,7 @@ pub fn independent(weights: &[f64], count: usize, key: u64) -> Result<Vec<i64>> 
             "the sum of weights is {total}; give weights with a sum above 0 that is finite"
         )));
     }
-    // A number that rounds up to the whole sum belongs to the last row with a weight.
+    // A number that rounds up to the total falls on the last row with a weight.
     let last = weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0);
     let draw = |draw: u64| sums.partition_point(|&sum| sum <= uniform(key, draw) * total).min(last) as i64;
     Ok((0..count as u64).map(draw).collect())
@@ -239,7 +240,7 @@ mod tests {
         result.map_or_else(|error| error.to_string(), |_| "fine".to_owned())
     }
 
-    /// The statistic of Pearson for the draws of each kind.
+    /// Pearson's chi-squared statistic of the counts of each outcome.
     fn chi_squared(found: &[u64], probabilities: &[f64]) -> f64 {
         let draws = found.iter().sum::<u64>() as f64;
         let term = |(&found, &p): (&u64, &f64)| (found as f64 - draws * p).powi(2) / (draws * p);
@@ -248,7 +249,7 @@ mod tests {
 
     const WEIGHTS: [f64; 4] = [0.1, 0.2, 0.3, 0.4];
 
-    /// A million first draws, and the pairs of the first two draws, against their exact probabilities.
+    /// Compare a million first draws, and the pairs of the first two draws, with their exact probabilities.
     #[test]
     fn successive_draws_have_the_probabilities_of_plackett_and_luce() -> Result<()> {
         const DRAWS: u64 = 1_000_000;
@@ -259,7 +260,7 @@ mod tests {
             first[chosen[0] as usize] += 1;
             pairs[(4 * chosen[0] + chosen[1]) as usize] += 1;
         }
-        // 3 degrees of freedom: beyond 21.1 once in 10 000.
+        // 3 degrees of freedom: above 21.1 once in 10 000.
         assert!(chi_squared(&first, &WEIGHTS) < 21.1, "{first:?}");
         let pair = |place: usize| {
             let (a, b) = (place / 4, place % 4);
@@ -267,7 +268,7 @@ mod tests {
         };
         let (found, expected): (Vec<_>, Vec<_>) = (0..16).filter_map(pair).unzip();
         assert!((expected.iter().sum::<f64>() - 1.0).abs() < 1e-12);
-        // 11 degrees of freedom: beyond 37.4 once in 10 000.
+        // 11 degrees of freedom: above 37.4 once in 10 000.
         assert!(chi_squared(&found, &expected) < 37.4, "{found:?}");
         Ok(())
     }
@@ -281,7 +282,7 @@ mod tests {
         }
         assert_eq!(found[1], 0);
         let found = [found[0], found[2], found[3], found[4]];
-        // 3 degrees of freedom: beyond 21.1 once in 10 000.
+        // 3 degrees of freedom: above 21.1 once in 10 000.
         assert!(chi_squared(&found, &[0.3, 0.1, 0.05, 0.55]) < 21.1, "{found:?}");
         Ok(())
     }
@@ -291,7 +292,7 @@ mod tests {
         let mut found = [0_u64; 24];
         for draw in 0..1_000_000 {
             let order = permuted(4, 4, structural_seed(&[2, draw]), &[])?;
-            // The number of an order: which of those left comes next.
+            // The index of a permutation: the position of each row among the remaining rows.
             let mut left = vec![0, 1, 2, 3];
             let mut number = 0;
             for row in order {
@@ -301,7 +302,7 @@ mod tests {
             }
             found[number] += 1;
         }
-        // 23 degrees of freedom: beyond 58.6 once in 10 000 (49.7 once in 1 000).
+        // 23 degrees of freedom: above 58.6 once in 10 000 (above 49.7 once in 1 000).
         assert!(chi_squared(&found, &[1.0 / 24.0; 24]) < 58.6, "{found:?}");
         Ok(())
     }
@@ -317,7 +318,7 @@ mod tests {
         let possible = |place: usize| place / 6 != place % 6 && place / 6 != 4 && place % 6 != 4;
         assert!((0..36).filter(|&place| !possible(place)).all(|place| found[place] == 0));
         let found: Vec<u64> = (0..36).filter(|&place| possible(place)).map(|place| found[place]).collect();
-        // 19 degrees of freedom: beyond 52.8 once in 20 000.
+        // 19 degrees of freedom: above 52.8 once in 20 000.
         assert!(found.len() == 20 && chi_squared(&found, &[0.05; 20]) < 52.8, "{found:?}");
         assert_eq!(drawn(6, 5, 1, &[4])?, permuted(6, 5, 1, &[4])?);
         assert!(drawn(6, 6, 1, &[4]).is_err());
@@ -401,7 +402,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sort of all.
+        /// Compare with a full sort.
         #[test]
         fn as_sorting_everything(
             scores in prop::collection::vec(prop::sample::select(vec![f64::NEG_INFINITY, -1.0, 0.0, 0.5, 2.0]), 0..40),
@@ -416,7 +417,7 @@ mod tests {
             prop_assert_eq!(top(&scores, &rows, count, key)?, expected);
         }
 
-        /// So many rows that a sample says which are looked at: at random, with ties, in order, and where it misleads.
+        /// Enough rows for the sampled threshold: random scores, ties, sorted scores, and samples that mislead.
         #[test]
         fn as_sorting_many(
             rows in 2000_usize..6000, kind in 0_usize..5, count in 0_usize..600, key in any::<u64>(),
@@ -425,7 +426,8 @@ mod tests {
                 0 => uniform(key, place as u64),
                 1 => (4.0 * uniform(key, place as u64)).floor(),
                 2 => place as f64,
-                // What a sample of every fourth to eleventh row sees is much above the others, or below.
+                // A sample of every fourth to eleventh row has scores far above those of the others (kind 3), or below
+                // (kind 4).
                 3 => if (4..12).any(|step| place.is_multiple_of(step)) { 1.0 } else { uniform(key, place as u64) },
                 _ => if place % 50 == 1 { uniform(key, place as u64) } else { f64::NEG_INFINITY },
             };
@@ -442,7 +444,7 @@ mod tests {
             prop_assert_eq!(message(top(&wrong, &ids, count, key)), expected);
         }
 
-        /// Against a sort of all logits with their noise; most rows are left out before a logarithm is taken.
+        /// Compare with a full sort of the logits plus noise; most rows are rejected before a logarithm is taken.
         #[test]
         fn draws_are_a_sort_with_noise(
             seed in any::<u64>(), rows in 1_usize..4000, count in 0_usize..60, scale in prop::sample::select(vec![0.0, 1.0, 300.0]),

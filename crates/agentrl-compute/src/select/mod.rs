@@ -1,7 +1,7 @@
-//! Which tasks, and how many rollouts of each: choices by scores, draws of posteriors, budgets.
+//! Select tasks and allocate rollouts: top-k, random sampling, posterior draws, budgets.
 //!
-//! All randomness is a hash of a key and of a task's own number (its row in the pool), so a task's chance depends neither on
-//! the other candidates nor on their order, and any number of threads chooses the same.
+//! All randomness is a hash of a key and the task's row in the pool. The chance of a task therefore depends neither on
+//! the other candidates nor on their order, and the choice does not depend on the number of threads.
 
 mod allocation;
 mod best;

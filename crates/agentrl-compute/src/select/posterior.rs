@@ -1,14 +1,15 @@
-//! Draws of posteriors.
+//! Random draws from Beta posteriors.
 
 use crate::argument_checks::same_length;
 use crate::rng::{uniform, word};
 use crate::{Error, Result, thread_pool};
 
-/// One draw of Beta(alpha, beta) for each row: what a success rate may be, for Thompson sampling.
+/// Draw once from Beta(alpha, beta) for each row: a plausible success rate, for Thompson sampling.
 ///
-/// A draw is a function of the key and of the row's own number: a uniform number where both parameters are 1, by the method
-/// BB of Cheng (1978) where both are larger and below a million; else `1 / (1 + exp(ln y - ln x))` with x and y from
-/// Gamma(alpha) and Gamma(beta), by the method of Marsaglia and Tsang (2000), whose logarithms keep parameters near 0 exact.
+/// A draw depends only on the key and the row's own number. If both parameters are 1, it is a uniform number. If both
+/// are larger than 1 and below a million, it uses the method BB of Cheng (1978). Otherwise it is
+/// `1 / (1 + exp(ln y - ln x))` with x and y from Gamma(alpha) and Gamma(beta), by the method of Marsaglia and Tsang
+/// (2000); the logarithms keep parameters near 0 exact.
 ///
 /// ```
 /// use agentrl_compute::select::beta_draws;
@@ -24,7 +25,7 @@ pub fn beta_draws(alpha: &[f64], beta: &[f64], rows: &[i64], key: u64) -> Result
     same_length("beta", beta.len(), "alpha", alpha.len())?;
     same_length("rows", rows.len(), "alpha", alpha.len())?;
     let mut draws = vec![0.0; alpha.len()];
-    // A draw takes as long as dozens of rows of most kernels: few of them are worth a thread.
+    // A draw takes as long as dozens of rows of most kernels, so small chunks are worth a thread.
     let pieces = draws.chunks_mut(DRAWS_PER_PIECE).enumerate().collect();
     thread_pool::map(pieces, |(piece, draws): (usize, &mut [f64])| {
         for (place, draw) in (piece * DRAWS_PER_PIECE..).zip(draws) {
@@ -37,7 +38,7 @@ pub fn beta_draws(alpha: &[f64], beta: &[f64], rows: &[i64], key: u64) -> Result
     Ok(draws)
 }
 
-/// Draws that a thread makes before it looks for more.
+/// Draws per chunk of work for one thread.
 const DRAWS_PER_PIECE: usize = 1 << 10;
 
 fn positive(name: &str, place: usize, value: f64) -> Result<()> {
@@ -47,11 +48,11 @@ fn positive(name: &str, place: usize, value: f64) -> Result<()> {
     Err(Error::invalid(format!("{name}[{place}] is {value}; give a finite number above 0")))
 }
 
-/// Where differences of numbers near 1 and logarithms of ratios near 1 have their digits.
+/// Bounds of method BB: outside, differences of numbers near 1 and logarithms of ratios near 1 lose their digits.
 const BB_ABOVE: f64 = 1.0 + 1e-6;
 const BB_BELOW: f64 = 1e6;
 
-/// One draw of Beta(alpha, beta).
+/// Draw once from Beta(alpha, beta).
 fn beta_draw(alpha: f64, beta: f64, seed: u64) -> f64 {
     let (small, large) = (alpha.min(beta), alpha.max(beta));
     if small > BB_ABOVE && large < BB_BELOW {
@@ -64,11 +65,12 @@ fn beta_draw(alpha: f64, beta: f64, seed: u64) -> f64 {
     1.0 / (1.0 + (y - x).exp())
 }
 
-/// The same if both parameters are above 1: `small` and `large`, of which `alpha` is the first. w / (large + w) is proposed,
-/// w having a log-logistic density, and accepted by the ratio of the densities; most are by a bound that needs no logarithm.
+/// Draw from Beta if both parameters, `small` and `large`, are above 1; `alpha` is the first of the two. The method
+/// proposes w / (large + w), where w has a log-logistic density, and accepts it by the ratio of the densities. A bound
+/// that needs no logarithm accepts most proposals.
 fn large_beta_draw(alpha: f64, small: f64, large: f64, seed: u64) -> f64 {
     const LN_4: f64 = 2.0 * std::f64::consts::LN_2;
-    /// 1 + ln 5: ln z is at most 5 z - this.
+    /// 1 + ln 5: ln z is at most 5 z - `BOUND`.
     const BOUND: f64 = 2.609_437_912_434_100_3;
     let sum = small + large;
     let width = ((sum - 2.0) / (2.0 * small * large - sum)).sqrt();
@@ -86,16 +88,16 @@ fn large_beta_draw(alpha: f64, small: f64, large: f64, seed: u64) -> f64 {
             || least >= chance.ln()
             || fixed + sum * (sum / (large + proposed)).ln() >= chance.ln()
         {
-            // Beyond the largest float it is all.
+            // If `proposed` overflows, the quotient is 1.
             let of_small = if proposed.is_finite() { proposed / (large + proposed) } else { 1.0 };
             return if alpha <= small { of_small } else { large / (large + proposed) };
         }
     }
 }
 
-/// The logarithm of one draw of Gamma(shape, 1).
+/// Return the logarithm of one draw from Gamma(shape, 1).
 fn log_gamma_draw(shape: f64, seed: u64) -> f64 {
-    // A draw of a smaller shape is one of shape + 1 times u^(1 / shape).
+    // A draw for a shape below 1 is a draw for shape + 1, times u^(1 / shape).
     let (shape, shrunk) = if shape < 1.0 { (shape + 1.0, above_zero(seed, 0).ln() / shape) } else { (shape, 0.0) };
     let d = shape - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
@@ -111,7 +113,7 @@ fn log_gamma_draw(shape: f64, seed: u64) -> f64 {
     }
 }
 
-/// A uniform number in (0, 1).
+/// Return a uniform number in (0, 1).
 fn above_zero(seed: u64, counter: u64) -> f64 {
     uniform(seed, counter) + 1.0 / (1_u64 << 54) as f64
 }
@@ -120,14 +122,15 @@ fn above_zero(seed: u64, counter: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The distribution function of Beta with whole parameters: the chance of at least `alpha` of `alpha + beta - 1` coins.
+    /// Distribution function of Beta with whole parameters: the probability of at least `alpha` successes in
+    /// `alpha + beta - 1` trials.
     fn below(x: f64, alpha: i32, beta: i32) -> f64 {
         let n = alpha + beta - 1;
         let choose = |k: i32| (1..=k).fold(1.0, |product, i| product * f64::from(n - k + i) / f64::from(i));
         (alpha..=n).map(|k| choose(k) * x.powi(k) * (1.0 - x).powi(n - k)).sum()
     }
 
-    /// A million draws in ten bins against exact probabilities.
+    /// Compare a million draws in ten bins with the exact probabilities.
     #[test]
     fn draws_have_the_distribution() -> Result<()> {
         const DRAWS: usize = 1_000_000;
@@ -142,18 +145,18 @@ mod tests {
             for (bin, &found) in found.iter().enumerate() {
                 let (low, high) = (bin as f64 / 10.0, (bin + 1) as f64 / 10.0);
                 let expected = DRAWS as f64 * (below(high, alpha, beta) - below(low, alpha, beta));
-                // Where less than five are expected, the statistic is of no use.
+                // The statistic is not reliable for bins with five or fewer expected draws.
                 if expected > 5.0 {
                     statistic += (found as f64 - expected).powi(2) / expected;
                 }
             }
-            // 9 degrees of freedom: beyond 33.7 once in 10 000.
+            // 9 degrees of freedom: above 33.7 once in 10 000.
             assert!(statistic < 33.7, "Beta({alpha}, {beta}): {statistic}, {found:?}");
         }
         Ok(())
     }
 
-    /// Shapes below 1 take another way: the mean a / (a + b) and the variance a b / ((a + b)^2 (a + b + 1)).
+    /// Shapes below 1 use another method. The mean is `a / (a + b)`, the variance `a b / ((a + b)^2 (a + b + 1))`.
     #[test]
     fn draws_of_small_parameters_have_the_moments() -> Result<()> {
         const DRAWS: usize = 1_000_000;
@@ -171,7 +174,8 @@ mod tests {
         Ok(())
     }
 
-    /// Both methods on both sides of their border: mean and variance are a / (a + b) and a b / ((a + b)^2 (a + b + 1)).
+    /// Both methods on both sides of their boundary. The mean is `a / (a + b)`, the variance
+    /// `a b / ((a + b)^2 (a + b + 1))`.
     #[test]
     fn draws_of_uneven_parameters_have_the_moments() -> Result<()> {
         const DRAWS: usize = 400_000;

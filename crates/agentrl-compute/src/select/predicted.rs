@@ -1,11 +1,12 @@
-//! The predicted success of tasks that were not tried yet.
+//! Predict the success rates of tasks that were not tried yet.
 
 use crate::argument_checks::{all_finite, same_length};
 use crate::{Error, Result, thread_pool};
 
-/// The labels of reference tasks, averaged with the attention of each query: `sum_j softmax_j(q·r_j / scale) label_j`.
+/// Average the labels of reference tasks, weighted by the attention of each query:
+/// `sum_j softmax_j(q·r_j / scale) label_j`.
 ///
-/// `queries` and `references` are vectors of `width` numbers, one after another.
+/// `queries` and `references` are row-major matrices with `width` columns.
 ///
 /// ```
 /// use agentrl_compute::select::attended;

@@ -1,10 +1,10 @@
-//! Where the tasks of a batch stand among all that are known.
+//! Look up the places of tasks of a batch in a list of known tasks.
 
 use std::collections::HashMap;
 
 use crate::{Error, Result};
 
-/// The place of each row of `wanted` in `known`, or -1.
+/// Return the place of each row of `wanted` in `known`, or -1 if it is not there.
 ///
 /// ```
 /// use agentrl_compute::select::places;
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if a row of `known` that is wanted stands there twice.
+/// `InvalidInput` if `known` has a wanted row twice.
 pub fn places(known: &[i64], wanted: &[i64]) -> Result<Vec<i64>> {
     let mut found: HashMap<i64, i64> = wanted.iter().map(|&row| (row, -1)).collect();
     for (place, row) in known.iter().enumerate() {

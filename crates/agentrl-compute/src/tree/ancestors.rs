@@ -1,4 +1,4 @@
-//! Credit of rows against everyone they share a prefix with, at every depth of the tree at once (`TreePO`).
+//! Credit of rows relative to all rows with a common prefix, at every depth of the tree (`TreePO`).
 
 use super::Topology;
 use super::fuse::{Fused, Fusion, Rows, fuse};
@@ -6,11 +6,11 @@ use crate::group::Singleton;
 use crate::{Result, names};
 
 names! {
-    /// How the comparisons of a row at its ancestors are averaged.
+    /// Weights of the comparisons of a row at its ancestors.
     "weighting" Weighting {
-        /// By the weight of the rows below the ancestor (`TreePO`'s name for it).
+        /// The weight of the rows below the ancestor (named as in `TreePO`).
         Size = "group_size",
-        /// Every ancestor the same.
+        /// The same weight for every ancestor.
         Equal = "average",
     }
 }
@@ -18,19 +18,19 @@ names! {
 /// Options of [`ancestor_relative`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AncestorOptions {
-    /// How the comparisons are averaged.
+    /// Weights of the comparisons.
     pub weighting: Weighting,
-    /// Leave out ancestors below which all values are equal (the root stays).
+    /// Leave out ancestors below which all values are equal; the root is always kept.
     pub drop_constant: bool,
-    /// The result of the only row of a tree.
+    /// Result of a row that is alone in its tree.
     pub singleton: Singleton,
 }
 
-/// How much better each row is than the rows it shares a prefix with, averaged over its ancestors:
+/// Advantage of each row over the rows with a common prefix, averaged over its ancestors:
 /// `A_i = Σ_a w_a · (R_i - V(a)) / Σ_a w_a`, where `V(a)` is the mean of the rows through `a`.
 ///
-/// An ancestor counts if at least two rows go through it; the root always does. O(nodes + rows): `Σ w·V` and `Σ w` are
-/// collected once on the way down. Source: `TreePO`, arXiv:2508.17445.
+/// An ancestor counts if at least two rows go through it; the root always counts. Takes O(nodes + rows): one pass down
+/// the tree accumulates `Σ w·V` and `Σ w`. Source: `TreePO`, arXiv:2508.17445.
 ///
 /// ```
 /// use agentrl_compute::group::Singleton;
@@ -46,10 +46,10 @@ pub struct AncestorOptions {
 /// ```
 ///
 /// # Errors
-/// As [`fuse`].
+/// See [`fuse`].
 pub fn ancestor_relative(tree: &Topology, rows: &Rows<'_>, options: &AncestorOptions) -> Result<Vec<f64>> {
     let Fused { values, masses } = fuse(tree, rows, Fusion::Leaves, None)?;
-    // How many rows go through each node: what they weigh, where each weighs 1.
+    // Number of rows through each node: their mass, if each row weighs 1.
     let mut counts: Vec<u32> =
         masses.iter().map(|&mass| if rows.weights.is_none() { mass as u32 } else { 0 }).collect();
     if rows.weights.is_some() {
@@ -64,7 +64,7 @@ pub fn ancestor_relative(tree: &Topology, rows: &Rows<'_>, options: &AncestorOpt
         let least = fuse(tree, rows, Fusion::Min, None)?.values;
         constant = most.iter().zip(least).map(|(most, least)| *most <= least).collect();
     }
-    // Of each node: Σ w·V and Σ w over it and its ancestors, and how many rows its tree has.
+    // For each node: Σ w·V and Σ w over it and its ancestors, and the number of rows in its tree.
     let mut sums: Vec<(f64, f64, u32)> = (0..tree.len())
         .map(|node| {
             let is_root = tree.parent(node as u32).is_none();

@@ -1,4 +1,4 @@
-//! A tree from the paths of rows.
+//! Build a tree from the paths of rows.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -10,17 +10,17 @@ use crate::{Error, Result};
 /// The tree of some rows: one node for each distinct prefix of their paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
-    /// The parent of each node, -1 for a root; parents stand before their children.
+    /// The parent of each node, -1 for a root; parents come before their children.
     pub parents: Vec<i64>,
     /// The node at which the path of each row ends.
     pub nodes: Vec<u32>,
 }
 
-/// Merges paths into trees: row `i` goes through `paths[i][0]`, `paths[i][1]`, and so on; rows share a node where their
-/// paths are equal up to it. The first element tells the tree apart (a prompt, a group).
+/// Merge paths into trees: row `i` goes through `paths[i][0]`, `paths[i][1]`, and so on. Rows share a node if their
+/// paths are equal up to that node. The first element identifies the tree (a prompt, a group).
 ///
-/// Nodes are numbered in order of first appearance. A row that shares a prefix with the row before it costs comparisons
-/// there and look-ups only beyond.
+/// Nodes are numbered in order of first appearance. A prefix that a row shares with the previous row costs comparisons;
+/// only the rest needs look-ups.
 ///
 /// ```
 /// use agentrl_compute::ragged::Ragged;
@@ -64,7 +64,7 @@ pub fn build(paths: Ragged<'_, i64>) -> Result<Built> {
     Ok(Built { parents, nodes })
 }
 
-/// Two words, hashed one after the other.
+/// Hasher of two words, one after the other.
 #[derive(Default)]
 struct PairHasher(FixedHasher);
 

@@ -1,4 +1,4 @@
-//! Values that flow through a tree: from the rows that end at nodes up to the roots, and down the paths again.
+//! Aggregate the values of rows in a tree, from the nodes at which rows end up to the roots.
 
 use super::Topology;
 use crate::argument_checks::{column, finite, mask_length, same_length, within};
@@ -7,22 +7,22 @@ use crate::named_options::choice;
 use crate::rows_by_group::Members;
 use crate::{Error, Result};
 
-/// How the value of a node is made of the values below it.
+/// Rule that combines the values below a node into its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fusion {
-    /// The mean of all rows that go through it, by weight (the success rate of a subtree).
+    /// Weighted mean of all rows through the node (the success rate of a subtree).
     Leaves,
-    /// The mean of its children, each counted once (`BranchGRPO`, uniform).
+    /// Mean of its children, each counted once (`BranchGRPO`, uniform).
     Children,
     /// `Σ_c softmax_c(alpha · logp(c)) · V(c)` over its children (`BranchGRPO`, path probability).
     Path {
-        /// Multiplies the log-probabilities of the edges.
+        /// Factor of the log-probabilities of the edges.
         alpha: f64,
     },
-    /// The expectile of its children, each counted once: the `v` with
-    /// `Σ_c |level - 1[V(c) < v]| · (V(c) - v) = 0`, from their smallest (0) over their mean (0.5) to their largest (1).
+    /// Expectile of its children, each counted once: the `v` with `Σ_c |level - 1[V(c) < v]| · (V(c) - v) = 0`. Level 0
+    /// is the smallest child, 0.5 the mean, and 1 the largest.
     Expectile {
-        /// From 0 to 1.
+        /// Level of the expectile, from 0 to 1.
         level: f64,
     },
     /// The largest value below it (any success).
@@ -34,11 +34,11 @@ pub enum Fusion {
 }
 
 impl Fusion {
-    /// The fusion of a name; `alpha` belongs to `"path"`, `level` to `"expectile"`.
+    /// Return the fusion with a name; only `"path"` uses `alpha`, only `"expectile"` uses `level`.
     ///
     /// # Errors
-    /// `InvalidInput` for another name than `leaves`, `children`, `path`, `expectile`, `max`, `min` and `sum`, or an expectile
-    /// outside [0, 1].
+    /// `InvalidInput` if the name is not `leaves`, `children`, `path`, `expectile`, `max`, `min` or `sum`, or the
+    /// expectile is outside [0, 1].
     pub fn from_name(name: &str, alpha: f64, level: f64) -> Result<Self> {
         let fusions = [
             ("leaves", Self::Leaves),
@@ -64,9 +64,9 @@ pub struct Rows<'a> {
     pub nodes: &'a [u32],
     /// The value of each row.
     pub values: &'a [f64],
-    /// How much each row counts, at least 0; `None` means 1.
+    /// Weight of each row, at least 0; `None` means 1.
     pub weights: Option<&'a [f64]>,
-    /// Which rows count; `None` means all.
+    /// Whether each row counts; `None` means all do.
     pub valid: Option<&'a [bool]>,
 }
 
@@ -109,7 +109,7 @@ impl Rows<'_> {
     }
 }
 
-/// The value of each node and the total weight of the rows below it: 0 if there is none, and then the value is 0 too.
+/// Value of each node and total weight of the rows at and below it; both are 0 if there are no rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fused {
     /// One value for each node.
@@ -118,10 +118,10 @@ pub struct Fused {
     pub masses: Vec<f64>,
 }
 
-/// The value of each node, made bottom-up from the rows that end at or below it, in O(nodes + rows).
+/// Compute the value of each node bottom-up from the rows that end at or below it, in O(nodes + rows).
 ///
-/// Rows that end at a node with children count like one more child (their weighted mean). The result does not depend on
-/// the order of rows or nodes, to the last bit, and is exactly the common value where all values below are equal.
+/// Rows that end at a node with children count as one more child (their weighted mean). The result does not depend on
+/// the order of rows or nodes, to the last bit. A mean of equal values is exactly that value.
 ///
 /// ```
 /// use agentrl_compute::tree::{Fusion, Rows, Topology, fuse};
@@ -135,9 +135,9 @@ pub struct Fused {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, a node does not exist, a value or weight is not finite, a weight is negative, or log-
-/// probabilities of the edges are missing or given without need, or a row ends above other nodes although the fusion weighs
-/// children by probability.
+/// `InvalidInput` if lengths differ, a node does not exist, a value or weight is not finite, or a weight is negative.
+/// Also if the log-probabilities of the edges are missing for [`Fusion::Path`] or given for another fusion, or if a row
+/// ends above other rows with [`Fusion::Path`]. `Overflow` if a value is too large for f64.
 pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Option<&[f64]>) -> Result<Fused> {
     let members = rows.members(tree)?;
     let logprobs = edges(tree, fusion, edge_logprobs)?;
@@ -146,7 +146,7 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
     let mut items = Vec::new();
     for &node in tree.downwards().iter().rev() {
         let below = tree.children(node).iter().map(|&child| child as usize).filter(|&child| masses[child] > 0.0);
-        // Brought together first: they are read several times.
+        // Collect the items first, because they are read several times.
         items.clear();
         let own = members.rows(node as usize).iter().map(|&row| row as usize);
         items.extend(own.map(|row| (rows.values[row], rows.weight(row))));
@@ -159,7 +159,7 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
             )));
         }
         let (average, mass) = mean(items.iter().copied());
-        // The rows of a node vote by their weights; where children vote once each, so do these rows together.
+        // The rows of a node count by their weights. Where each child counts once, these rows together count once.
         let alone = || (!own.is_empty()).then(|| mean(own.iter().copied()).0);
         let value = match fusion {
             _ if mass <= 0.0 => 0.0,
@@ -187,12 +187,13 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
     Ok(Fused { values, masses })
 }
 
-/// Values without their weights.
+/// Return the values without their weights.
 fn of_each(items: &[(f64, f64)]) -> impl Iterator<Item = f64> + Clone {
     items.iter().map(|&(value, _)| value)
 }
 
-/// The expectile of some values, at least one: between two neighbours it is a weighted mean of those below and above.
+/// Return the expectile of at least one value. Between two neighbours it is a weighted mean of the values below and
+/// above.
 fn expectile(values: impl Iterator<Item = f64>, level: f64) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -211,7 +212,7 @@ fn expectile(values: impl Iterator<Item = f64>, level: f64) -> f64 {
     most
 }
 
-/// The log-probabilities of the edges, which path fusion needs and no other takes.
+/// Check the log-probabilities of the edges, which path fusion needs and no other fusion takes.
 fn edges<'a>(tree: &Topology, fusion: Fusion, logprobs: Option<&'a [f64]>) -> Result<Option<&'a [f64]>> {
     match (fusion, logprobs) {
         (Fusion::Path { alpha }, Some(logprobs)) => {
@@ -232,16 +233,16 @@ fn edges<'a>(tree: &Topology, fusion: Fusion, logprobs: Option<&'a [f64]>) -> Re
     }
 }
 
-/// A sum that does not depend on the order of its terms.
+/// Sum terms in a way that does not depend on their order.
 pub(super) fn total(terms: impl Iterator<Item = f64> + Clone) -> f64 {
     let mut sum = ExactSum::default();
     terms.clone().for_each(|term| sum.add(term));
     sum.finish(terms)
 }
 
-/// `Σ w·x / Σ w` in any order, exactly `x` if all are equal; and `Σ w`.
+/// Return `Σ w·x / Σ w` and `Σ w`, in any order; the mean of equal values is exactly that value.
 pub(super) fn mean(items: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64) {
-    // Most nodes are leaves at which one row ends.
+    // Fast path: most nodes are leaves at which one row ends.
     let mut first = items.clone();
     if let (Some(only), None) = (first.next(), first.next()) {
         return only;
@@ -261,7 +262,7 @@ pub(super) fn mean(items: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64
     ((sum / weight).clamp(least, most), weight)
 }
 
-/// A sum in floats, which is exact as long as its terms are small whole numbers, as weights and rewards mostly are.
+/// A sum of floats that is exact as long as its terms are small whole numbers, as most weights and rewards are.
 struct ExactSum {
     plain: f64,
     whole: bool,
@@ -277,9 +278,9 @@ impl Default for ExactSum {
 
 impl ExactSum {
     fn add(&mut self, term: f64) {
-        // So many terms of this size stay below 2^53.
+        // 2^12 terms of this size stay below 2^53.
         const SMALL: f64 = (1_u64 << 40) as f64;
-        /// From here on all floats are whole.
+        /// From this value on all floats are whole numbers.
         const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
         self.plain += term;
         self.whole &= (term.abs() < SMALL) & (term + WHOLE - WHOLE - term == 0.0);
@@ -287,7 +288,7 @@ impl ExactSum {
         self.count += 1;
     }
 
-    /// The sum of the terms that were added: in any order, to the last bit.
+    /// Return the sum of the added terms, with the same bits in any order.
     fn finish(&self, terms: impl Iterator<Item = f64>) -> f64 {
         if self.whole && self.count < 1 << 12 {
             return self.plain;

@@ -1,4 +1,4 @@
-//! The nearest values that do not fall on the way from a root to its leaves.
+//! Isotonic regression on a tree: the nearest values that do not decrease from a root to its leaves.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -10,18 +10,19 @@ use crate::group::Accumulator;
 use crate::{Error, Result, names};
 
 names! {
-    /// A limit on the norm of what [`isotonic`] returns, tree by tree: `‖a‖² ≤ N` or `= N`, N the number of valid nodes.
+    /// A limit on the norm of the result of [`isotonic`], tree by tree: `‖a‖² ≤ N` or `= N`, N the number of valid
+    /// nodes.
     "radius" Radius {
-        /// None: the projection as it is.
+        /// No limit: the projection as it is.
         Free = "none",
-        /// Centred (`Σ a = 0`), and scaled down to `‖a‖² = N` if it is longer.
+        /// Centred (`Σ a = 0`), and scaled down to `‖a‖² = N` if its norm is larger.
         Soft = "soft",
-        /// Centred, and scaled to `‖a‖² = N`; all zero stays so.
+        /// Centred, and scaled to `‖a‖² = N`; a tree of zeros stays zero.
         Hard = "hard",
     }
 }
 
-/// Nodes that were pooled into one value.
+/// Nodes that are pooled into one value.
 struct Block {
     sum: Accumulator,
     weight: Accumulator,
@@ -30,17 +31,17 @@ struct Block {
     below: BinaryHeap<Reverse<(Ordered, u32)>>,
 }
 
-/// `argmin Σ w·(a - x)²` subject to `a(parent) + margin ≤ a(child)` on every edge: isotonic regression on a tree, by pooling
-/// the smallest child block into a parent that exceeds it (Pardalos and Xue, 1999).
+/// Isotonic regression on a tree: `argmin Σ w·(a - x)²` subject to `a(parent) + margin ≤ a(child)` on every edge. A
+/// parent that exceeds its smallest child block is pooled with it (Pardalos and Xue, 1999).
 ///
-/// Nodes where `valid` is false are skipped, their children then hang on the nearest valid ancestor; their result is 0.
-/// With `Radius::Soft` and scores of 0 and 1 it is the soft projection of Tree-OPO, arXiv:2509.09284.
+/// Nodes where `valid` is false are skipped and get 0; their children are attached to the nearest valid ancestor. With
+/// `Radius::Soft` and scores of 0 and 1 this is the soft projection of Tree-OPO, arXiv:2509.09284.
 ///
 /// ```
 /// use agentrl_compute::tree::{Radius, Topology, isotonic};
 ///
 /// let tree = Topology::new(&[-1, 0, 0])?;
-/// // The root may not be better than its first child: both become 0.5.
+/// // The root must not exceed its first child: both become 0.5.
 /// assert_eq!(isotonic(&tree, &[1.0, 0.0, 3.0], None, None, 0.0, Radius::Free)?, [0.5, 0.5, 3.0]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
@@ -72,17 +73,17 @@ pub fn isotonic(
             return Err(Error::invalid(format!("weights[{node}] is {}, but must be positive", weight(node))));
         }
     }
-    // Less a margin for every valid node above, the constraint is a(parent) <= a(child).
+    // Subtract a margin for every valid node from the root down: the constraint becomes a(parent) <= a(child).
     let mut steps: Vec<u32> = (0..count).map(|node| u32::from(is_valid(node))).collect();
     tree.fold_down(&mut steps, |above, own| *own += above)?;
     let shift = |node: usize| margin * f64::from(steps[node]);
     let shifted = |node: usize| values[node] - shift(node);
-    // One grid for all: any order of pooling gives the same bits.
+    // One grid for all sums, so that any order of pooling gives the same bits.
     let rows = || (0..count).filter(|&node| is_valid(node));
     let largest = rows().map(|node| (weight(node) * shifted(node)).abs()).fold(0.0, f64::max);
     let heaviest = rows().map(weight).fold(0.0, f64::max);
     let mut blocks: Vec<Option<Block>> = (0..count).map(|_| None).collect();
-    // What hangs below a skipped node belongs to the next valid one above.
+    // Blocks below a skipped node belong to the next valid node above it.
     let mut orphans: Vec<BinaryHeap<Reverse<(Ordered, u32)>>> = (0..count).map(|_| BinaryHeap::new()).collect();
     let mut pooled: Vec<u32> = (0..count as u32).collect();
     for &node in tree.preorder().iter().rev() {
@@ -113,7 +114,7 @@ pub fn isotonic(
             orphans[parent as usize] = melded(above, below);
         }
     }
-    // A pooled node names the node that took it, which stands above it.
+    // A pooled node names the node that absorbed it, which is one of its ancestors.
     let mut fitted = vec![0.0; count];
     for &node in tree.preorder().iter().filter(|&&node| is_valid(node as usize)) {
         let row = node as usize;
@@ -133,7 +134,7 @@ pub fn isotonic(
     Ok(fitted)
 }
 
-/// Centres each tree and scales it to the radius.
+/// Centre each tree and scale it to the radius.
 fn scale(tree: &Topology, fitted: &mut [f64], is_valid: impl Fn(usize) -> bool, radius: Radius) {
     let roots: BTreeSet<u32> = tree.roots().collect();
     for root in roots {
@@ -157,14 +158,14 @@ fn scale(tree: &Topology, fitted: &mut [f64], is_valid: impl Fn(usize) -> bool, 
     }
 }
 
-/// Both heaps in one: the smaller goes into the larger, so that n nodes cost O(n log² n).
+/// Merge two heaps: the smaller goes into the larger, so that n nodes cost O(n log² n).
 fn melded<T: Ord>(first: BinaryHeap<T>, second: BinaryHeap<T>) -> BinaryHeap<T> {
     let (mut large, small) = if first.len() >= second.len() { (first, second) } else { (second, first) };
     large.extend(small);
     large
 }
 
-/// Finite floats in order.
+/// A finite float with a total order.
 #[derive(Clone, Copy, PartialEq)]
 struct Ordered(f64);
 
@@ -188,7 +189,7 @@ mod tests {
     use crate::tree::testing::forests;
     use proptest::prelude::*;
 
-    /// The minimax formula of isotonic regression on a chain: the largest, over starts, of the smallest mean, over ends.
+    /// Minimax formula of isotonic regression on a chain: the maximum over starts of the minimum over ends of the mean.
     fn naive_chain(x: &[f64]) -> Vec<f64> {
         let mean = |j: usize, k: usize| x[j..=k].iter().sum::<f64>() / (k - j + 1) as f64;
         let fit = |i: usize| {
@@ -208,7 +209,7 @@ mod tests {
         let hard = isotonic(&chain, &[0.0, 1.0, 2.0], None, None, 0.0, Radius::Hard)?;
         assert!((hard[2] - 1.5_f64.sqrt()).abs() < 1e-15 && hard[1].abs() < 1e-15);
         assert_eq!(isotonic(&chain, &[0.0, 1.0, 2.0], None, None, 0.0, Radius::Soft)?, [-1.0, 0.0, 1.0]);
-        // The middle is skipped: the root and the leaf still know of each other.
+        // The middle node is skipped: the constraint holds between the root and the leaf.
         let valid = [true, false, true];
         assert_eq!(isotonic(&chain, &[1.0, 9.0, 0.0], None, Some(&valid), 0.0, Radius::Free)?, [0.5, 0.0, 0.5]);
         assert_eq!(
@@ -240,9 +241,8 @@ mod tests {
             prop_assert!(found.iter().zip(naive_chain(&x)).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
         }
 
-        /// Feasible, and no feasible neighbour is better: for every set of nodes that is closed downwards or upwards within a
-        /// level set, the residuals sum as the optimality conditions say. Here: the level sets average to their value, and
-        /// within a level set no upper part can be raised alone.
+        /// The result is feasible and meets the optimality conditions: the mean of each level set is its value, and no
+        /// subtree within a level set can be raised alone.
         #[test]
         fn optimal_on_trees(parents in forests(), seed in any::<u64>()) {
             let tree = Topology::new(&parents)?;
@@ -250,7 +250,7 @@ mod tests {
             let a = isotonic(&tree, &x, None, None, 0.0, Radius::Free)?;
             for (node, &parent) in parents.iter().enumerate() {
                 prop_assert!(parent < 0 || a[parent as usize] <= a[node] + 1e-12);
-                // The part of the block at and below a node, in its own block: its mean must not exceed the block's value.
+                // The part of the node's block at and below the node: its mean must not exceed the value of the block.
                 let same: Vec<usize> = (0..parents.len())
                     .filter(|&other| tree.contains(node as u32, other as u32))
                     .filter(|&other| tree.ancestors(other as u32).take_while(|&up| up != node as u32).all(|up| (a[up as usize] - a[node]).abs() < 1e-12))

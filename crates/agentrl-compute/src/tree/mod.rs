@@ -1,6 +1,6 @@
-//! Trees: their shape, and credit that flows along it.
+//! Trees: topology, and credit assignment along it.
 //!
-//! [`Topology`] is the shape. [`fuse`] carries the values of rows up to the roots; tree credits are made of it and of
+//! [`Topology`] is the shape. [`fuse`] aggregates the values of rows up to the roots. Tree credits combine it with
 //! group statistics over [`peers`].
 
 mod ancestors;

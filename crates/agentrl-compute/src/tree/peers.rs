@@ -1,4 +1,4 @@
-//! Whom a node is compared with: groups of nodes, for the statistics of [`group`](crate::group).
+//! Groups of nodes that are compared with each other, for the statistics of [`group`](crate::group).
 
 use super::Topology;
 use crate::keys;
@@ -16,7 +16,7 @@ names! {
     }
 }
 
-/// Dense ids that are equal for nodes that are peers. A root is no one's sibling: it has an id of its own.
+/// Return dense ids that are equal for peers. A root has no siblings: among siblings it has an id of its own.
 ///
 /// ```
 /// use agentrl_compute::tree::{Peers, Topology, peers};
@@ -28,7 +28,7 @@ names! {
 /// ```
 ///
 /// # Errors
-/// None that a tree can cause.
+/// None for a valid tree.
 pub fn peers(tree: &Topology, of: Peers) -> Result<Vec<u32>> {
     let made = match of {
         Peers::Siblings => {

@@ -1,5 +1,4 @@
-//! The shape of a forest of nodes: order, subtrees, ancestors, folds. Nothing here recurses, so a chain of a million nodes
-//! is as fine as a bush.
+//! Topology of a forest: order, subtrees, ancestors, folds. Nothing recurses, so chains of a million nodes are fine.
 
 use std::sync::OnceLock;
 
@@ -7,13 +6,13 @@ use crate::argument_checks::same_length;
 use crate::rows_by_group::Members;
 use crate::{Error, Result};
 
-/// Marks a root among parents.
+/// Marks a root in `parents`.
 const NO_PARENT: u32 = u32::MAX;
 
 /// The shape of one or more trees whose nodes are the rows of a table.
 ///
-/// Nodes are visited in preorder: roots, and children of a node, in the order of their rows. Everything is built in
-/// O(nodes), whatever the order of the rows.
+/// Nodes are visited in preorder; roots, and the children of a node, are visited in row order. Construction takes
+/// O(nodes) for any order of the rows.
 ///
 /// ```
 /// use agentrl_compute::tree::Topology;
@@ -34,33 +33,34 @@ const NO_PARENT: u32 = u32::MAX;
 pub struct Topology {
     parents: Vec<u32>,
     children: Members,
-    /// The nodes, each after its parent and the children of a node in the order of their rows.
+    /// The nodes, each after its parent; the children of a node are in row order.
     downwards: Vec<u32>,
-    /// Made when it is first asked for: folds do without.
+    /// Computed on first use; folds do not need it.
     traversal: OnceLock<Traversal>,
 }
 
-/// Where nodes stand.
+/// Positions and depths of the nodes.
 #[derive(Clone, Debug)]
 struct Traversal {
     /// The nodes in preorder.
     order: Vec<u32>,
-    /// Place of each node in `order`.
+    /// Position of each node in `order`.
     enter: Vec<u32>,
-    /// The first place in `order` after each node's subtree.
+    /// First position in `order` after each node's subtree.
     exit: Vec<u32>,
     depths: Vec<u32>,
-    /// An ancestor of each node, further away the deeper the node is; roots have themselves. With it and the parents, any
-    /// ancestor that can be told by a monotone test is found in O(log depth) (Myers, skew-binary jump pointers).
+    /// Jump pointer of each node: an ancestor that is further away the deeper the node is; roots point to themselves.
+    /// With jump pointers and parents, the ancestor at which a monotone test changes is found in O(log depth) (Myers,
+    /// skew-binary jump pointers).
     jumps: Vec<u32>,
 }
 
 impl Topology {
-    /// The shape of rows that name the row of their parent, or -1 for a root.
+    /// Build the topology of rows from the row of each parent, or -1 for a root.
     ///
     /// # Errors
-    /// `InvalidInput` if a parent is neither -1 nor a row, or nodes are their own ancestors; `Overflow` for 2³² - 1 nodes or
-    /// more.
+    /// `InvalidInput` if a parent is neither -1 nor a row, or a node is its own ancestor; `Overflow` for 2³² - 1 nodes
+    /// or more.
     pub fn new(parents: &[i64]) -> Result<Self> {
         let count = parents.len();
         if u32::try_from(count).is_ok_and(|count| count < NO_PARENT) {
@@ -84,7 +84,7 @@ impl Topology {
         let children = Members::new(parents.iter().copied(), count);
         let mut downwards: Vec<u32> = (0..count as u32).collect();
         if downwards.iter().zip(&parents).any(|(&node, &parent)| parent != NO_PARENT && parent >= node) {
-            // Level by level. What is in or below a cycle is never reached.
+            // Breadth first. Nodes in or below a cycle are never reached.
             downwards.retain(|&node| parents[node as usize] == NO_PARENT);
             let mut next = 0;
             while let Some(&node) = downwards.get(next) {
@@ -141,7 +141,7 @@ impl Topology {
         self.parents.len()
     }
 
-    /// Whether there is no node.
+    /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.parents.is_empty()
     }
@@ -151,12 +151,12 @@ impl Topology {
         &self.traversal().order
     }
 
-    /// Place of each node in preorder.
+    /// Position of each node in preorder.
     pub fn enter(&self) -> &[u32] {
         &self.traversal().enter
     }
 
-    /// The first place in preorder after the subtree of each node: its subtree is `preorder()[enter[n]..exit[n]]`.
+    /// First position in preorder after the subtree of each node: the subtree is `preorder()[enter[n]..exit[n]]`.
     pub fn exit(&self) -> &[u32] {
         &self.traversal().exit
     }
@@ -203,12 +203,12 @@ impl Topology {
         roots
     }
 
-    /// Number of nodes of the subtree of a node, itself included.
+    /// Number of nodes in the subtree of a node, itself included.
     pub fn subtree_size(&self, node: u32) -> u32 {
         self.exit()[node as usize] - self.enter()[node as usize]
     }
 
-    /// Number of leaves of the subtree of each node; 1 for a leaf.
+    /// Number of leaves in the subtree of each node; 1 for a leaf.
     pub fn leaf_counts(&self) -> Vec<u32> {
         let mut counts: Vec<u32> = (0..self.len() as u32).map(|node| u32::from(self.is_leaf(node))).collect();
         self.up(&mut counts, |parent, &child| *parent += child);
@@ -234,32 +234,33 @@ impl Topology {
         path
     }
 
-    /// The deepest node whose subtree holds both; `None` if they stand in different trees. O(log depth).
+    /// The deepest node whose subtree contains both nodes; `None` if they are in different trees. O(log depth).
     pub fn lowest_common_ancestor(&self, first: u32, second: u32) -> Option<u32> {
         let mut node = first;
         while !self.contains(node, second) {
             let far = self.traversal().jumps[node as usize];
-            // A root jumps to itself: then only its missing parent is left.
+            // A root points to itself: then only its missing parent is left.
             node = if far == node || self.contains(far, second) { self.parent(node)? } else { far };
         }
         Some(node)
     }
 
-    /// Combines values from the leaves to the roots: `fold(parent, child)` once for each edge, after the child is complete;
-    /// the children of a node in reverse order.
+    /// Combine values from the leaves to the roots: call `fold(parent, child)` once per edge, after the child is
+    /// complete; the children of a node are folded in reverse order.
     ///
     /// # Errors
-    /// `InvalidInput` unless there is one value for each node.
+    /// `InvalidInput` if the number of values is not the number of nodes.
     pub fn fold_up<T>(&self, values: &mut [T], fold: impl FnMut(&mut T, &T)) -> Result<()> {
         same_length("values", values.len(), "parents", self.len())?;
         self.up(values, fold);
         Ok(())
     }
 
-    /// Combines values from the roots to the leaves: `fold(parent, child)` once for each edge, after the parent is complete.
+    /// Combine values from the roots to the leaves: call `fold(parent, child)` once per edge, after the parent is
+    /// complete.
     ///
     /// # Errors
-    /// `InvalidInput` unless there is one value for each node.
+    /// `InvalidInput` if the number of values is not the number of nodes.
     pub fn fold_down<T>(&self, values: &mut [T], fold: impl FnMut(&T, &mut T)) -> Result<()> {
         same_length("values", values.len(), "parents", self.len())?;
         self.down(values, fold);
@@ -282,15 +283,15 @@ impl Topology {
         }
     }
 
-    /// The values at the two ends of the edge above a node.
+    /// Return the values at both ends of the edge above a node.
     fn edge<'a, T>(&self, values: &'a mut [T], node: u32) -> Option<(&'a mut T, &'a mut T)> {
         let parent = self.parent(node)? as usize;
-        // A node is never its own parent, and both are rows: the pair is there.
+        // A node is never its own parent, and both are valid rows, so the pair exists.
         values.get_disjoint_mut([parent, node as usize]).ok().map(|[parent, child]| (parent, child))
     }
 }
 
-/// Names one cycle among parents that have one.
+/// Return a message that names a cycle of `parents`, which must have one.
 fn cycle(parents: &[u32]) -> String {
     let mut seen = vec![0_usize; parents.len()];
     for start in 0..parents.len() {
@@ -383,7 +384,7 @@ mod tests {
                 prop_assert_eq!(tree.is_leaf(node), children.is_empty());
                 let leaves = below.iter().filter(|&&other| tree.is_leaf(other)).count();
                 prop_assert_eq!(leaf_counts[row] as usize, leaves);
-                // Children stand in preorder in the order of their rows.
+                // Children appear in preorder in the order of their rows.
                 prop_assert!(children.windows(2).all(|pair| tree.enter()[pair[0] as usize] < tree.enter()[pair[1] as usize]));
             }
             prop_assert_eq!(tree.leaves().count(), (0..count).filter(|&node| tree.is_leaf(node)).count());

@@ -1,4 +1,4 @@
-//! Advantages that one call makes.
+//! Advantages computed by a single call.
 
 use agentrl_compute::advantage::{self, GigpoColumns, GigpoOptions, Voter};
 use agentrl_compute::group::Scale;
@@ -8,7 +8,7 @@ use super::columns::{Column, Made, made, optional};
 use super::keys::labels;
 use crate::arrays::{Name, Whole, slice};
 
-/// Advantages that one call makes.
+/// Advantages computed by a single call.
 #[pymodule(submodule, name = "advantage", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]

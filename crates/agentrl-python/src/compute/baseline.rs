@@ -1,4 +1,4 @@
-//! Baselines, and what is remembered of keys from batch to batch: plain dicts, so that they can be stored as JSON.
+//! Baselines, and state by key that lasts from batch to batch: plain dicts, which can be stored as JSON.
 
 use agentrl_compute::baseline;
 use agentrl_compute::group::Columns;
@@ -51,7 +51,7 @@ fn ema_mean<'py>(
     Ok((told, memory.write(&after)?))
 }
 
-/// Means, deviations and visits of each row, and the next state.
+/// Mean, standard deviation and visits for each row, and the next state.
 type Moments<'py> = (Made<'py, f64>, Made<'py, f64>, Made<'py, i64>, Bound<'py, PyDict>);
 
 #[pyfunction]
@@ -117,7 +117,7 @@ fn columns<'a>(
     Ok(Columns { valid, ..Columns::new(name, slice(name, values)?, slice("groups", groups)?) })
 }
 
-/// A number of the group of each row.
+/// Return one number of its group for each row.
 fn of_rows<'py, const N: usize>(
     py: Python<'py>,
     columns: &Columns<'_, f64>,
@@ -127,7 +127,7 @@ fn of_rows<'py, const N: usize>(
     PyArray1::from_iter(py, columns.groups.iter().map(|&group| number(&groups[group as usize])))
 }
 
-/// What is known of the keys of a batch.
+/// State of the keys of a batch.
 struct NamedNumbers<'py, const N: usize> {
     names: Bound<'py, PyList>,
     state: Bound<'py, PyDict>,
@@ -135,7 +135,7 @@ struct NamedNumbers<'py, const N: usize> {
 }
 
 impl<'py, const N: usize> NamedNumbers<'py, N> {
-    /// A number, or a list of them, for each name; `new` for one that the state does not know.
+    /// Read a number, or a list of numbers, for each name; `new` for a name that is not in the state.
     fn read(state: &Bound<'py, PyAny>, names: Bound<'py, PyList>, new: [f64; N]) -> PyResult<Self> {
         let copy = match state.cast::<PyDict>() {
             Ok(state) => state.copy()?,
@@ -162,7 +162,7 @@ impl<'py, const N: usize> NamedNumbers<'py, N> {
         Ok(Self { names, state: copy, past })
     }
 
-    /// The next state.
+    /// Return the next state.
     fn write(self, after: &[[f64; N]]) -> PyResult<Bound<'py, PyDict>> {
         let py = self.state.py();
         for (name, numbers) in self.names.iter().zip(after) {
@@ -179,7 +179,7 @@ impl<'py, const N: usize> NamedNumbers<'py, N> {
     }
 }
 
-/// So many finite numbers: one by itself, more in a list.
+/// Read `N` finite numbers: one by itself, more from a list.
 fn numbers<const N: usize>(known: &Bound<'_, PyAny>) -> Option<[f64; N]> {
     let mut numbers = [0.0_f64; N];
     if let [number] = numbers.as_mut_slice() {
@@ -196,7 +196,7 @@ fn numbers<const N: usize>(known: &Bound<'_, PyAny>) -> Option<[f64; N]> {
     numbers.iter().all(|number| number.is_finite()).then_some(numbers)
 }
 
-/// The beginning of what Python prints for something.
+/// Return the first 80 characters of a value's `repr`.
 fn shown(value: &Bound<'_, PyAny>) -> String {
     value.repr().map_or_else(|_| "unprintable".to_owned(), |text| text.to_string().chars().take(80).collect())
 }

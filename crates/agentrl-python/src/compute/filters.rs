@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use super::columns::{Column, Made, made, optional};
 use crate::arrays::{Whole, slice};
 
-/// Which rows and groups stay.
+/// Masks of the rows and groups that stay.
 #[pymodule(submodule, name = "filters", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! Statistics of groups and what is made of them.
+//! Statistics of groups, and values relative to them.
 
 use agentrl_compute::group::{
     self, Center, Columns, Extent, Extra, Map, Middle, Moments, Options, Scale, Singleton, Statistics,
@@ -14,14 +14,15 @@ use super::{Floats, flags, kernel, optional};
 use crate::arrays::{Name, Whole, slice};
 use crate::error::to_python;
 
-/// Statistics of groups and what is made of them.
+/// Statistics of groups, and values relative to them.
 #[pymodule(submodule, name = "group", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
     use super::{arg_extreme, extents, finish, log_mean_exp, map, moments, normalise, quantile, statistics, sums};
 }
 
-/// Ids of any integers; and all by place, for looking up twenty names takes longer than to normalise the rewards of a batch.
+/// Normalise values within groups; `ids` are any integers. All arguments are positional, because looking up twenty
+/// names takes longer than normalising the rewards of a batch.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "all options of Python's function")]
 fn normalise<'py>(
@@ -80,7 +81,7 @@ fn normalise<'py>(
     })
 }
 
-/// Runs some work on columns of either float type.
+/// Run work on columns of either float type.
 fn with_columns<'py, R: Send>(
     py: Python<'py>,
     values: &Floats<'py>,
@@ -100,12 +101,12 @@ fn with_columns<'py, R: Send>(
     }
 }
 
-/// Work that is the same for either type.
+/// Work that is the same for both float types.
 trait Work<R> {
     fn run<T: Float>(self, columns: &Columns<'_, T>) -> Result<R>;
 }
 
-/// Count, weight, mean, standard deviation, least and most of each group.
+/// Count, weight, mean, standard deviation, minimum and maximum of each group.
 type StatisticsColumns<'py> = (
     Bound<'py, PyArray1<u64>>,
     Bound<'py, PyArray1<f64>>,
@@ -251,7 +252,7 @@ fn sums<'py>(
     Ok(PyArray1::from_vec(py, found))
 }
 
-/// Count, least, most and heaviest of each group.
+/// Count, minimum, maximum and largest weight of each group.
 type Extents<'py> =
     (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
 
@@ -282,7 +283,7 @@ fn extents<'py>(
     ))
 }
 
-/// The extents that [`extents`] gave, merged by the caller.
+/// Rebuild the extents that [`extents`] returned and the caller merged.
 fn extents_of(
     counts: &PyReadonlyArray1<'_, u64>,
     least: &PyReadonlyArray1<'_, f64>,
@@ -320,7 +321,7 @@ fn moments<'py>(
     let extents = extents_of(&counts, &least, &most, &heaviest)?;
     let (valid, weights) = (flags("valid", valid.as_ref())?, optional("weights", weights.as_ref())?);
     let found = with_columns(py, &values, slice("groups", &groups)?, valid, Of(extents, weights))?;
-    // Limbs of 32 bits in integers of 64: sums over ranks cannot overflow.
+    // Limbs of 32 bits in 64-bit integers, so that sums over ranks cannot overflow.
     let limbs = |sum: i128| {
         (0..LIMBS).map(move |limb| {
             let part = (sum >> (32 * limb)) as i64;

@@ -26,7 +26,7 @@ pub(crate) mod exports {
     use super::{dense, hash_parts, history, label, named, pair, similar};
 }
 
-/// Does something with the slice of an array of integers of any width.
+/// Run `$work` with the slice of an array of integers of any width.
 macro_rules! integers {
     ($array:ident, $name:ident, |$values:ident| $work:block) => {
         integers!(@each $array, $name, $values, $work, i64, u32, i32, u64, i16, u16, i8, u8)
@@ -56,7 +56,7 @@ fn dense<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResu
     Ok((PyArray1::from_vec(py, made.ids), made.count))
 }
 
-/// Ids of the items of a list.
+/// Return the dense ids of the items of a list.
 fn dense_items(name: &str, items: &[Bound<'_, PyAny>]) -> PyResult<Keys> {
     if let Some(texts) = items.iter().map(text).collect::<Option<Vec<&str>>>() {
         return held(|| keys::dense_bytes_of(texts.len(), |row| texts[row].as_bytes()));
@@ -65,7 +65,7 @@ fn dense_items(name: &str, items: &[Bound<'_, PyAny>]) -> PyResult<Keys> {
     held(|| keys::dense_bytes(items.iter().map(Vec::as_slice)))
 }
 
-/// The first row of each id; ids count up in order of appearance.
+/// Return the first row of each id; ids are numbered in order of appearance.
 fn first_rows(made: &Keys) -> Vec<usize> {
     let mut firsts = Vec::with_capacity(made.count as usize);
     for (row, &id) in made.ids.iter().enumerate() {
@@ -76,7 +76,7 @@ fn first_rows(made: &Keys) -> Vec<usize> {
     firsts
 }
 
-/// Ids, and the key of each as a text, by which it is known in another batch too.
+/// Return dense ids (uint32), and the key of each id as a string, which identifies it across batches.
 #[pyfunction]
 fn named<'py>(
     py: Python<'py>,
@@ -96,7 +96,7 @@ fn named<'py>(
     Ok((PyArray1::from_vec(py, made.ids), PyList::new(py, names)?))
 }
 
-/// The hash of texts, bytes and arrays of tokens, each behind its length: 16 bytes.
+/// Return the hash of strings, bytes and token arrays, 16 bytes. Each part is hashed after its length.
 #[pyfunction]
 #[pyo3(signature = (*parts))]
 fn hash_parts<'py>(parts: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyBytes>> {
@@ -113,7 +113,7 @@ fn hash_parts<'py>(parts: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyBytes>>
     Ok(PyBytes::new(parts.py(), &all.hash()))
 }
 
-/// Ids in no particular order.
+/// Ids in no particular order: equal keys have equal ids, below the number of rows.
 pub(super) enum Labels<'py> {
     Given(PyReadonlyArray1<'py, u32>),
     Made(Vec<u32>),
@@ -128,14 +128,14 @@ impl Labels<'_> {
     }
 }
 
-/// Ids in no particular order of an array of integers; ids that are such already are read as they are.
+/// Return ids in no particular order for an array of integers; an array that is valid as ids is read in place.
 pub(super) fn labels<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labels<'py>> {
     integers!(values, name, |keys| {
         let made = match run(py, keys.len(), || keys::label_integers(keys))?.ids {
             Cow::Borrowed(_) => None,
             Cow::Owned(ids) => Some(ids),
         };
-        // Only ids of 32 bits can be labels as they are.
+        // Only uint32 arrays can be borrowed as labels.
         return match made {
             Some(ids) => Ok(Labels::Made(ids)),
             None => Ok(Labels::Given(values.extract()?)),
@@ -144,7 +144,7 @@ pub(super) fn labels<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &st
     Err(not_keys(name, values))
 }
 
-/// Does something with an array of integers of any width as ids.
+/// Run work with an array of integers of any width as ids.
 pub(super) fn with_ids<'py, R>(
     py: Python<'py>,
     values: &Bound<'py, PyAny>,
@@ -164,7 +164,7 @@ pub(super) fn with_ids<'py, R>(
     Err(not_keys(name, values))
 }
 
-/// Rows of a table whose length the kernel knows, which checks them: of 32 bits as they are, or of 64 that fit.
+/// Read rows of a table: uint32 in place, int64 if they fit. The kernel knows the table's length and checks them.
 pub(super) fn rows<'py>(values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labels<'py>> {
     if let Ok(array) = values.cast::<PyArray1<u32>>() {
         return Ok(Labels::Given(array.readonly()));
@@ -176,7 +176,8 @@ pub(super) fn rows<'py>(values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labe
     slice(name, &array)?.iter().enumerate().map(narrow).collect::<PyResult<_>>().map(Labels::Made)
 }
 
-/// Ids in no particular order of an array of integers; ids that are such already are given back.
+/// Return ids in no particular order (uint32) for an array of integers; an array that is valid as ids is returned
+/// itself.
 #[pyfunction]
 #[pyo3(signature = (values, name="values"))]
 fn label<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
@@ -186,7 +187,7 @@ fn label<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResu
     })
 }
 
-/// Ids of an Arrow array of any string or binary type, of which nothing is copied.
+/// Return the dense ids of an Arrow array of any string or binary type, without copying it.
 fn dense_texts(name: &str, parts: &[ArrayRef]) -> Result<Keys> {
     match parts {
         [chunk] => {
@@ -204,10 +205,10 @@ fn dense_texts(name: &str, parts: &[ArrayRef]) -> Result<Keys> {
     }
 }
 
-/// The most bytes of a text that a view holds itself, filled up with zeros.
+/// Maximum length in bytes of a string that a view stores inline, padded with zeros.
 const SHORT: u32 = 12;
 
-/// The views of an array of texts that are all short: equal where the texts are.
+/// Return the views of an array whose strings are all short: views are equal if their strings are.
 fn short_texts(array: &ArrayRef) -> Option<&[u128]> {
     macro_rules! views {
         ($array:expr) => {{
@@ -225,7 +226,7 @@ fn short_texts(array: &ArrayRef) -> Option<&[u128]> {
 
 type TextAt<'a> = Box<dyn Fn(usize) -> &'a [u8] + Sync + 'a>;
 
-/// The bytes of each row of an Arrow array.
+/// Return a function that reads the bytes of each row of an Arrow array.
 fn texts<'a>(name: &str, array: &'a ArrayRef) -> Result<TextAt<'a>> {
     if array.null_count() > 0 {
         return Err(Error::invalid(format!(
@@ -251,12 +252,12 @@ fn texts<'a>(name: &str, array: &'a ArrayRef) -> Result<TextAt<'a>> {
     }
 }
 
-/// A text as Python holds it, without a copy.
+/// Return a string from Python's memory, without a copy.
 fn text<'a>(item: &'a Bound<'_, PyAny>) -> Option<&'a str> {
     item.cast::<PyString>().ok()?.to_str().ok()
 }
 
-/// One key of a list as bytes; a byte in front keeps texts, bytes and integers apart.
+/// Encode one key of a list as bytes; the first byte distinguishes strings, bytes and integers.
 fn item_bytes(name: &str, item: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let tagged = |tag: u8, bytes: &[u8]| [&[tag], bytes].concat();
     if let Ok(text) = item.cast::<PyString>() {
@@ -268,7 +269,7 @@ fn item_bytes(name: &str, item: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
 }
 
-/// What is wrong with an item that should be a text.
+/// Return the error for an item that should be a string.
 fn not_text(name: &str, row: usize, item: &Bound<'_, PyAny>) -> PyErr {
     let whole = item.extract::<Text>().and_then(|text| text.named(name));
     whole.err().filter(|_| item.is_instance_of::<PyString>()).unwrap_or_else(|| {
@@ -295,7 +296,7 @@ fn pair<'py>(
     Ok((PyArray1::from_vec(py, made.ids), made.count))
 }
 
-/// Ids and their validity, level after level.
+/// Ids and their validity, one pair per level.
 type Levels<'py> = Vec<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<bool>>)>;
 
 #[pyfunction]
@@ -336,7 +337,7 @@ fn similar<'py>(
     };
     let read = |(row, item)| text(item).ok_or_else(|| not_text("texts", row, item));
     let texts = texts.iter().enumerate().map(read).collect::<PyResult<Vec<&str>>>()?;
-    // Each character may be compared with every other.
+    // Each character may be compared with every other one.
     let bytes: usize = texts.iter().map(|text| text.len()).sum();
     let made = run(py, bytes.saturating_mul(bytes), || keys::similar(&texts, groups, threshold, similarity))?;
     Ok(PyArray1::from_vec(py, made.ids))

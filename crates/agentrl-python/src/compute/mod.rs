@@ -26,13 +26,13 @@ use pyo3::prelude::*;
 use crate::arrays::slice;
 use crate::error::{invalid, to_python};
 
-/// A column of either float type; the result has the same.
+/// A column of either float type; the result has the same type.
 pub(crate) enum Floats<'py> {
     Single(PyReadonlyArray1<'py, f32>),
     Double(PyReadonlyArray1<'py, f64>),
 }
 
-/// By a look at the type: to try one and then the other would cost several microseconds, for the error of the first.
+/// Check the type first: trying one type and then the other would cost several microseconds for the error of the first.
 impl<'py> FromPyObject<'_, 'py> for Floats<'py> {
     type Error = PyErr;
 
@@ -44,10 +44,10 @@ impl<'py> FromPyObject<'_, 'py> for Floats<'py> {
     }
 }
 
-/// Bytes of a new column from which clearing them costs more than a call of Python.
+/// Size in bytes from which clearing a new column costs more than a call of Python.
 const LARGE: usize = 1 << 16;
 
-/// A column that a function fills: the one that was given, or a new one.
+/// Return the column that a function fills: the given one, or a new one.
 pub(crate) fn output<'py, T: Element>(
     py: Python<'py>,
     out: Option<&Bound<'py, PyAny>>,
@@ -55,7 +55,7 @@ pub(crate) fn output<'py, T: Element>(
 ) -> PyResult<Bound<'py, PyArray1<T>>> {
     let Some(out) = out else {
         let (dtype, large) = (numpy::dtype::<T>(py), rows * size_of::<T>() >= LARGE);
-        // Floats may hold anything before they are written. Memory that was used before is then used as it is.
+        // Floats may hold anything before they are written, so reused memory need not be cleared.
         if large && dtype.kind() == b'f' {
             return Ok(py.import("numpy")?.call_method1("empty", (rows, dtype))?.cast_into()?);
         }
@@ -71,7 +71,7 @@ pub(crate) fn output<'py, T: Element>(
     if array.len() == rows && array.is_contiguous() { Ok(array.clone()) } else { Err(wanted()) }
 }
 
-/// Fills a column.
+/// Fill a column.
 pub(crate) fn filled<'py, T: Element + Send>(
     py: Python<'py>,
     out: Option<&Bound<'py, PyAny>>,
@@ -88,7 +88,7 @@ pub(crate) fn filled<'py, T: Element + Send>(
     Ok(array.into_any())
 }
 
-/// Evaluates `$make` with float columns of one type: each name is a slice there, and `$type` the type.
+/// Evaluate `$make` with float columns of one type: each name is a slice in it, and `$type` is the type.
 macro_rules! floats {
     ([$($name:ident),+], $type:ident => $make:expr) => {
         match ($($name,)+) {
@@ -111,8 +111,8 @@ macro_rules! floats {
     };
 }
 
-/// Runs a kernel on float columns of one type: in `$make` each name is a slice, and `$out` an output of the same length, or
-/// `$times` as long where it holds several columns one after another.
+/// Run a kernel on float columns of one type. In `$make` each name is a slice, and `$out` is an output of the same
+/// length; with `$times` it holds that many columns one after another.
 macro_rules! kernel {
     ($py:ident, [$($name:ident),+], |$out:ident| $make:expr) => {
         $crate::compute::kernel!($py, None, 1 * [$($name),+], |$out| $make)
@@ -124,7 +124,7 @@ macro_rules! kernel {
     };
 }
 
-/// Runs a kernel on float columns of one type that makes something else of them.
+/// Run a kernel on float columns of one type whose result is not such a column.
 macro_rules! reduced {
     ($py:ident, [$first:ident $(, $rest:ident)*], $make:expr) => {
         $crate::compute::floats!([$first $(, $rest)*], _Type => $crate::compute::columns::run($py, $first.len(), || $make))
@@ -133,12 +133,12 @@ macro_rules! reduced {
 
 pub(crate) use {floats, kernel, reduced};
 
-/// A mask, or none.
+/// Return the slice of an optional mask.
 pub(crate) fn flags<'a>(name: &str, mask: Option<&'a PyReadonlyArray1<'_, bool>>) -> PyResult<Option<&'a [bool]>> {
     mask.map(|mask| slice(name, mask)).transpose()
 }
 
-/// A column, or none.
+/// Return the slice of an optional column.
 pub(crate) fn optional<'a, T: Element>(
     name: &str,
     column: Option<&'a PyReadonlyArray1<'_, T>>,
@@ -146,19 +146,19 @@ pub(crate) fn optional<'a, T: Element>(
     column.map(|column| slice(name, column)).transpose()
 }
 
-/// Number of threads that large columns use.
+/// Return the number of threads that large columns use.
 #[pyfunction]
 pub(crate) fn num_threads() -> usize {
     agentrl_compute::thread_pool::threads()
 }
 
-/// Sets that number.
+/// Set the number of threads that large columns use.
 #[pyfunction]
 pub(crate) fn set_num_threads(count: usize) -> PyResult<()> {
     agentrl_compute::thread_pool::set_threads(count).map_err(to_python)
 }
 
-/// The number of threads that the environment asks for.
+/// Set the number of threads from the text of the environment variable.
 pub(crate) fn threads_of_environment(text: &str) -> PyResult<()> {
     let count = text.trim().parse().ok().filter(|&count| count > 0);
     let count = count.ok_or_else(|| {

@@ -10,14 +10,14 @@ use crate::enter::{held, released};
 use crate::error::to_python;
 use crate::shared::Shared;
 
-/// Which stored rows are drawn again.
+/// Sampling of stored rows.
 #[pymodule(submodule, name = "replay", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
     use super::{SumTree, importance, pairs, race, rank_weights};
 }
 
-/// Priorities of rows, and their sums.
+/// Sum tree of the priorities of rows.
 #[pyclass(frozen, module = "agentrl_core._core.replay")]
 pub(crate) struct SumTree(Shared<replay::SumTree>);
 

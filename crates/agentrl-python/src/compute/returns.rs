@@ -17,7 +17,7 @@ pub(crate) mod exports {
     use super::{discounted, gae, n_step, optimal_token_baseline, v_trace};
 }
 
-/// Sequences and their masks; `bootstrap` is empty where there is none.
+/// Return sequences with their masks; an empty `bootstrap` means none.
 fn paths<'a, T>(
     offsets: &'a [i64],
     mask: Option<&'a [bool]>,

@@ -13,7 +13,7 @@ use super::columns::{Column, Made, made, optional, run};
 use crate::arrays::{Name, Whole, slice};
 use crate::error::invalid;
 
-/// What rewards are made of.
+/// Reward kernels.
 #[pymodule(submodule, name = "reward", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
@@ -93,7 +93,8 @@ fn win_rates<'py>(
     made(py, first.len(), || reward::win_rates(first, second, probability, count))
 }
 
-/// Ids of answers, equal for equal texts of a group and for those of it that gave none; and who gave one.
+/// Return ids of answers (uint32), and whether each row has an answer (bool). Rows of a group have equal ids if their
+/// texts are equal, or if both have no answer.
 #[pyfunction]
 fn answer_ids<'py>(
     py: Python<'py>,
@@ -104,14 +105,14 @@ fn answer_ids<'py>(
     let texts = items.iter().enumerate().map(|(row, item)| answer(row, item)).collect::<PyResult<Vec<_>>>()?;
     let groups = slice("group_ids", &groups)?;
     let ids = run(py, texts.len(), || {
-        // No text has this byte.
+        // No UTF-8 text contains this byte.
         let texts = dense_bytes_of(texts.len(), |row| texts[row].as_deref().unwrap_or(b"\xff"))?;
         Ok(pair(groups, &texts.ids)?.ids)
     })?;
     Ok((PyArray1::from_vec(py, ids), PyArray1::from_iter(py, items.iter().map(|item| !item.is_none()))))
 }
 
-/// The text of an answer; None is none.
+/// Return the text of an answer as bytes; `None` without an answer.
 fn answer<'a>(row: usize, item: &'a Bound<'_, PyAny>) -> PyResult<Option<Cow<'a, [u8]>>> {
     if item.is_none() {
         return Ok(None);
@@ -123,11 +124,11 @@ fn answer<'a>(row: usize, item: &'a Bound<'_, PyAny>) -> PyResult<Option<Cow<'a,
     if let Ok(text) = text.to_str() {
         return Ok(Some(Cow::Borrowed(text.as_bytes())));
     }
-    // Half a character is not Unicode, and can still be compared.
+    // A lone surrogate is not Unicode, but it can still be compared.
     Ok(Some(Cow::Owned(text.call_method1("encode", ("utf-8", "surrogatepass"))?.extract()?)))
 }
 
-/// Shares, winners, entropies, entropies of clusters, and numbers of clusters.
+/// Shares, winners, entropies, cluster entropies, and numbers of clusters.
 type Votes<'py> = (Made<'py, f64>, Made<'py, bool>, Made<'py, f64>, Made<'py, f64>, Made<'py, u32>);
 
 #[pyfunction]

@@ -1,4 +1,4 @@
-//! Counter-based randomness.
+//! Counter-based random numbers.
 
 use agentrl_compute::rng;
 use numpy::{PyArray1, PyReadonlyArray1};
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::slice;
 
-/// Counter-based randomness.
+/// Counter-based random numbers.
 #[pymodule(submodule, name = "rng", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]

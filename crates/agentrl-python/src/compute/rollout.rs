@@ -1,4 +1,4 @@
-//! What planners of rollouts compute.
+//! Kernels for rollout planning.
 
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::rollout::{self, BranchColumns, BranchOptions, Reduce};
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::arrays::{Name, slice};
 use crate::enter::held;
 
-/// What planners of rollouts decide by.
+/// Kernels for rollout planning: entropies, branches, similarity.
 #[pymodule(submodule, name = "rollout", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]

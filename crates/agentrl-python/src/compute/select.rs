@@ -7,7 +7,7 @@ use super::columns::{Column, Made, made, optional, run};
 use crate::arrays::{Name, Whole, slice};
 use crate::error::to_python;
 
-/// Which tasks, and how many rollouts of each.
+/// Task selection and rollout allocation.
 #[pymodule(submodule, name = "select", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
@@ -103,7 +103,7 @@ fn beta_draws<'py>(
 ) -> PyResult<Made<'py, f64>> {
     let (alpha, beta, rows) = (slice("alpha", &alpha)?, slice("beta", &beta)?, slice("rows", &rows)?);
     let key = key.named("key")?;
-    // A draw takes as long as many rows of other kernels.
+    // One draw takes as long as many rows of other kernels.
     made(py, alpha.len().saturating_mul(32), || select::beta_draws(alpha, beta, rows, key))
 }
 

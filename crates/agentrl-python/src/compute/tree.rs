@@ -1,4 +1,4 @@
-//! Trees for Python: how they are built, and credit along them.
+//! Trees for Python: construction, and credit assignment along them.
 
 use agentrl_compute::group::Singleton;
 use agentrl_compute::ragged::Ragged;
@@ -10,7 +10,7 @@ use super::columns::{Column, Made, made, optional, run};
 use super::keys;
 use crate::arrays::{Name, slice};
 
-/// Trees as columns, and credit along them.
+/// Trees as columns, and credit assignment along them.
 #[pymodule(submodule, name = "tree", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]

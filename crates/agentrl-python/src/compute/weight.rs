@@ -39,7 +39,7 @@ fn shares<'py>(
     made(py, keys.len(), || weight::shares(keys, draws, valid, Shared::from_name(&shared)?))
 }
 
-/// None among the units stands for the rows themselves.
+/// Return the weight of each token, row after row, `float64[tokens]`. None among `units` means that each row is a unit.
 #[pyfunction]
 fn weights_of_rows<'py>(
     py: Python<'py>,
