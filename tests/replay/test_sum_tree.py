@@ -68,6 +68,18 @@ def test_importance_weights_make_the_mean_unbiased() -> None:
     assert tree.weights([1, 2], beta=1.0, normalise="all").tolist() == pytest.approx([1 / 3, 1 / 4])
 
 
+def test_removed_rows_do_not_count_in_the_weights() -> None:
+    """With row 0 removed twice, P = (3, 4) / 7 and w = 1 / (2 P), so that sum P w f = (f2 + f3) / 2."""
+    tree = SumTree([1.0, 3.0, 4.0])
+    tree.remove([0])
+    tree.remove([0])
+    weights = tree.weights([1, 2], beta=1.0, normalise="none")
+    assert weights.tolist() == pytest.approx([7 / 6, 7 / 8])
+    assert (tree.probabilities([1, 2]) * weights * np.array([-1.0, 2.0])).sum() == pytest.approx(0.5)
+    tree.update([0], [1.0])
+    assert tree.weights([0, 1, 2], beta=1.0, normalise="none").tolist() == pytest.approx([8 / 3, 8 / 9, 2 / 3])
+
+
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), float("-inf")])
 def test_what_is_no_priority_is_refused_and_changes_nothing(wrong: float) -> None:
     tree = SumTree([1.0, 2.0])

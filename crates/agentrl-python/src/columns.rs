@@ -21,11 +21,11 @@ pub(crate) mod exports {
     #[pymodule_export]
     use super::{arrow_lists, arrow_numbers};
     #[pymodule_export]
+    use crate::array_checks::{is_finite, is_plain};
+    #[pymodule_export]
     use crate::lists::flat_lists;
     #[pymodule_export]
-    use crate::plain::{is_finite, is_plain};
-    #[pymodule_export]
-    use crate::responses::vllm_candidates;
+    use crate::vllm_response::vllm_candidates;
 }
 
 /// Return the chunks of an Arrow array or stream. A table of one column is read as that column, a dictionary as its

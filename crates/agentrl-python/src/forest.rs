@@ -14,7 +14,7 @@ use crate::batch::Batch;
 use crate::enter::{held, interruptible};
 use crate::error::{invalid, to_python};
 use crate::facts;
-use crate::shared::Shared;
+use crate::fork_safe_lock::Shared;
 use crate::tree::{Tree, frontier_columns};
 
 /// Rollout data while it is collected. Safe to use from several threads.

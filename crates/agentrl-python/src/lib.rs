@@ -4,6 +4,7 @@
 //! through [`error`], the only place that names exception classes.
 #![expect(clippy::needless_pass_by_value, reason = "arguments come from Python's side by value")]
 
+mod array_checks;
 mod arrays;
 mod batch;
 mod columns;
@@ -12,16 +13,15 @@ mod enter;
 mod error;
 mod facts;
 mod forest;
+mod fork_safe_lock;
 mod ingest;
 mod lists;
 mod pack;
-mod plain;
-mod responses;
 mod search;
-mod shared;
 mod store;
 mod table;
 mod tree;
+mod vllm_response;
 
 /// The module that Python imports.
 #[pyo3::pymodule]

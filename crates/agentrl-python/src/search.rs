@@ -10,7 +10,7 @@ use crate::batch::Batch;
 use crate::enter::held;
 use crate::error::to_python;
 use crate::forest::Forest;
-use crate::shared::Shared;
+use crate::fork_safe_lock::Shared;
 
 type Array<'py, T> = Bound<'py, PyArray1<T>>;
 

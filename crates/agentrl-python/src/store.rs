@@ -15,7 +15,7 @@ use crate::arrays::{Name, Whole, blob_hash, slice};
 use crate::batch::Batch;
 use crate::enter::{held, interruptible, released};
 use crate::error::to_python;
-use crate::shared::Shared;
+use crate::fork_safe_lock::Shared;
 use crate::table::Table;
 
 /// Rollout data on disk; the inner store is `None` after it is closed.

@@ -85,7 +85,7 @@ class SumTree:
     def weights(
         self, rows: ArrayLike, *, beta: float, normalise: Literal["none", "drawn", "all"] = "drawn"
     ) -> NDArray[np.float64]:
-        """Return importance weights w = (n P)^-beta of drawn rows.
+        """Return importance weights w = (n P)^-beta of drawn rows, where n counts the rows with a priority.
 
         Args:
             rows: output of `sample`.

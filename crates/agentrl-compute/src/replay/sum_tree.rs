@@ -35,6 +35,8 @@ const STRIDE: usize = 2;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SumTree {
     rows: usize,
+    /// Number of rows with a priority: those that can be drawn.
+    drawable: usize,
     exponent: f64,
     /// Priority of each row to the power of the exponent; 0 if it is not drawn. Padded to whole families.
     leaves: Vec<Family>,
@@ -94,7 +96,7 @@ impl SumTree {
         }
         let mut seen = vec![0; leaves.len().div_ceil(64)];
         let changed = (0..leaves.len()).filter(|&family| first_time(&mut seen, family)).collect();
-        let mut tree = Self { rows, exponent, leaves, levels, changed, seen };
+        let mut tree = Self { rows, drawable: rows, exponent, leaves, levels, changed, seen };
         tree.settle();
         Ok(tree)
     }
@@ -189,7 +191,8 @@ impl SumTree {
         Ok(rows)
     }
 
-    /// Importance weights `(n · probability)^-beta` of drawn rows, where n is the number of rows; see [`importance`].
+    /// Importance weights `(n · probability)^-beta` of drawn rows, where n is the number of rows with a priority; see
+    /// [`importance`].
     ///
     /// # Errors
     /// `InvalidInput` if a row does not exist or is never drawn, or beta is outside [0, 100].
@@ -204,7 +207,7 @@ impl SumTree {
         };
         let probabilities = rows.iter().enumerate().map(probability).collect::<Result<Vec<_>>>()?;
         let least = self.levels.last().map_or(f64::INFINITY, |top| least_of(&top.least[0]));
-        importance(&probabilities, self.rows, beta, normalise, least / total)
+        importance(&probabilities, self.drawable, beta, normalise, least / total)
     }
 
     /// Write the row that each target falls on.
@@ -268,7 +271,8 @@ impl SumTree {
     fn set(&mut self, leaves: &[(usize, f64)]) {
         for &(row, leaf) in leaves {
             let family = row / WIDTH;
-            self.leaves[family].0[row % WIDTH] = leaf;
+            let old = std::mem::replace(&mut self.leaves[family].0[row % WIDTH], leaf);
+            self.drawable = self.drawable + usize::from(leaf > 0.0) - usize::from(old > 0.0);
             if first_time(&mut self.seen, family) {
                 self.changed.push(family);
             }

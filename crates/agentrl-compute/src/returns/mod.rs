@@ -3,13 +3,13 @@
 //! Recursive returns scan the rows of a [`Paths`] in reverse: rows that are not the policy's are skipped, and at an end
 //! the bootstrap value of the caller replaces the value of the next row.
 
-mod baseline;
 mod n_step;
-mod paths;
+mod reverse_scan;
+mod token_baseline;
 
-pub use baseline::{Align, TokenBaseline, optimal_token_baseline};
 pub use n_step::n_step;
-pub use paths::Paths;
+pub use reverse_scan::Paths;
+pub use token_baseline::{Align, TokenBaseline, optimal_token_baseline};
 
 use crate::argument_checks::{same_length, within};
 use crate::group::{Extent, whitened};

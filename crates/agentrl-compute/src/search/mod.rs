@@ -6,14 +6,14 @@
 //! distance to a solved end. Each new turn updates them, so that most queries cost no more than the size of their
 //! answer.
 
-mod choose;
+mod edit_distance;
 mod graph;
-mod similar;
+mod selection;
 mod states;
 #[cfg(test)]
 mod tests;
 
-pub use choose::Descent;
+pub(crate) use edit_distance::edit_distance_in;
+pub use edit_distance::{common_subsequence, common_suffix, edit_distance};
 pub use graph::{After, NONE, NewTurn, Search, Status, Turn, UNSOLVED};
-pub(crate) use similar::edit_distance_in;
-pub use similar::{common_subsequence, common_suffix, edit_distance};
+pub use selection::Descent;

@@ -4,14 +4,14 @@
 //! the other candidates nor on their order, and the choice does not depend on the number of threads.
 
 mod allocation;
+mod attention_predictor;
 mod best;
-mod choice;
-mod posterior;
-mod predicted;
-mod rows;
+mod beta_draws;
+mod lookup;
+mod sampling;
 
 pub use allocation::{Greedy, Value, best_arms, greedy, shares};
-pub use choice::{drawn, independent, log_total, permuted, successive, top};
-pub use posterior::beta_draws;
-pub use predicted::attended;
-pub use rows::places;
+pub use attention_predictor::attended;
+pub use beta_draws::beta_draws;
+pub use lookup::places;
+pub use sampling::{drawn, independent, log_total, permuted, successive, top};

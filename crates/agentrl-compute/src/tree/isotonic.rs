@@ -186,7 +186,7 @@ impl Ord for Ordered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::testing::forests;
+    use crate::tree::random_forests::forests;
     use proptest::prelude::*;
 
     /// Minimax formula of isotonic regression on a chain: the maximum over starts of the minimum over ends of the mean.

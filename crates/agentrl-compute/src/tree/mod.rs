@@ -9,7 +9,7 @@ mod fuse;
 mod isotonic;
 mod peers;
 #[cfg(test)]
-pub(crate) mod testing;
+pub(crate) mod random_forests;
 mod topology;
 
 pub use ancestors::{AncestorOptions, Weighting, ancestor_relative};

@@ -313,7 +313,7 @@ fn cycle(parents: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::testing::forests;
+    use crate::tree::random_forests::forests;
     use proptest::prelude::*;
 
     fn message(parents: &[i64]) -> String {

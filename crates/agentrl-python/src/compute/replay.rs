@@ -8,7 +8,7 @@ use super::columns::{Column, Made, made, optional, run};
 use crate::arrays::{Name, Whole, slice};
 use crate::enter::{held, released};
 use crate::error::to_python;
-use crate::shared::Shared;
+use crate::fork_safe_lock::Shared;
 
 /// Sampling of stored rows.
 #[pymodule(submodule, name = "replay", module = "agentrl_core._core")]

@@ -1,6 +1,6 @@
 //! Layout of token rows as prefix trees.
 
-use super::fold::Folded;
+use super::pairs::Folded;
 use super::{Sequences, Trie, in_order};
 use crate::prefix::common_prefix;
 use crate::ragged::Ragged;
