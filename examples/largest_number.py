@@ -1,4 +1,4 @@
-"""A first task for a pretrained model: say the largest of three numbers.
+"""A first task for a pretrained model: name the largest of three numbers.
 
 Run it, from the repository, with:
 

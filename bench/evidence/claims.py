@@ -38,7 +38,8 @@ class Claim:
         metric: see `scores.METRICS`.
         expected: direction of treatment minus baseline.
         smallest_effect: smallest difference of interest.
-        detectable_effect: difference that so many pairs find with a probability of 80 %, from the pilot; 0: not known
+        detectable_effect: difference that this number of pairs detects with a probability of 80 %, from the pilot; 0:
+        not known
             yet, so that the claim cannot be run.
         seeds: number of pairs.
         tuning: settings that were tried for each arm before the runs, beyond the pilot of GRPO.
