@@ -60,7 +60,7 @@ def alternately(
     """Like `best`, for two functions in turn, so that other load on the machine affects both equally.
 
     The measurement lasts at least `LEAST_SECONDS`, since a neighbour on the same processor may halve its speed for a
-    second or two. After that it ends once it has taken `enough` seconds in all.
+    second or two. After three runs, `theirs` is skipped once it has taken `enough` seconds in all.
     """
     ours()
     theirs()

@@ -2,10 +2,10 @@
 
     python bench/continuous.py [--staleness 0 1 2 4] [--iterations 12] [--tasks 8] [--seed 0]
 
-The task is that of the demo (products with a calculator), with a small warm-started model and GRPO. In each row the
-engine samples from a copy of the model and takes the trained weights after each step. Trainer and engine share the
-cores of this machine, and a step slows the engine down. So the figures show how waiting is divided, not the gain of two
-devices.
+The task is that of the demo (products with a calculator), with a small warm-started model and GRPO. For every
+staleness, the engine samples from a copy of the model and takes the trained weights after each step. Trainer and engine
+share the cores of this machine, and a step slows the engine down. So the figures show how waiting is divided, not the
+gain of two devices.
 
 `trainer waits` is the share of time spent in `collect`, `engine waits` the share without a request to the engine, `age`
 the mean staleness of trained tokens, in versions.

@@ -98,7 +98,7 @@ class Bench:
 
 
 def compared(bench: Bench, shape: str, *, compiled: bool) -> dict[str, dict[str, Any]]:
-    """Run all contenders on one shape: ours first, then our chunked fallback, then the peers."""
+    """Run all contenders on one shape, ours first; return their lines by name."""
     rows, size, vocabulary = (int(number) for number in shape.split("x"))
     dtype = torch.bfloat16 if bench.device == "cuda" else torch.float32
     problem = Problem.random(rows, size, vocabulary, bench.device, dtype, sequences=8)
