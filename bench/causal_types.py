@@ -1,10 +1,11 @@
-"""Build every causal type of the installed transformers tiny, and compare each layout of packs with the plain forward.
+"""Build a tiny model of every causal type of transformers; compare each pack layout with the plain forward.
 
     python bench/causal_types.py                  # all types: writes causal_types.json of the package, docs/models.md
     python bench/causal_types.py llama qwen3_5    # replaces the rows of some types there
 
-Each model has random weights that make context matter. Sequences of several lengths, some of which share a prefix, run
-one by one through the model's own forward, which gives the log-probs, entropies and gradients to reach in fp32.
+Each model has random weights that make its outputs depend on the context. Sequences of several lengths, some with a
+shared prefix, run one by one through the model's own forward in fp32. Its log-probs, entropies and gradients are the
+reference.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def build(kind: str) -> Any:
     """Return a tiny model of a type with random weights, in fp32 and eval mode.
 
     Raises:
-        Exception: it cannot be built; the message is the reason.
+        Exception: the model cannot be built; the message is the reason.
     """
     torch.manual_seed(0)
     config = small_config(kind)
@@ -102,7 +103,7 @@ def build(kind: str) -> Any:
 
 
 def sequences() -> list[Tensor]:
-    """Rows of 70, 45, 45, 21 and 9 tokens; the second and third share their first 30."""
+    """Return rows of 70, 45, 45, 21 and 9 tokens; the second and third share their first 30."""
     generator = torch.Generator().manual_seed(2)
     rows = [torch.randint(4, 50, (length,), generator=generator) for length in (70, 45, 45, 21, 9)]
     rows[2][:30] = rows[1][:30]
@@ -110,14 +111,14 @@ def sequences() -> list[Tensor]:
 
 
 def weights_of(count: int) -> tuple[Tensor, Tensor]:
-    """What log-probs and entropies of all tokens are multiplied by in the loss."""
+    """Return the factors of all log-probs and entropies in the loss."""
     generator = torch.Generator().manual_seed(3)
     logprob, entropy = torch.randn(2, count, generator=generator).unbind(0)
     return logprob / count, 0.3 * entropy / count
 
 
 def plain(model: Any, rows: list[Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor], bool]:
-    """Log-probs, entropies and gradients of each row alone; whether logits are what the head returns."""
+    """Return log-probs, entropies and gradients of each row alone, and whether the logits equal the head's output."""
     made: list[Tensor] = []
     handle = head_of(model).register_forward_hook(lambda _module, _given, output: made.append(output.detach().clone()))
     logprobs, entropies, is_plain = [], [], True
@@ -137,7 +138,7 @@ def plain(model: Any, rows: list[Tensor]) -> tuple[Tensor, Tensor, dict[str, Ten
 
 
 def gradients(model: nn.Module, logprob: Tensor, entropy: Tensor) -> dict[str, Tensor]:
-    """The gradients of the loss, which are taken from the model."""
+    """Return the gradients of the loss, and clear them on the model."""
     by_logprob, by_entropy = weights_of(len(logprob))
     (by_logprob @ logprob + by_entropy @ entropy).backward()
     found = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
@@ -154,11 +155,11 @@ def differences(model: nn.Module, rows: list[Tensor], layout: PackLayout, wanted
 
 
 def compared(found: Any, wanted: Any) -> dict[str, float]:
-    """The largest differences of log-probs, entropies and gradients.
+    """Return the largest differences of log-probs, entropies and gradients.
 
-    The difference of a gradient is divided by the parameter's largest gradient, or by a thousandth of the model's if
-    that is larger. A gradient below a millionth of the model's largest is rounding alone, such as that of a bias of
-    keys, which softmax cancels: its difference is divided by the model's largest.
+    The difference of a gradient is divided by the parameter's largest gradient, or by a thousandth of the model's
+    largest if that is more. Gradients below a millionth of the model's largest are rounding errors, such as those of a
+    key bias, which softmax cancels. Their differences are divided by the model's largest gradient.
     """
     largest = {name: float(gradient.abs().max()) for name, gradient in wanted[2].items()}
     whole = max(largest.values())
@@ -171,7 +172,7 @@ def compared(found: Any, wanted: Any) -> dict[str, float]:
 
 
 def entry(kind: str) -> dict[str, Any]:
-    """The row of a type."""
+    """Return the row of a type."""
     begun = time.process_time()
     row: dict[str, Any] = {"class": CLASSES[kind], "layouts": [], "errors": {}, "reasons": {}}
     try:
@@ -225,7 +226,7 @@ def _holds(found: dict[str, float], share: float = 1.0) -> bool:
 
 
 def _rounds(kind: str, rows: list[Tensor], wanted: Any, found: dict[str, float]) -> bool:
-    """Whether differences are below those of plain forwards whose weights are moved by one unit in the last place."""
+    """Return whether differences are below those of plain forwards with weights moved by one unit in the last place."""
     if not _holds(found, 30.0):
         return False
     noise = dict.fromkeys(found, 0.0)
@@ -245,10 +246,10 @@ def _line(error: Exception) -> str:
 
 
 def main(kinds: list[str]) -> None:
-    """Print the rows, and write them."""
+    """Print the rows and write them."""
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
-    layouts.entry_of = lambda _kind: {}  # what is found does not depend on what was found before
+    layouts.entry_of = lambda _kind: {}  # results do not depend on the types tested before
     torch.set_num_threads(1)
     found = {}
     for kind in kinds or list(CLASSES):
@@ -271,7 +272,7 @@ def write(found: dict[str, dict[str, Any]]) -> None:
 
 
 def table_line(kind: str, row: dict[str, Any]) -> str:
-    """A line of the page."""
+    """Return a line of the page."""
     if "not_built" in row:
         return f"| `{kind}` | not built | | | | {_cell(row['not_built'])} |"
     chosen = row["layouts"][0] if row["layouts"] else "none"

@@ -2,11 +2,11 @@
 
     python bench/client_cost.py [--tokens 64 256 1024] [--responses 256] [--recorded FOLDER]
 
-A real server of vLLM's CPU build generates one response of each length, whose bytes are kept. Then a process that only
-replays these bytes takes the server's place, so that the client is the limit. Printed are the bytes of a token, the
-seconds of a processor that the client's process takes for each, and the tokens per second of a whole core. Tokens,
-log-probabilities and entropies are compared with those that Python's own JSON finds. A folder that is given
-keeps the responses, and is used again if it has them.
+A real server of vLLM's CPU build generates one response of each length, and its bytes are recorded. Then a process that
+only replays these bytes replaces the server, so that the client is the limit. The bench prints bytes per token, CPU
+seconds of the client's process per token, and tokens per second of a whole core. Tokens, log-probabilities and
+entropies are compared with those parsed by Python's own JSON. With `--recorded`, the responses are kept in the folder
+and reused by later runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ AT_ONCE = 64
 
 
 def replay(pipe: Connection, responses: Mapping[str, bytes]) -> None:
-    """Answer each request by the bytes of its path, or of its number of tokens and of log-probabilities."""
+    """Answer each request with recorded bytes, chosen by path, number of tokens and number of log-probabilities."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -62,7 +62,7 @@ def replay(pipe: Connection, responses: Mapping[str, bytes]) -> None:
         do_GET = do_POST = reply  # noqa: N815 -- the names of the base class
 
         def log_message(self, *_: object) -> None:
-            """Write nothing."""
+            """Write no log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     pipe.send(server.server_address[1])
@@ -75,13 +75,13 @@ def key(tokens: int, logprobs: int) -> str:
 
 
 def numbers(segment: Segment) -> list[np.ndarray]:
-    """Return the columns that are compared."""
+    """Return the columns to compare."""
     entropies = np.zeros(0) if segment.entropies is None else segment.entropies
     return [segment.tokens.astype(float), segment.logprobs, entropies]
 
 
 def expected(response: bytes, *, entropies: bool) -> list[np.ndarray]:
-    """Return the same columns of a response, by Python's own JSON."""
+    """Return the same columns of a response, parsed by Python's own JSON."""
     [choice] = json.loads(response)["choices"]
     content = choice["logprobs"]["content"]
     likeliest = [sorted((one["logprob"] for one in place["top_logprobs"]), reverse=True)[:10] for place in content]
@@ -115,12 +115,12 @@ def recorded(path: Path, counts: list[int], vocabulary: int) -> None:
 
 
 def request_of(tokens: int) -> Request:
-    """Return the request for so many tokens."""
+    """Return the request for *n* tokens."""
     return Request(np.arange(5, 37, dtype=np.int32), tokens, Sampling(max_tokens=tokens))
 
 
 async def ask(generate: engine.VllmServer, request: Request, count: int) -> list[Segment]:
-    """Send a request again and again, some at once."""
+    """Send a request many times, several at once."""
     done: list[Segment] = []
 
     async def one() -> None:

@@ -1,13 +1,13 @@
-"""What collection costs: a turn beside free engines and environments, and waiting side by side.
+"""Overhead of collection: the cost of a turn with instant engines and environments, and waiting in parallel.
 
     python bench/collect.py [--episodes 10 100 1000 10000] [--turns 10] [--runs 3]
 
-1. Overhead: an engine that answers at once with 16 tokens, an environment that answers at once with a short text, in
-   the loop, in threads and in processes. The time of `collect` over its turns, with everything that a turn costs here:
-   journal in memory, forest, checks, program. Beside it the same turns in a lock-step loop (one engine call for all
-   rows, then each environment in turn), which keeps the same forest.
-2. Waiting: 16 episodes of three steps of 0.1 s, by the same lock-step loop and by programs side by side. Both batches
-   have to be equal.
+1. Overhead: an engine that answers at once with 16 tokens, and an environment that answers at once with a short text,
+inline, in threads and in processes. The figure is the time of `collect` per turn: journal in memory, forest, checks and
+program. The peer is a lock-step loop (one engine call for all rows, then each environment in turn) that keeps the same
+forest.
+2. Waiting: 16 episodes of three steps of 0.1 s, by the same lock-step loop and by concurrent programs. Both batches
+must be equal.
 3. Waiting of random length: 64 episodes whose steps take 0 to 40 ms.
 """
 
@@ -48,7 +48,7 @@ class Free:
     chat, vocabulary_size, entropy_estimator, policy_version, shares_parameters = CHAT, 100, "exact", 0, False
 
     async def generate(self, request: Request) -> Segment:
-        """Sixteen tokens."""
+        """Return sixteen tokens."""
         tokens = np.full(16, request.seed % 90, np.int32)
         tokens[-1] = END
         return Segment(tokens, np.full(16, -0.5, np.float32), np.ones(16, np.float32), "stop", 0, request.seed)
@@ -56,7 +56,7 @@ class Free:
 
 @dataclass
 class World:
-    """Episodes of some turns, each of which takes some seconds."""
+    """Episodes of `turns` turns, each of which takes `seconds`."""
 
     turns: int
     runs: str = "inline"
@@ -64,17 +64,17 @@ class World:
     most: float = 0.0
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
-        """Tasks by their numbers."""
+        """Return tasks with numbers as ids."""
         del split
         return [Task(f"task {number}", "?", "bench", None) for number in range(start, start + count)]
 
     def reset(self, task: Task, seed: int) -> Episode:
-        """A fresh episode."""
+        """Start an episode."""
         return Episode(self, task, seed)
 
 
 class Episode:
-    """Some turns of some seconds."""
+    """An episode of `turns` turns of `seconds` each."""
 
     observation = "begin"
 
@@ -93,16 +93,16 @@ class Episode:
         return StepResult(reward=float(self.seed % 2), terminated=True, success=bool(self.seed % 2))
 
     def state_key(self) -> bytes:
-        """The number of the turn."""
+        """Return the number of the turn."""
         return self.taken.to_bytes(4, "little")
 
 
 Timed = tuple[float, float, arl.Batch]
-"""Seconds, seconds of this process on a processor, and what came of it."""
+"""Wall seconds, CPU seconds of this process, and the result."""
 
 
 def side_by_side(world: World, tasks: int, group_size: int) -> Timed:
-    """What `collect` does, its threads and processes having begun; the recipe only rewards."""
+    """Time `collect` after its threads and processes have started; the recipe only rewards."""
     recipe = arl.Recipe(name="bench")
     collect = arl.Collector(
         Free(), world, recipe, task_pool=tasks, sampling=SAMPLING, context_tokens=1 << 20, concurrency=1 << 20
@@ -114,7 +114,7 @@ def side_by_side(world: World, tasks: int, group_size: int) -> Timed:
 
 
 def lock_step(world: World, tasks: int, group_size: int) -> Timed:
-    """One engine call for all rows, then each environment in turn."""
+    """Run one engine call for all rows, then each environment in turn."""
     return timed(_lock_step, world, tasks, group_size)
 
 
@@ -163,7 +163,7 @@ def _lock_step(world: World, tasks: int, group_size: int) -> arl.Batch:
 
 
 def timed(function: Any, *arguments: Any, **more: Any) -> Timed:
-    """How long a call takes, and what it gives."""
+    """Return the duration of a call and its result."""
     gc.collect()
     begin, busy = time.perf_counter(), time.process_time()
     batch = function(*arguments, **more)
@@ -171,14 +171,14 @@ def timed(function: Any, *arguments: Any, **more: Any) -> Timed:
 
 
 def check_equal(first: arl.Batch, second: arl.Batch) -> None:
-    """Both made the same tables."""
+    """Check that both sides produced the same tables."""
     for name in ("nodes", "steps", "trajectories"):
         one, other = (pl.DataFrame(getattr(each, name)).drop("created_us", strict=False) for each in (first, second))
         assert one.equals(other, null_equal=True), name
 
 
 def overhead(episodes: Sequence[int], turns: int, runs: int) -> None:
-    """Print the first table."""
+    """Print the table of overhead."""
     ways = ("lock-step", "inline", "thread", "process")
     print(f"overhead of a turn in microseconds (and on a processor), {turns} turns an episode, best of {runs}")
     print(f"{'episodes':>10} " + " ".join(f"{way:>13}" for way in ways) + f" {'resident MB':>12}")
@@ -202,7 +202,7 @@ def overhead(episodes: Sequence[int], turns: int, runs: int) -> None:
 
 
 def waiting(title: str, tasks: int, group_size: int, world: World) -> None:
-    """Print how long both wait for the same work."""
+    """Print the waiting time of both sides for the same work."""
     before, _, first = lock_step(world, tasks, group_size)
     world.runs = "thread"
     now, _, second = side_by_side(world, tasks, group_size)
@@ -211,7 +211,7 @@ def waiting(title: str, tasks: int, group_size: int, world: World) -> None:
 
 
 def main() -> None:
-    """Print all of it."""
+    """Run all three parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, nargs="+", default=[10, 100, 1000, 10_000])
     parser.add_argument("--turns", type=int, default=10)

@@ -1,16 +1,16 @@
-"""A turn of verl's agent loop beside one of ours, with the same free engine and the same free environment.
+"""A turn of verl's agent loop beside one of ours, with the same instant engine and environment.
 
     python bench/collect_verl.py [--episodes 10 100 1000] [--turns 10] [--runs 3]
 
-verl's `ToolAgentLoop` is run as it is, one for each episode, side by side in one event loop, with its tokenisation and
-its parsing of tool calls switched off: tokens are joined as ours are, so that no tokenizer is measured. What its
-workers do behind a loop (padding to tensors, Ray, scores) is left out; what ours does in a turn (journal in memory,
-forest, checks) is not. Both keep equally many tokens that were sampled and equally many of observations, which is
-checked. Needs verl 0.9.1 with hydra-core and datasets.
+verl's `ToolAgentLoop` runs unchanged, one for each episode, all in one event loop. Its tokenisation and its parsing of
+tool calls are switched off: tokens are joined like ours, so that no tokenizer is measured. The bench leaves out the
+steps of verl's workers after a loop (padding to tensors, Ray, scores), but includes ours in a turn (journal in memory,
+forest, checks). It checks that both sides keep the same numbers of sampled tokens and of observation tokens. Needs verl
+0.9.1 with hydra-core and datasets.
 
-slime has no loop of several turns of its own that could stand beside them: its `generate` posts one prompt to a server
-of SGLang over HTTP, and programs of several turns are examples for users, which post each turn and tokenise it anew, so
-that a server and a tokenizer would be measured.
+slime has no multi-turn loop of its own to compare: its `generate` posts one prompt to a server of SGLang over HTTP. Its
+programs of several turns are user examples that post and tokenise each turn anew, so that a server and a tokenizer
+would be measured.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class Free:
     """An engine that answers at once."""
 
     async def generate(self, **request: Any) -> TokenOutput:
-        """Sixteen tokens."""
+        """Return sixteen tokens."""
         del request
         return TokenOutput(token_ids=[7] * 16, log_probs=[-0.5] * 16)
 
 
 class Parser:
-    """Finds the same call in every answer."""
+    """A parser that finds the same call in every answer."""
 
     stop_token_ids: tuple[int, ...] = ()
 
     async def extract_tool_calls(self, tokens: list[int], tools: Any) -> tuple[str, list[FunctionCall]]:
-        """One call."""
+        """Return one call."""
         del tools
         return "", [FunctionCall(name="step", arguments=json.dumps({"action": str(tokens[0])}))]
 
 
 class Step:
-    """The environment as a tool, an episode for each loop."""
+    """The environment as a tool, with one episode per loop."""
 
     name = "step"
     tool_schema = SimpleNamespace(model_dump=lambda **_: {"name": "step"})
@@ -62,14 +62,14 @@ class Step:
         self.episodes: dict[str, Any] = {}
 
     async def create(self, create_kwargs: Any) -> tuple[str, None]:
-        """Nothing: the episode is the loop's."""
+        """Do nothing: the loop owns the episode."""
         del create_kwargs
         return "tool", None
 
     async def execute(
         self, _: str, arguments: dict[str, str], agent_data: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """One step."""
+        """Take one step."""
         episode = self.episodes.get(agent_data.request_id)
         if episode is None:
             episode = self.episodes[agent_data.request_id] = self.world.reset(None, 1)
@@ -77,13 +77,13 @@ class Step:
         return ToolResponse(text=outcome.observation or ""), outcome.reward or 0.0, {}
 
     async def release(self, _: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Loop(ToolAgentLoop):
     """verl's loop without its tokenizer."""
 
-    def __init__(self, world: World) -> None:  # its own asks for a model's tokenizer and a whole configuration
+    def __init__(self, world: World) -> None:  # its own needs a model's tokenizer and a whole configuration
         self.rollout_config = SimpleNamespace(full_determinism=False)
         self.server_manager, self.processor, self.tool_parser = Free(), None, Parser()
         self.tools = {"step": Step(world)}
@@ -94,26 +94,26 @@ class Loop(ToolAgentLoop):
         self.mm_processor_kwargs: dict[str, Any] = {}
 
     async def ct_build_initial_tokens(self, *_: Any, **__: Any) -> list[int]:
-        """The prompt of our bench."""
+        """Return the prompt of our bench."""
         return [5] * 32
 
     async def ct_merge_assistant_token(
         self, tokens: Any, said: Any, mask: Any, logprobs: Any = None, assistant_logprobs: Any = None
     ) -> tuple[Any, list[int], list[float]]:
-        """Join what was sampled."""
+        """Append sampled tokens."""
         merged = SimpleNamespace(token_ids=tokens + said)
         return merged, mask + [1] * len(said), (logprobs or []) + assistant_logprobs
 
     async def ct_merge_context_msg(
         self, before: Any, after: Any, tokens: Any, mask: Any, logprobs: Any = None, tools: Any = None
     ) -> tuple[Any, list[int], list[float]]:
-        """Join an observation."""
+        """Append an observation."""
         del before, after, tools
         return SimpleNamespace(token_ids=tokens + [6] * 8), mask + [0] * 8, (logprobs or []) + [0.0] * 8
 
 
 def of_verl(world: World, count: int) -> tuple[float, float, tuple[int, int]]:
-    """Seconds, on a processor, and how many tokens of sampling and of observations."""
+    """Return wall seconds, CPU seconds, and the numbers of sampled tokens and of observation tokens."""
 
     async def run() -> list[Any]:
         loop = Loop(world)
@@ -129,7 +129,7 @@ def of_verl(world: World, count: int) -> tuple[float, float, tuple[int, int]]:
 
 
 def of_ours(world: World, count: int) -> tuple[float, float, tuple[int, int]]:
-    """The same of ours."""
+    """Return the same figures of our side."""
     group = min(count, 8)
     seconds, busy, batch = side_by_side(world, count // group, group)
     nodes = pl.DataFrame(batch.nodes).select("kind", pl.col("tokens").list.len())
@@ -138,7 +138,7 @@ def of_ours(world: World, count: int) -> tuple[float, float, tuple[int, int]]:
 
 
 def main() -> None:
-    """Print and record."""
+    """Print and record the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--turns", type=int, default=10)

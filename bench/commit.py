@@ -2,8 +2,8 @@
 
     python bench/commit.py [--trajectories 2048] [--folder DIR] [--reopen-gigabytes 10]
 
-A trajectory has 18 turns of 128 said and 128 sampled tokens, each node 128 tokens: 9.4 million tokens in all. The peers
-write what it takes to train on them (ids, log-probs, mask): raw Arrow writes the columns of the same nodes.
+A trajectory has 18 turns of 128 context and 128 sampled tokens, each node 128 tokens: 9.4 million tokens in all. The
+peers write the columns needed for training (ids, log-probs, mask); raw Arrow writes the columns of the same nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NODE, TURNS = 128, 18
 
 
 def forest_of(trajectories: int, iteration: int = 0) -> arl.Forest:
-    """Trajectories that have ended."""
+    """Return finished trajectories."""
     rng = np.random.default_rng(iteration)
     forest = arl.Forest(iteration=iteration)
     handles = []
@@ -38,7 +38,7 @@ def forest_of(trajectories: int, iteration: int = 0) -> arl.Forest:
         handles += [forest.start(group // 8, member) for member in range(min(8, trajectories - group))]
     rows = 2 * TURNS * trajectories
     tokens = rng.integers(0, 150_000, rows * NODE, dtype=np.int32)
-    # A row of an action has log-probs, a row of context has none.
+    # A row of an action has log-probs; a row of context has none.
     counts = np.tile(np.array([0, NODE], np.int64), rows // 2)
     logprobs = -rng.random(int(counts.sum()), dtype=np.float32)
     forest.append_many(
@@ -53,7 +53,7 @@ def forest_of(trajectories: int, iteration: int = 0) -> arl.Forest:
 
 
 def synced(path: Path, write: Callable[[Any], object]) -> None:
-    """A file that is on the disk, and its name too."""
+    """Write a file and sync it and its folder to disk."""
     with path.open("wb") as file:
         write(file)
         file.flush()
@@ -64,7 +64,7 @@ def synced(path: Path, write: Callable[[Any], object]) -> None:
 
 
 def rows_of(nodes: pa.Table) -> list[dict[str, Any]]:
-    """A trajectory a row, as Python has it."""
+    """Return one row per trajectory, as Python objects."""
     rows = []
     table = nodes.select(["tokens", "logprobs"]).to_pydict()
     for start in range(0, nodes.num_rows, 2 * TURNS):
@@ -77,12 +77,12 @@ def rows_of(nodes: pa.Table) -> list[dict[str, Any]]:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes of all its files."""
+    """Return the bytes of all files of a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def reopen(folder: Path, gigabytes: float, batch: arl.Batch) -> float:
-    """Milliseconds to open a store of that size, built of the same rollouts again and again, and deleted after."""
+    """Return the milliseconds to open a store of a given size; it holds copies of the rollouts and is then deleted."""
     with arl.Store.open(folder, sync="never") as store:
         while folder_size(folder) < gigabytes * 1e9:
             store.append(store.rebase(batch), iteration=0)
@@ -97,7 +97,7 @@ def reopen(folder: Path, gigabytes: float, batch: arl.Batch) -> float:
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trajectories", type=int, default=2048)
     parser.add_argument("--folder", metavar="DIR", help="where to write; a temporary folder unless it is given")
@@ -147,7 +147,7 @@ def main() -> None:
         return folder
 
     def tokens_in(folder: Path) -> list[int]:
-        """Number and sum of the tokens that were written."""
+        """Return the number and the sum of the written tokens."""
         if list(folder.glob("rows.jsonl")):
             found = [json.loads(line)["tokens"] for line in (folder / "rows.jsonl").open()]
         elif list(folder.glob("rows.msgpack")):

@@ -1,4 +1,4 @@
-"""What the benches share: the best of several runs of ours and the peers' in turn, in one process; table and record."""
+"""Shared parts of the benches: time ours and the peers' in turn in one process; print tables and write records."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ import agentrl_core as arl
 
 RECORD = Path(__file__).parent / "record"
 
-# How long two are measured in turn at least; bench/compare.py repeats whole benches instead.
+# Least duration of a comparison in turn; bench/compare.py repeats whole benches instead.
 LEAST_SECONDS = float(os.environ.get("BENCH_LEAST_SECONDS", "4"))
 
-# `cpu` times the work of all threads of this process instead of what passes on the wall: for a machine that others use.
+# `cpu` measures CPU time of all threads of this process instead of wall time: for a machine with other load.
 CLOCK = os.environ.get("BENCH_CLOCK", "wall")
 now = {"wall": time.perf_counter, "cpu": time.process_time}[CLOCK]
 
-# Instructions on which peers, or we, choose their code at run time.
+# Instruction sets by which peers, or we, choose code at run time.
 VECTORS = {"sse4_2", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vbmi2", "avx512_bf16"}
 
 
 def best(call: Callable[[], object], runs: int, enough: float = float("inf")) -> float:
-    """Milliseconds of the fastest of some runs, after one that is not counted. As in timeit, garbage waits.
+    """Return the milliseconds of the fastest of several runs, after one uncounted run.
 
-    After three runs, `enough` seconds in all end it: a peer that takes long is not run as often as one that does not.
+    As in timeit, garbage collection is off. After three runs, the measurement ends once it has taken `enough` seconds
+    in all, so that slow peers run less often.
     """
     call()
     times: list[float] = []
@@ -56,9 +57,10 @@ def best(call: Callable[[], object], runs: int, enough: float = float("inf")) ->
 def alternately(
     ours: Callable[[], object], theirs: Callable[[], object], runs: int, enough: float
 ) -> tuple[float, float]:
-    """As `best`, of two in turn, so that what else the machine does meets both; `enough` seconds in all end theirs.
+    """Like `best`, for two functions in turn, so that other load on the machine affects both equally.
 
-    They go on for `LEAST_SECONDS`: a neighbour on the same processor may halve its speed for a second or two.
+    The measurement lasts at least `LEAST_SECONDS`, since a neighbour on the same processor may halve its speed for a
+    second or two. After three runs, `theirs` is skipped once it has taken `enough` seconds in all.
     """
     ours()
     theirs()
@@ -81,16 +83,17 @@ def alternately(
 
 
 def bring_together() -> None:
-    """Have glibc join the small pieces of memory that the call before gave back.
+    """Have glibc merge the small blocks of memory that the previous call freed.
 
-    Else the first larger allocation of the next call does so, on its time: 0.3 ms behind a peer that loops in Python.
+    Otherwise the first larger allocation of the next call does this, which adds 0.3 ms after a peer that loops in
+    Python.
     """
     bytearray(1 << 16)
 
 
 @dataclass
 class Bench:
-    """One bench: lines of ours against a peer, printed and kept."""
+    """One bench: prints and records comparisons of ours with a peer."""
 
     name: str
     lines: list[dict[str, Any]] = field(default_factory=list)
@@ -107,7 +110,7 @@ class Bench:
         read: Callable[[Any], Any] = np.asarray,
         tolerance: float = 2e-5,
     ) -> None:
-        """Check that both computed the same, as far as `read` reads their results, then time both."""
+        """Check that both computed the same values, read from their results by `read`, then time both."""
         np.testing.assert_allclose(read(ours()), read(theirs()), rtol=tolerance, atol=tolerance)
         mine, other = alternately(ours, theirs, runs, enough=5.0)
         line = {"work": work, "peer": peer, "ours_ms": mine, "peer_ms": other, "ratio": other / mine, "goal": goal}
@@ -116,7 +119,7 @@ class Bench:
         print(f"{work:<44} {peer:<22} {mine:9.2f} ms {other:10.2f} ms {other / mine:8.1f} x  (goal {goal:g}: {met})")
 
     def skipped(self, work: str, reason: str) -> None:
-        """Say that a peer is not here."""
+        """Note that a peer is not installed."""
         self.lines.append({"work": work, "skipped": reason})
         print(f"{work:<44} skipped: {reason}")
 
@@ -126,16 +129,16 @@ class Bench:
 
 
 def keep(record: dict[str, Any], kind: str | None = None) -> Path:
-    """Write a record beside the others of this kind of machine."""
+    """Write a record into the folder of this kind of machine."""
     path = folder(kind) / f"{record['bench']}.json"
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return path
 
 
 def folder(kind: str | None = None) -> Path:
-    """Where the records of a kind of machine lie: figures of one kind never replace those of another.
+    """Return the folder of records for a kind of machine: figures of one kind never replace those of another.
 
-    A processor's kind is its maker, family and model, such as `amd-26-2`, or the architecture where they are not told.
+    A processor's kind is its maker, family and model, such as `amd-26-2`, or the architecture if these are unknown.
     """
     cores = processor()
     maker = cores.get("vendor_id", "").removeprefix("Authentic").removeprefix("Genuine").lower()
@@ -146,16 +149,16 @@ def folder(kind: str | None = None) -> Path:
 
 
 def counted(name: str) -> int:
-    """Bytes that the system counts for this process so far.
+    """Return the bytes that the system has counted for this process so far.
 
-    `rchar` were asked for, `wchar` written, and `read_bytes` came from the disk, pages of mapped files among them.
+    `rchar`: requested reads; `wchar`: writes; `read_bytes`: bytes from the disk, pages of mapped files included.
     """
     lines = Path("/proc/self/io").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def forget(folder: Path) -> None:
-    """Ask the system to forget what it keeps of the files below a folder, so that they are read from the disk again."""
+    """Evict the files below a folder from the page cache, so that they are read from the disk again."""
     os.sync()
     for path in folder.rglob("*"):
         if path.is_file():
@@ -165,15 +168,15 @@ def forget(folder: Path) -> None:
 
 
 def circumstances() -> dict[str, Any]:
-    """What the figures depend on besides the code: command, machine, how busy it was, and versions."""
+    """Return the conditions of a measurement besides the code: command, machine, load and versions."""
     cores = processor()
     packages = ("agentrl-core", "numpy", "polars", "torch", "verl")
     installed = {distribution.metadata["Name"]: distribution.version for distribution in distributions()}
-    # The whole path of a file would tell more about the machine than about the figures.
+    # Only the file's name: its whole path describes the machine, not the figures.
     return {
         "command": " ".join(Path(word).name for word in ["python", *sys.argv]),
         "processor": cores.get("model name", platform.machine()),
-        # A hypervisor may not give the model's full name; with family and number it is known all the same.
+        # A hypervisor may hide the model's full name; family and number identify it anyway.
         "family_and_model": [cores.get("cpu family"), cores.get("model")],
         "vectors": [flag for flag in cores.get("flags", "").split() if flag in VECTORS],
         "cores": os.cpu_count(),
@@ -189,13 +192,13 @@ def circumstances() -> dict[str, Any]:
 
 
 def python_call() -> float:
-    """Nanoseconds of a call of nothing: a third more where Python was built without `--enable-optimizations`."""
+    """Return the nanoseconds of an empty call: a third more if Python was built without `--enable-optimizations`."""
     runs = timeit.repeat("nothing()", "def nothing(): pass", repeat=50, number=10_000)
     return round(min(runs) / 10_000 * 1e9, 1)
 
 
 def processor() -> dict[str, str]:
-    """What the system says of the first core."""
+    """Return the system's description of the first core."""
     path = Path("/proc/cpuinfo")
     first = path.read_text(encoding="utf-8").partition("\n\n")[0] if path.exists() else ""
     words = (line.partition(":") for line in first.splitlines())
@@ -203,7 +206,7 @@ def processor() -> dict[str, str]:
 
 
 def load(path: str, name: str) -> ModuleType:
-    """A peer's single file as a module."""
+    """Load a peer's single file as a module."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise SystemExit(f"{path} is no Python file; give the peer's own")

@@ -1,15 +1,15 @@
-"""Whether a bench became faster or slower since a commit: both are built, and run in turn on the same machine.
+"""Compare the speed of a bench with that at a commit: build both, and run them in turn on the same machine.
 
     python bench/compare.py BASE [BENCH] [--rounds 10] [-- OPTION ...]
 
-BASE is a commit or branch; BENCH a script of this folder without its ending, `group_advantage` unless it is given; what
-follows `--` are its options. The package of BASE is checked out and compiled under `target/compare`, where it stays for
-the next time; the package of this tree is copied and compiled beside it. Both run the bench of this tree, in processes
-of their own, one after the other, and the other one first in every second round: what else the machine does meets both.
+BASE is a commit or branch. BENCH is a script of this folder without its ending, by default `group_advantage`. Options
+after `--` are passed to it. The package of BASE is checked out and compiled under `target/compare`, and reused the next
+time; the package of this tree is copied and compiled beside it. Both run the bench of this tree in processes of their
+own, in alternating order, so that other load on the machine affects both equally.
 
-Of each time in the bench's record (`..._ms` of ours, not of a peer) the table has the medians, and the ratio base /
-this tree: above 1 this tree is faster. It is the geometric mean over rounds, with the interval that holds 95 % of it
-when the rounds are drawn again (studentised bootstrap of 10 000 samples). An interval that contains 1 says nothing.
+For each of our times in the bench's record (`..._ms`), the table has the medians and the ratio base / this tree: above
+1, this tree is faster. The ratio is the geometric mean over rounds, with its 95 % interval (studentised bootstrap with
+10 000 resamples of the rounds). An interval that contains 1 shows no difference.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ BINDING = "_core.abi3.so"
 RESAMPLES = 10_000
 
 Times = dict[str, float]
-"""Milliseconds by the line and name of a record."""
+"""Milliseconds by line and name of a record."""
 
 
 def times_of(record: dict[str, Any]) -> Times:
-    """Our times in a record. A line is told by its texts, and by its number among those with the same ones."""
+    """Return our times in a record; lines are identified by their texts, and numbered if the texts are equal."""
     times: Times = {}
     seen: Counter[str] = Counter()
     for line in record["lines"]:
@@ -50,21 +50,21 @@ def times_of(record: dict[str, Any]) -> Times:
 
 
 def ratio(base: NDArray[np.float64], head: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
-    """Geometric mean of base / head over pairs, and the bounds of its 95 % interval (studentised bootstrap)."""
+    """Return the geometric mean of base / head over pairs, and its 95 % interval (studentised bootstrap)."""
     logs = np.log(base) - np.log(head)
     mean, spread = logs.mean(), logs.std(ddof=1)
-    if spread < 1e-12:  # all rounds alike
+    if spread < 1e-12:  # all rounds are equal
         return (float(np.exp(mean)),) * 3
     drawn = logs[np.random.default_rng(seed).integers(0, len(logs), (RESAMPLES, len(logs)))]
     spreads = drawn.std(axis=1, ddof=1)
-    # Few rounds make the plain bootstrap too sure: what is drawn again is the mean in units of its own spread.
+    # With few rounds the plain bootstrap is too narrow: resample the mean in units of its own spread.
     away = (drawn.mean(axis=1) - mean)[spreads > 0] / spreads[spreads > 0]
     low, high = mean - np.quantile(away, [0.975, 0.025]) * spread
     return float(np.exp(mean)), float(np.exp(low)), float(np.exp(high))
 
 
 def table(base: list[Times], head: list[Times]) -> list[str]:
-    """A line for each time that both have in every round."""
+    """Return a line for each time that both sides have in every round."""
     names = [name for name in head[0] if all(name in times for times in (*base, *head))]
     if not names:
         raise SystemExit("the bench wrote no time (`..._ms`) that both sides have; give one that does")
@@ -79,7 +79,7 @@ def table(base: list[Times], head: list[Times]) -> list[str]:
 
 
 def call(*command: str | Path, folder: Path = ROOT, **environment: str) -> str:
-    """What a command of this script says."""
+    """Return the output of a command."""
     done = subprocess.run(  # noqa: S603 -- the programs below
         command, cwd=folder, env={**os.environ, **environment}, check=True, stdout=subprocess.PIPE, text=True
     )
@@ -87,10 +87,10 @@ def call(*command: str | Path, folder: Path = ROOT, **environment: str) -> str:
 
 
 def built(source: Path, side: Path, target: Path) -> None:
-    """Put the package of a source tree into a folder, with its binding, optimised as in the wheel.
+    """Install the package of a source tree into a folder, with its binding, optimised like the wheel.
 
-    Each side has a `target` of its own: cargo takes crates of the same names for the same ones, wherever they lie, and
-    would link what it compiled last into both.
+    Each side has its own `target`: cargo identifies crates by name, wherever they are, and would link the last compiled
+    one into both.
     """
     command = ("cargo", "build", "--release", "--locked", "--package", "agentrl-python", "--lib")
     call(*command, folder=source, CARGO_TARGET_DIR=str(target), PYO3_BUILD_EXTENSION_MODULE="1")
@@ -100,13 +100,13 @@ def built(source: Path, side: Path, target: Path) -> None:
 
 
 def base_of(revision: str) -> Path:
-    """The folder of a commit's package, which is built once."""
+    """Return the folder of a commit's package; build it if it is missing."""
     side = PLACE / call("git", "rev-parse", "--short=12", f"{revision}^{{commit}}").strip()
     if not (side / "python" / "agentrl_core" / BINDING).exists():
         shutil.rmtree(side, ignore_errors=True)
         source, target = PLACE / "source", PLACE / "cargo-base"
         if not target.exists():
-            # The crates of others are compiled once; ours are newer in a fresh checkout, and are compiled again.
+            # Crates of others are compiled once; in a fresh checkout ours are newer, and are compiled again.
             shutil.copytree(PLACE / "cargo-here", target)
         call("git", "worktree", "add", "--force", "--detach", source, revision)
         try:
@@ -117,7 +117,7 @@ def base_of(revision: str) -> Path:
 
 
 def run(side: Path, bench: str, options: list[str]) -> Times:
-    """One run of a bench with the package of a side."""
+    """Run a bench once with the package of a side."""
     environment = {"PYTHONPATH": str(side / "python"), "BENCH_LEAST_SECONDS": "0"}
     call(sys.executable, side / "bench" / f"{bench}.py", *options, **environment)
     (record,) = (side / "bench" / "record").glob(f"*/{bench}.json")
@@ -125,7 +125,7 @@ def run(side: Path, bench: str, options: list[str]) -> Times:
 
 
 def main() -> None:
-    """Build, run in turn, print."""
+    """Build both sides, run them in turn, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base")
     parser.add_argument("bench", nargs="?", default="group_advantage")

@@ -1,13 +1,14 @@
-"""What generating ahead of the trainer gains and costs: learning, wall time, and who waits for whom.
+"""Gains and costs of asynchronous rollouts: learning, wall time, and waiting times of trainer and engine.
 
     python bench/continuous.py [--staleness 0 1 2 4] [--iterations 12] [--tasks 8] [--seed 0]
 
-The task of the demo (products with a calculator), a small warm-started model, GRPO. The engine samples from a copy of
-the model, in each row alike, and takes the trained weights after each step. Trainer and engine share the cores of this
-machine: a step slows the engine down, so the figures say how waiting is divided, and not what two devices gain.
+The task is that of the demo (products with a calculator), with a small warm-started model and GRPO. For every
+staleness, the engine samples from a copy of the model and takes the trained weights after each step. Trainer and engine
+share the cores of this machine, and a step slows the engine down. So the figures show how waiting is divided, not the
+gain of two devices.
 
-`trainer waits` is the share of the time in which `collect` is called, `engine waits` the share in which nobody asks the
-engine, `age` how many versions a trained token is behind, on average.
+`trainer waits` is the share of time spent in `collect`, `engine waits` the share without a request to the engine, `age`
+the mean staleness of trained tokens, in versions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from agentrl_core.train.warm_start import warm_start
 
 
 class Watched(engine.Transformers):
-    """Counts the seconds in which it is asked for something."""
+    """An engine that counts the seconds in which it has requests."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -40,12 +41,12 @@ class Watched(engine.Transformers):
 
     @property
     def busy(self) -> float:
-        """Seconds until now."""
+        """Return the seconds until now."""
         with self._tallies:
             return self._busy + (time.perf_counter() - self._busy_since if self._waiting else 0.0)
 
     async def generate(self, request: engine.Request) -> engine.Segment:
-        """One segment."""
+        """Generate one segment."""
         with self._tallies:
             self._busy_since = self._busy_since if self._waiting else time.perf_counter()
             self._waiting += 1
@@ -59,14 +60,14 @@ class Watched(engine.Transformers):
 
 
 def age(batch: arl.Batch, version: int) -> float:
-    """How many versions the sampled tokens of a batch are behind, on average."""
+    """Return the mean staleness of the sampled tokens of a batch, in versions."""
     nodes = pl.DataFrame(batch.nodes).filter(pl.col("policy_version").is_not_null())
     counts = nodes["tokens"].list.len().to_numpy()
     return float(np.average(version - nodes["policy_version"].to_numpy(), weights=counts))
 
 
 def trained(start: Any, tokenizer: Any, world: Any, staleness: int, options: Any) -> dict[str, Any]:
-    """A run of the loop."""
+    """Run the loop once."""
     model = copy.deepcopy(start)
     generate = Watched(copy.deepcopy(start), tokenizer)
     generate.update_weights(model, version=0)
@@ -115,7 +116,7 @@ def trained(start: Any, tokenizer: Any, world: Any, staleness: int, options: Any
 
 
 def main() -> None:
-    """Train with each staleness and print."""
+    """Train with each staleness and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 2, 4])
     parser.add_argument("--iterations", type=int, default=12)

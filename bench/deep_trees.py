@@ -1,11 +1,11 @@
-"""Deep search trees: seconds to grow, freeze and store one, and to make its page, by number of nodes.
+"""Deep search trees: seconds to grow, freeze, store and render one, by number of nodes.
 
     python bench/deep_trees.py [--nodes 2500 5000 10000 20000]
 
-Two shapes. A comb: one long branch with 50 ways at each turn, so each of n branches has n / 50 turns above it, half of
-them on average. A chain of forks: each branch leaves the one before in the middle of its last action, so the last one
-is as deep as there are branches. Seconds are processor time of this process, all threads together. Twice the nodes
-should take twice the time; what a store holds of a comb grows faster, because it has all steps of each branch.
+There are two shapes. A comb is one long branch with 50 forks at each turn: each of n branches has n / 50 turns above
+it, half of them on average. In a chain of forks, each branch leaves the previous one in the middle of its last action,
+so the last branch is as deep as the number of branches. Seconds are CPU time of this process, all threads together.
+Twice the nodes should take twice the time. The store of a comb grows faster, because it holds all steps of each branch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentrl_core.view import Page
 
 WAYS, TOKENS = 50, 4
 PAGE_SECONDS, FREEZE_SECONDS = 3.0, 0.1
-"""Goals: the page of a comb of 20 000 nodes, and freezing a chain of 4 000 forks."""
+"""Targets: the page of a comb of 20 000 nodes, and freezing a chain of 4 000 forks."""
 
 
 class Tree:
@@ -41,7 +41,7 @@ class Tree:
         self._made = 0
 
     def act(self, path: int) -> int:
-        """Append an action; returns its node."""
+        """Append an action and return its node."""
         tokens, logprobs = self._tokens[self._made], self._logprobs[self._made]
         self._made += 1
         node = self.forest.append(path, tokens, kind="action", logprobs=logprobs, policy_version=0)
@@ -49,14 +49,14 @@ class Tree:
         return node
 
     def finish(self, paths: list[int]) -> arl.Forest:
-        """End all branches; every other one is rewarded."""
+        """End all branches; reward every other one."""
         for number, path in enumerate(paths):
             self.forest.finish(path, reward=float(number % 2))
         return self.forest
 
 
 def comb(nodes: int) -> arl.Forest:
-    """One long branch with 50 ways at each turn."""
+    """Grow one long branch with 50 forks at each turn."""
     tree = Tree(nodes)
     paths = [tree.trunk]
     for _ in range(nodes // WAYS):
@@ -68,7 +68,7 @@ def comb(nodes: int) -> arl.Forest:
 
 
 def chain(branches: int) -> arl.Forest:
-    """Each branch leaves the one before in the middle of its last action."""
+    """Grow a chain: each branch leaves the previous one in the middle of its last action."""
     tree = Tree(2 * branches + 1)
     path, paths = tree.trunk, [tree.trunk]
     for _ in range(branches):
@@ -80,7 +80,7 @@ def chain(branches: int) -> arl.Forest:
 
 
 def seconds_of(make: Callable[[int], arl.Forest], size: int) -> tuple[dict[str, float], dict[str, int]]:
-    """Processor seconds of each part, and what came out."""
+    """Return the CPU seconds of each part, and the sizes of the results."""
     parts: dict[str, float] = {}
 
     def timed(name: str, call: Callable[[], Any]) -> Any:
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def growth(before: float | None, now: float) -> str:
-    """How many times as long as the size before."""
+    """Return the ratio of a duration to that of the previous size."""
     return "        " if not before else f" (x{now / before:4.1f})"
 
 

@@ -7,10 +7,10 @@ A real Chromium shows `click-test-2` of MiniWoB++ (`env.MiniWoB`); its screensho
 button in about an eighth of its samples. Then GRPO trains it through the collector, `engine.Transformers` and
 `update.pack`.
 
-For each seed: success on held-out screens with 4 samples a screen before and after, the gain with an interval of the
-bootstrap over screens, and the success of the trained policy if it is shown the screens of other tasks. A copy that is
-shown no screen is trained in the same way, with the same number of iterations. At the end some held-out tasks are
-played in the browser with the trained policy's clicks, which must be paid as the recordings pay them.
+For each seed, the bench prints the success on held-out screens before and after training (4 samples a screen), the gain
+with a bootstrap interval over screens, and the success of the trained policy on the screens of other tasks. A control
+without screens is trained in the same way, with the same number of iterations. At the end some held-out tasks are
+played in the browser with the trained policy's clicks; their rewards must equal those of the recordings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LAST_RATE = 0.1
 
 
 def evaluated(collect: arl.Collector, screens: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the success of each held-out screen: the share of its samples."""
+    """Return the success of each held-out screen: the share of successful samples."""
     found = collect.evaluate(tasks=screens, samples=SAMPLES)
     return np.asarray(found.successes / found.samples, np.float64)
 
@@ -108,7 +108,7 @@ def learned(path: Path, shows: Any, options: Any, seed: int) -> tuple[dict[str, 
 
 
 def played(path: Path, model: Any, processor: Any, tasks: int) -> dict[str, int]:
-    """Play held-out tasks in the browser with clicks of the policy; return how often both agree on the success."""
+    """Play held-out tasks in the browser with clicks of the policy; return how often browser and recording agree."""
     recorded = RecordedScreens(path)
     generate, browser = engine.Transformers(model, processor), env.MiniWoB("click-test-2", held_out=tasks)
     wins = 0
@@ -140,12 +140,12 @@ def engine_images(observation: Any) -> tuple[env.Image, ...]:
 
 
 def shown(found: list[float]) -> str:
-    """A number and its interval."""
+    """Format a number and its interval."""
     return "{:.3f} [{:.3f}, {:.3f}]".format(*found)
 
 
 def job(path: Path, shows: str, options: Any, seed: int) -> dict[str, Any]:
-    """Train one policy in a process of its own; play with one that sees. Return the figures."""
+    """Train one policy in a process of its own; play in the browser if it sees screens. Return the figures."""
     torch.set_num_threads(1)
     found, model, processor = learned(path, shows, options, seed)
     if shows == "own" and options.played:
@@ -154,7 +154,7 @@ def job(path: Path, shows: str, options: Any, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Record, train and print."""
+    """Record screens, train, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, default=800)
@@ -178,7 +178,7 @@ def main() -> None:
     fixed = float(world.hits[world.train :].mean(0).max())
     print(f"chance {chance:.3f}, the best click that is always the same {fixed:.3f}", flush=True)
     training = time.perf_counter()
-    # A process each: torch and the engine of one policy leave no thread or seed to the next.
+    # Use a process for each, so that threads and seeds of one policy do not affect the next.
     with ProcessPoolExecutor(options.processes, get_context("spawn"), max_tasks_per_child=1) as pool:
         running = [
             (seed, *(pool.submit(job, path, shows, options, seed) for shows in ("own", "nothing")))

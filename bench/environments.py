@@ -1,11 +1,11 @@
-"""Steps per second of 64 and 1 024 dummy environments side by side, in the loop, in threads, processes and Ray actors.
+"""Steps per second of 64 and 1 024 concurrent dummy environments, inline, in threads, processes and Ray actors.
 
     python bench/environments.py [--environments 64 1024] [--runs inline thread process ray] [--episodes 2048]
 
-Each environment answers at once with a short text, for 10 turns; the engine answers at once with 16 tokens. As many
-episodes are in flight as there are environments. A line shows steps per second, and the seconds of a processor
-that the collector's process takes for a step; processes and actors (two each) add their own. All batches have to be
-equal. Then each environment waits for 0.1 s, in threads: the share of the time that would be needed without any cost.
+Each environment answers at once with a short text, for 10 turns; the engine answers at once with 16 tokens. The number
+of episodes in flight is the number of environments. A line shows steps per second, and CPU seconds of the collector's
+process per step; processes and actors (two each) add their own. All batches must be equal. Then each environment waits
+for 0.1 s, in threads, and the bench prints the measured time and the ideal one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TURNS, WORKERS, SECONDS = 10, 2, 0.1
 
 
 def collected(world: World, environments: int, episodes: int) -> tuple[float, float, arl.Batch]:
-    """Seconds, seconds of this process on a processor, and the batch."""
+    """Wall seconds, CPU seconds of this process, and the batch."""
     collect = arl.Collector(
         Free(),
         world,
@@ -34,7 +34,7 @@ def collected(world: World, environments: int, episodes: int) -> tuple[float, fl
         concurrency=environments,
         processes=WORKERS,
     )
-    collect.evaluate(tasks=1, samples=8)  # starts threads, processes and actors
+    collect.evaluate(tasks=1, samples=8)  # start threads, processes and actors
     begin, busy = time.perf_counter(), time.process_time()
     batch = collect(tasks=episodes // 8, group_size=8)
     seconds, busy = time.perf_counter() - begin, time.process_time() - busy

@@ -2,8 +2,8 @@
 
     python bench/fused.py [--shapes 1024x512x32768 ...]
 
-Plain holds all logits: torch's log_softmax over them, and the same compiled. Memory is the peak of the process beyond
-what it held before, gradients included.
+The plain loss keeps all logits: torch's log_softmax over them, and the same compiled. Memory is the growth of the
+process's peak, gradients included.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from common import Bench
 from head_loss import Problem, plain_head
 from torch import Tensor
 
-# The option of glibc's mallopt that says from how many bytes on a block is mapped by itself.
+# The option of glibc's mallopt that sets the size above which a block is mapped on its own.
 _MMAP_THRESHOLD = -3
 SHAPES = ("1024x512x32768", "2048x256x32768", "512x1024x65536")
 
 
 def peak_mib(call: Callable[[], object]) -> float:
-    """MiB of resident memory at the highest point of a call, beyond what there was before it.
+    """Return the growth of the peak of resident memory during a call, in MiB.
 
-    Large blocks come straight from the system meanwhile and go straight back: else what the allocator keeps of earlier
-    calls is counted, which is more or less by chance.
+    During the call, large blocks are mapped and unmapped directly. Otherwise memory that the allocator keeps from
+    earlier calls would add a random amount.
     """
     library = ctypes.CDLL(None)
     library.mallopt(_MMAP_THRESHOLD, 2**20)
-    call()  # what is made once
+    call()  # allocates what is created once
     library.malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the highest point is now
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak
     before = status("VmRSS")
     call()
     peak = (status("VmHWM") - before) / 1024
-    library.mallopt(_MMAP_THRESHOLD, 2**25)  # where it comes to by itself behind large blocks
+    library.mallopt(_MMAP_THRESHOLD, 2**25)  # glibc's own default for large blocks
     return peak
 
 
 def status(field: str) -> int:
-    """KiB of a line of this process's status."""
+    """Return a value of this process's status, in KiB."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def read(made: tuple[Tensor, Tensor, Tensor]) -> list[float]:
-    """The loss, and the gradients seen from a few random directions."""
+    """Return the loss, and the gradients projected on a few random directions."""
     value, by_hidden, by_weight = made
     sides = [torch.randn(gradient.shape, generator=torch.Generator().manual_seed(1)) for gradient in made[1:]]
     seen = [(side * gradient).sum() / gradient.norm() for side, gradient in zip(sides, made[1:], strict=True)]
@@ -56,7 +56,7 @@ def read(made: tuple[Tensor, Tensor, Tensor]) -> list[float]:
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="NxHxV")
     parser.add_argument("--runs", type=int, default=5)

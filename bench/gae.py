@@ -18,7 +18,7 @@ GAMMA, LAM = 1.0, 0.95
 
 
 def spans(rng: np.random.Generator, rows: int, length: int) -> np.ndarray:
-    """Turns of about 200 trained tokens with tool answers of about 100 between."""
+    """Return turns of about 200 trained tokens, with tool answers of about 100 tokens between them."""
     mask = np.ones((rows, length), dtype=bool)
     for row in mask:
         place = 0
@@ -32,7 +32,7 @@ def spans(rng: np.random.Generator, rows: int, length: int) -> np.ndarray:
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--slime", metavar="PATH", help="slime's slime/utils/ppo_utils.py")
     parser.add_argument("--rows", type=int, default=512)

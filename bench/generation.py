@@ -4,9 +4,9 @@
     python bench/generation.py FOLDER [--shapes "short answers" ...] [--sides ours vllm transformers] [--rounds 3]
 
 All sides get the same chats, one thread and fp32 weights, and take the most likely token. The sides take turns,
-`--rounds` times, each in a process of its own, which generates for other chats first. Printed are generated tokens per
-CPU second, the best of the rounds, and ratios to the first side; CPU seconds change less than the clock if the machine
-has other work. Tokens have to be those of the first side, or to part where the model itself is undecided: where the
+`--rounds` times, each in a process of its own, which generates for other chats first. The bench prints generated tokens
+per CPU second, the best of the rounds, and ratios to the first side. CPU seconds change less than wall time if the
+machine has other load. Tokens must equal those of the first side until the first near tie: a position at which the
 log-probs of the two tokens are within 1e-3.
 """
 
@@ -57,7 +57,7 @@ SHAPES = {
 
 
 def chats(shape: Shape, start: int) -> list[list[Any]]:
-    """The chats of a shape; those of another start have other questions."""
+    """Return the chats of a shape; warm-up chats of another start have other questions."""
     found = []
     for index in range(shape.prompts):
         count, goods = start + 3 * index + 2, GOODS[(start + index) % len(GOODS)]
@@ -68,7 +68,7 @@ def chats(shape: Shape, start: int) -> list[list[Any]]:
 
 
 def ours(folder: str, kind: str) -> Any:
-    """A function from prompts and a number of tokens to answers, by an engine of this project."""
+    """Return a function from prompts and a number of tokens to answers, for an engine of this project."""
     generate: engine.Engine
     if kind == "vllm":
         generate = engine.Vllm(folder, max_model_len=1024)
@@ -85,7 +85,7 @@ def ours(folder: str, kind: str) -> Any:
 
 
 def theirs(folder: str) -> Any:
-    """The same by the continuous batching of transformers."""
+    """Return the same for transformers' continuous batching."""
     from transformers import GenerationConfig
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
@@ -108,7 +108,7 @@ def theirs(folder: str) -> Any:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Measure one side, and print figures and answers."""
+    """Measure one side; print figures and answers."""
     torch.set_num_threads(1)
     shape = SHAPES[options.shape]
     chat = engine.Chat(AutoTokenizer.from_pretrained(options.model))
@@ -128,7 +128,7 @@ def measure(options: argparse.Namespace) -> None:
     }
     Path(options.answers).write_text(json.dumps(found))
     print(json.dumps(figures), flush=True)
-    os._exit(0)  # a thread of vLLM may abort a Python that ends
+    os._exit(0)  # a thread of vLLM may abort Python at exit
 
 
 def run(options: argparse.Namespace, shape: str, side: str, answers: Path) -> dict[str, Any]:
@@ -141,10 +141,10 @@ def run(options: argparse.Namespace, shape: str, side: str, answers: Path) -> di
 
 
 def check(options: argparse.Namespace, shape: str, side: str, found: Path, wanted: Path) -> int:
-    """Compare answers; return how many part where the model is undecided.
+    """Compare answers; return the number of answers that differ after a near tie.
 
     Raises:
-        SystemExit: one parts elsewhere.
+        SystemExit: an answer differs elsewhere.
     """
     undecided = 0
     model: Any = None
@@ -169,7 +169,7 @@ def check(options: argparse.Namespace, shape: str, side: str, found: Path, wante
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="FOLDER")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))

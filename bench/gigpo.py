@@ -18,7 +18,7 @@ GAMMA = 0.95
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--verl-agent", metavar="PATH", help="verl-agent's gigpo/core_gigpo.py")
     parser.add_argument("--trajectories", type=int, default=1024)
@@ -48,7 +48,7 @@ def main() -> None:
         peer = load(options.verl_agent, "core_gigpo")
         uids = np.array([f"trajectory-{number}" for number in trajectories], dtype=object)
         names = np.array([f"group-{number}" for number in groups], dtype=object)
-        # One token a row: the peer's own work, without its broadcast over tokens.
+        # One token a row measures the peer's own work, without its broadcast over tokens.
         mask, tokens = torch.ones(rows, 1), torch.from_numpy(totals)[:, None]
         columns = {"rewards": paid, "traj_uid": uids, "active_masks": np.ones(rows)}
         data = SimpleNamespace(non_tensor_batch=columns, batch={"input_ids": mask})

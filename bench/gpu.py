@@ -1,11 +1,11 @@
-"""The fused loss on a GPU: the bar that it has to reach, beside torch, torch.compile, Liger and cut_cross_entropy.
+"""The fused loss on a GPU: its targets, beside torch, torch.compile, Liger and cut_cross_entropy.
 
     python bench/gpu.py [--record] [--shapes 8192x4096x131072 ...]
-    python bench/gpu.py --device cpu --small            (the same steps on a toy, to see that they run)
+    python bench/gpu.py --device cpu --small            (the same steps on a toy problem, to test the bench)
 
-Every result is checked against fp64, and its errors are listed. The first shape is the one that the bar B1 to B5 is
-about; B6 compares with the CPU, B8 is about starting; B7, that folded branches equal their sum, is proved by the tests.
-With --record the figures go to gpu.json and gpu.md in bench/record, in the folder of the GPU's name.
+Every result is checked against fp64, and its errors are listed. Targets B1 to B5 are about the first shape. B6 compares
+with the CPU, B8 is about start-up. The tests prove B7: the result of folded branches equals their sum. With --record
+the figures go to gpu.json and gpu.md in bench/record, in the folder of the GPU's name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIB = 2**20
 
 @dataclass
 class Bench:
-    """Where it runs, how often, and what was found."""
+    """Device, number of runs, and results so far."""
 
     device: str
     runs: int
@@ -44,7 +44,7 @@ class Bench:
     bars: list[dict[str, Any]]
 
     def measured(self, call: Callable[[], object]) -> tuple[float, float]:
-        """Median milliseconds, and MiB at the highest point beyond what there was before."""
+        """Return the median milliseconds, and the growth of the memory peak in MiB."""
         for _ in range(3):
             call()
         if self.device != "cuda":
@@ -71,7 +71,7 @@ class Bench:
         return statistics.median(times), peak
 
     def line(self, work: str, shape: str, name: str, call: Callable[[], Outcome], truth: Outcome) -> dict[str, Any]:
-        """Check one contender, time it, and note both."""
+        """Check one contender, time it, and note the results."""
         try:
             errors = call().errors(truth)
             torch.cuda.empty_cache()
@@ -85,20 +85,20 @@ class Bench:
         return found
 
     def bar(self, name: str, text: str, value: float, limit: float, *, at_least: bool = False) -> None:
-        """Note whether a bar is reached."""
+        """Note whether a target is reached."""
         reached = value >= limit if at_least else value <= limit
         self.bars.append({"bar": name, "what": text, "value": value, "limit": limit, "reached": reached})
         sign = ">=" if at_least else "<="
         print(f"{name} {text}: {value:.4g} ({sign} {limit:g}: {'reached' if reached else 'missed'})")
 
     def skipped(self, name: str, reason: str) -> None:
-        """Say that a peer is not here."""
+        """Note that a peer is not installed."""
         self.lines.append({"name": name, "skipped": reason})
         print(f"{name} skipped: {reason}")
 
 
 def compared(bench: Bench, shape: str, *, compiled: bool) -> dict[str, dict[str, Any]]:
-    """All contenders on one shape, ours first; the lines of ours and of the chunked fallback."""
+    """Run all contenders on one shape, ours first; return their lines by name."""
     rows, size, vocabulary = (int(number) for number in shape.split("x"))
     dtype = torch.bfloat16 if bench.device == "cuda" else torch.float32
     problem = Problem.random(rows, size, vocabulary, bench.device, dtype, sequences=8)
@@ -117,7 +117,7 @@ def compared(bench: Bench, shape: str, *, compiled: bool) -> dict[str, dict[str,
 
 
 def judge(bench: Bench, shape: str, found: dict[str, dict[str, Any]], *, most_rows: int) -> None:
-    """B1 to B6, of the first shape."""
+    """Check B1 to B6 on the first shape."""
     rows, size, vocabulary = (int(number) for number in shape.split("x"))
     head, whole = found["head ours"], found["loss ours"]
     bench.bar("B1", "log-probs and entropies, ms", head["ms"], 15.0)
@@ -125,7 +125,7 @@ def judge(bench: Bench, shape: str, found: dict[str, dict[str, Any]], *, most_ro
     ratio = found["loss torch, chunks of 512"]["ms"] / whole["ms"]
     bench.bar("B2", "times faster than torch in chunks of 512", ratio, 3.0, at_least=True)
     dtype = torch.bfloat16 if bench.device == "cuda" else torch.float32
-    kept = vocabulary * size * (4 + dtype.itemsize) / MIB  # the weight's gradient, summed up in fp32 and as it is given
+    kept = vocabulary * size * (4 + dtype.itemsize) / MIB  # the weight's gradient, accumulated in fp32 and in its dtype
     for count in (rows, most_rows):
         many = Problem.random(count, size, vocabulary, bench.device, dtype)
         _, peak = bench.measured(many.fused)
@@ -148,14 +148,14 @@ def judge(bench: Bench, shape: str, found: dict[str, dict[str, Any]], *, most_ro
 
 
 def differing_bits(problem: Problem) -> float:
-    """How many values of loss and gradients two runs do not share."""
+    """Return the number of values of loss and gradients that differ between two runs."""
     first = (problem.fused(), *(gradient.clone() for gradient in problem.gradients()))
     second = (problem.fused(), *problem.gradients())
     return float(sum((one != other).sum() for one, other in zip(first, second, strict=True)))
 
 
 def dependent_rows(problem: Problem) -> float:
-    """How many rows have another log-prob or entropy when the first third of the rows is left out."""
+    """Return the number of rows whose log-prob or entropy changes without the first third of the rows."""
     scale, target = problem.pack.streams.inverse_temperature, problem.pack.target
     left = len(target) // 3
     with torch.no_grad():
@@ -165,7 +165,7 @@ def dependent_rows(problem: Problem) -> float:
 
 
 def started(bench: Bench, runs: int) -> None:
-    """B8: compiling, starting from the cache, importing; each in a process of its own."""
+    """Check B8: compile, start from the cache, and import, each in a process of its own."""
     program = """
 import sys, time
 import torch, agentrl_core.loss, agentrl_core.model.pack
@@ -210,7 +210,7 @@ print(time.perf_counter() - start, package, imported)
 
 
 def write(bench: Bench) -> None:
-    """The record, and a table of it."""
+    """Write the record and a table of it."""
     name = torch.cuda.get_device_name() if bench.device == "cuda" else None
     machine = {"device": name or platform.machine(), "torch": torch.__version__, "cuda": torch.version.cuda}
     record = {"bench": "gpu", **circumstances(), **machine, "lines": [*bench.bars, *bench.lines]}
@@ -219,7 +219,7 @@ def write(bench: Bench) -> None:
 
 
 def table(bench: Bench, machine: dict[str, Any]) -> str:
-    """The figures in Markdown."""
+    """Return the figures in Markdown."""
     rows = ["| bar | what | value | limit | |", "|---|---|---|---|---|"]
     for bar in bench.bars:
         state = "reached" if bar["reached"] else "missed"
@@ -236,7 +236,7 @@ def table(bench: Bench, machine: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; 2 where there is no device to run on."""
+    """Run the bench; return 2 if there is no device."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="toy shapes and few runs")

@@ -1,4 +1,4 @@
-"""Who takes part in bench/gpu.py: each computes what the head or the loss says of a problem, in its own way."""
+"""Contenders of bench/gpu.py: each computes head outputs or the loss of a problem with its own code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch.utils.checkpoint import checkpoint
 from agentrl_core import loss
 from agentrl_core.model import cuda
 
-CHUNK = 512  # rows of verl's fallback, which rounds logits to the model's dtype
-LIKELIHOOD = loss.Imitation("token_mean")  # what a cross-entropy is
-WITHOUT_ENTROPY = loss.Policy(clip=loss.Clip(0.2, 0.28), kl=loss.KL(0.01))  # what Liger's loss is
+CHUNK = 512  # rows per chunk of verl's fallback, which rounds logits to the model's dtype
+LIKELIHOOD = loss.Imitation("token_mean")  # a plain cross-entropy
+WITHOUT_ENTROPY = loss.Policy(clip=loss.Clip(0.2, 0.28), kl=loss.KL(0.01))  # Liger's loss
 Skip = Callable[[str, str], None]
 
 
 @dataclass
 class Outcome:
-    """What a contender gives; None where it does not."""
+    """The outputs of a contender; None for each one that it does not compute."""
 
     logprob: Tensor | None = None
     entropy: Tensor | None = None
@@ -32,10 +32,10 @@ class Outcome:
     by_weight: Tensor | None = None
 
     def errors(self, truth: Outcome) -> dict[str, float]:
-        """Absolute errors of log-probs and entropies, relative ones of gradients.
+        """Return absolute errors of log-probs and entropies, and relative errors of gradients.
 
         Raises:
-            SystemExit: it computed something else.
+            SystemExit: the errors are too large.
         """
         found = {}
         for name in ("logprob", "entropy"):
@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass
 class Contender:
-    """A name, what it runs, and the loss that it can compute."""
+    """A name, a function to time, and the loss that it can compute."""
 
     name: str
     run: Callable[[], Outcome]
@@ -63,7 +63,7 @@ class Contender:
 
 @contextmanager
 def in_pytorch() -> Iterator[None]:
-    """Our operation without its kernels."""
+    """Return our operation without its kernels."""
     before = os.environ.get(cuda.SWITCH)
     os.environ[cuda.SWITCH] = "0"
     try:
@@ -76,7 +76,7 @@ def in_pytorch() -> Iterator[None]:
 
 
 def head_contenders(problem: Problem, skip: Skip, *, compiled: bool) -> Iterator[Contender]:
-    """Log-probs and entropies, without gradients."""
+    """Return a function for log-probs and entropies, without gradients."""
     given = (problem.pack.target, problem.pack.streams.inverse_temperature)
 
     def ours() -> Outcome:
@@ -113,7 +113,7 @@ def head_contenders(problem: Problem, skip: Skip, *, compiled: bool) -> Iterator
 
 
 def loss_contenders(problem: Problem, skip: Skip, *, compiled: bool) -> Iterator[Contender]:
-    """The loss and its gradients."""
+    """Return a function for the loss and its gradients."""
 
     def by(head: Callable[..., tuple[Tensor, Tensor]], rows: int | None = None) -> Callable[[], Outcome]:
         def run() -> Outcome:
@@ -170,13 +170,13 @@ def loss_contenders(problem: Problem, skip: Skip, *, compiled: bool) -> Iterator
 
 
 def gradients_of(problem: Problem) -> Outcome:
-    """The gradients of the last backward pass."""
+    """Return the gradients of the last backward pass."""
     by_hidden, by_weight = problem.gradients()
     return Outcome(by_hidden=by_hidden, by_weight=by_weight)
 
 
 def split(problem: Problem, rows: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Hidden states, targets and inverse temperatures, so many rows at a time."""
+    """Yield hidden states, targets and inverse temperatures in chunks of rows."""
     scale = problem.pack.streams.inverse_temperature
     step = rows or len(problem.hidden)
     for begin in range(0, len(problem.hidden), step):
@@ -185,7 +185,7 @@ def split(problem: Problem, rows: int | None) -> Iterator[tuple[Tensor, Tensor, 
 
 
 def cross_entropy(problem: Problem, skip: Skip) -> Callable[[str], Tensor] | None:
-    """Apple's cut_cross_entropy without the filter that drops small gradients."""
+    """Return Apple's cut_cross_entropy without the filter that drops small gradients."""
     try:
         package = importlib.import_module("cut_cross_entropy")
     except ImportError:
@@ -202,7 +202,7 @@ def cross_entropy(problem: Problem, skip: Skip) -> Callable[[str], Tensor] | Non
 
 
 def liger_loss(problem: Problem, skip: Skip) -> Callable[[], Tensor] | None:
-    """Liger's fused linear GRPO loss over eight sequences, a mean over tokens."""
+    """Return Liger's fused linear GRPO loss over eight sequences, a mean over tokens."""
     try:
         chunked = importlib.import_module("liger_kernel.chunked_loss")
     except ImportError:

@@ -19,7 +19,7 @@ GROUP = 8
 
 
 def numpy_advantage(rewards: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Two bincounts of dense ids: the honest floor."""
+    """Two bincounts of dense ids: a lower bound of the work."""
     count = np.bincount(ids)
     mean = np.bincount(ids, rewards) / count
     centred = rewards - mean[ids]
@@ -28,7 +28,7 @@ def numpy_advantage(rewards: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def polars_advantage(rewards: np.ndarray, ids: pl.Series) -> np.ndarray:
-    """Windows over a column of ids."""
+    """Window functions over a column of ids."""
     frame = pl.DataFrame({"reward": rewards, "id": ids})
     reward = pl.col("reward")
     made = frame.select((reward - reward.mean().over("id")) / (reward.std().over("id") + 1e-6))
@@ -36,7 +36,7 @@ def polars_advantage(rewards: np.ndarray, ids: pl.Series) -> np.ndarray:
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--growth", action="store_true", help="also draw how cost grows from 10^3 to 10^7 rows")
@@ -72,9 +72,9 @@ def main() -> None:
 
 
 def small_batches(bench: Bench, rng: np.random.Generator) -> None:
-    """What a batch has: some hundred rows to some ten thousand; so many calls in a row that their time can be read.
+    """Compare batches of 100 to 10 000 rows, with enough calls in a row for the clock's resolution.
 
-    And 10 000 rows in pairs, of which each has as much to be made as a larger group.
+    Also measure 10 000 rows in pairs: each pair needs as much work as a larger group.
     """
     for rows, size in ((100, GROUP), (1_000, GROUP), (10_000, GROUP), (40_000, GROUP), (10_000, 2)):
         rewards, ids = rng.normal(size=rows), np.repeat(np.arange(rows // size + 1), size)[:rows]
@@ -86,14 +86,14 @@ def small_batches(bench: Bench, rng: np.random.Generator) -> None:
 
 
 def repeated(work: Callable[[np.ndarray, np.ndarray], np.ndarray], rewards: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """What many calls make."""
+    """Return a function that calls another one many times."""
     for _ in range(100_000 // len(ids)):
         made = work(rewards, ids)
     return made
 
 
 def draw_growth(rng: np.random.Generator) -> list[dict[str, float]]:
-    """Milliseconds from 10^3 to 10^7 rows, as numbers and as a picture."""
+    """Measure from 10^3 to 10^7 rows; print milliseconds and draw a plot."""
     import matplotlib as mpl
 
     mpl.use("Agg")

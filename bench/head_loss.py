@@ -1,4 +1,4 @@
-"""What the benches of the fused loss share: a pack of random pairs, the plain loss, and the fp64 truth."""
+"""Shared parts of the benches of the fused loss: a pack of random pairs, the plain loss, and the fp64 reference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLICY = loss.Policy(clip=loss.Clip(0.2, 0.28), kl=loss.KL(0.01), entropy=0.01)
 
 @dataclass
 class Problem:
-    """N prediction pairs of hidden size H over a vocabulary of V: what the head and the loss are given."""
+    """N prediction pairs of hidden size H over a vocabulary of V: the inputs of the head and the loss."""
 
     hidden: Tensor
     weight: Tensor
@@ -27,10 +27,11 @@ class Problem:
     def random(
         cls, rows: int, size: int, vocabulary: int, device: str, dtype: torch.dtype, *, sequences: int | None = None
     ) -> Problem:
-        """Logits of a spread of about 2; old log-probs near the new ones, so that some rows are clipped.
+        """Return a random problem.
 
-        With `sequences`, so many of equal length, advantages are per sequence and the temperature is 1: what peers
-        know.
+        Logits have a spread of about 2; old log-probs are near the new ones, so that some rows are clipped. With
+        `sequences`, rows form that number of equal sequences, advantages are per sequence and the temperature is 1: all
+        that peers support.
         """
         make = torch.Generator(device).manual_seed(0)
         hidden = torch.randn(rows, size, generator=make, device=device).to(dtype)
@@ -59,33 +60,33 @@ class Problem:
         return problem
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         self.hidden.grad = self.weight.grad = None
 
     def gradients(self) -> tuple[Tensor, Tensor]:
-        """The gradients of the last backward pass."""
+        """Return the gradients of the last backward pass."""
         assert self.hidden.grad is not None
         assert self.weight.grad is not None
         return self.hidden.grad, self.weight.grad
 
     def fused(self, workspace: int | None = None) -> Tensor:
-        """Ours, forward and backward."""
+        """Run our loss forward and backward."""
         self.clear()
         output = loss.fused(self.hidden, self.weight, self.pack, self.policy, workspace=workspace)
         output.loss.backward()
         return output.loss.detach()
 
     def evaluated(self, logprob: Tensor, entropy: Tensor, rows: slice = slice(None)) -> Tensor:
-        """The loss of some rows, given what the head says."""
+        """Return the loss of some rows from their log-probs and entropies."""
         streams = {name: values[rows] for name, values in self.pack.streams.items()}
         return self.policy.evaluate(loss.Tokens(logprob, entropy, streams))[0]
 
     def exact_parts(self, rows: int = 256) -> list[tuple[PackOutput, slice]]:
-        """Log-probs and entropies in fp64, some rows at a time."""
+        """Return log-probs and entropies in fp64, in chunks of rows."""
         return list(self._exact(self.hidden.detach().double(), self.weight.detach().double(), rows))
 
     def truth(self, rows: int = 256) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Log-prob, entropy, and the gradients by hidden states and weight, in fp64, some rows at a time."""
+        """Return log-prob, entropy, and gradients by hidden states and weight in fp64, in chunks of rows."""
         hidden = self.hidden.detach().double().requires_grad_()
         weight = self.weight.detach().double().requires_grad_()
         found = []
@@ -109,7 +110,7 @@ class Problem:
 
 
 def plain_head(hidden: Tensor, weight: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies as they are commonly written: all logits at once, made fp32."""
+    """Return log-probs and entropies by common code: all logits at once, converted to fp32."""
     logits = torch.nn.functional.linear(hidden, weight).float() * scale[:, None]
     log_p = logits.log_softmax(-1)
     return log_p.gather(1, target[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(-1)

@@ -1,12 +1,12 @@
-"""Rows with images in a training step: beside the model's own forward, and beside text rows of equal length.
+"""Rows with images in a training step, beside the model's own forward and beside text rows of equal length.
 
     python bench/images.py [--families qwen2_5_vl smolvlm] [--rounds 3]
 
 Models have about 10 M random parameters, and the processors of their families. Two groups of 8 rows show one image
 each, of 64 tokens; text rows are as long. Each measurement is a process of its own, on one thread: CPU seconds of a
-forward and backward pass over all rows, the fastest of three after one that is not counted, and the peak of the memory
-above the loaded model. The sides take turns, `--rounds` times, and the best of each is kept. Log-probs and gradients
-are compared first, and those of the engine with the model's own forward.
+forward and backward pass over all rows (the fastest of three after an uncounted one), and the peak of the memory above
+the loaded model. The sides take turns, `--rounds` times, and the best of each counts. Log-probs and gradients are
+compared first, and those of the engine with the model's own forward.
 
 - `pack`: a pack with images. `plain`: the model's own forward with the pixels of each row. `in place`: the same with
   the features of each image, computed once and given by hand.
@@ -58,7 +58,7 @@ SAMPLING = Sampling(max_tokens=16)
 
 @dataclass
 class Case:
-    """A model, rows for it (`ids`: `int64[rows, LENGTH]`), and the number of images in each call of its tower."""
+    """A model, its rows (`ids`: `int64[rows, LENGTH]`), and the number of images in each call of its tower."""
 
     model: Any
     processor: Any
@@ -71,11 +71,11 @@ class Case:
 
     @property
     def image(self) -> list[int]:
-        """The image of each row."""
+        """Return the image of each row."""
         return [row // MEMBERS for row in range(len(self.ids))]
 
     def pixels(self, images: list[int]) -> dict[str, Tensor]:
-        """Inputs of the tower for some images."""
+        """Return the tower's inputs for some images."""
         each = [self.inputs.of(self.pictures[image]) for image in images]
         return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
@@ -88,7 +88,7 @@ class Case:
 
 
 def larger(family: str) -> tuple[Any, Any]:
-    """A model of about 10 M parameters, and its processor, which makes 64 tokens of an image."""
+    """Return a model of about 10 M parameters, and its processor, which turns an image into 64 tokens."""
     model, processor = build(family)
     config = model.config
     for name, value in {**TEXT, "num_key_value_heads": 2}.items():
@@ -115,7 +115,7 @@ def larger(family: str) -> tuple[Any, Any]:
 
 
 def case_of(family: str, *, text: bool) -> Case:
-    """Rows with images, or text rows as long."""
+    """Return rows with images, or text rows of the same length."""
     model, processor = larger(family)
     chat, forest, random = Chat(processor), arl.Forest(), np.random.default_rng(0)
     never, words = placeholder_ids(model), len(processor.tokenizer)
@@ -151,7 +151,7 @@ def case_of(family: str, *, text: bool) -> Case:
 
 
 def pack(case: Case) -> Tensor:
-    """Log-probs of all answers, in the padded layout of packs."""
+    """Return log-probs of all answers, in the padded layout of packs."""
     (update,) = recipes.GRPO.updates(case.batch)
     options: Any = {"max_tokens": case.ids.numel(), "layout": "padded"}
     (one,) = update.pack(model=case.model, processor=case.processor, **options)
@@ -160,14 +160,14 @@ def pack(case: Case) -> Tensor:
 
 
 def plain(case: Case, given: dict[str, Any]) -> Tensor:
-    """The same by the model's own forward, with what it needs for images."""
+    """Return the same from the model's own forward, with its inputs for images."""
     logits = case.model(input_ids=case.ids, logits_to_keep=ANSWER + 1, use_cache=False, **given).logits[:, :-1]
     logprobs = logits.index_fill(-1, torch.tensor(placeholder_ids(case.model)), -1e9).log_softmax(-1)
     return logprobs.gather(-1, case.ids[:, -ANSWER:, None]).flatten()
 
 
 def in_place(case: Case) -> Tensor:
-    """The same with features that were computed once for each image."""
+    """Return the same with features that were computed once for each image."""
     given = case.arguments(case.ids, case.image)
     found = case.model.get_image_features(**case.pixels(list(range(GROUPS))), return_dict=True)
     pooled, order = found.pooler_output, case.image
@@ -177,13 +177,13 @@ def in_place(case: Case) -> Tensor:
 
 
 def tower(case: Case, images: list[int]) -> Tensor:
-    """The sum of features of the vision tower for some images."""
+    """Return the sum of features of the vision tower for some images."""
     pooled = case.model.get_image_features(**case.pixels(images), return_dict=True).pooler_output
     return torch.stack([each.square().mean() for each in pooled])
 
 
 def sampled(case: Case) -> float:
-    """Answers of the engine to one group; their log-probs are compared with those of the model's own forward."""
+    """Generate answers to one group with the engine; compare their log-probs with the model's own forward."""
     generate = engine.Transformers(case.model, case.processor)
     prompt = case.ids[0, :-ANSWER].numpy().astype(np.int32)
     requests = [Request(prompt, seed, SAMPLING, images=(case.pictures[0],)) for seed in range(MEMBERS)]
@@ -199,12 +199,12 @@ def sampled(case: Case) -> float:
         logprobs = logits.index_fill(-1, torch.tensor(placeholder_ids(case.model)), -1e9).log_softmax(-1)
         wanted = logprobs.gather(-1, row[len(prompt) :, None])[:, 0].numpy()
         np.testing.assert_allclose(segment.logprobs, wanted, rtol=0, atol=1e-4)
-    del case.shown[calls:]  # what the comparison added
+    del case.shown[calls:]  # added by the comparison
     return seconds
 
 
 def generated(case: Case) -> float:
-    """Answers of the model's own generation to the same group, as long as those of the engine."""
+    """Generate answers to the same group with the model's own generation, as long as the engine's."""
     ids = case.ids[:MEMBERS, :-ANSWER]
     given = case.arguments(ids, case.image[:MEMBERS])
     tokens = SAMPLING.max_tokens
@@ -229,7 +229,7 @@ REFERENCES = {"pack": "plain", "in place": "plain", "pack text": "plain text"}
 
 
 def measure(family: str, side: str, folder: Path) -> None:
-    """Measure one side, and write its figures, log-probs and gradients."""
+    """Measure one side; write its figures, log-probs and gradients."""
     case = case_of(family, text=side.endswith("text"))
     loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds: list[float] = []
@@ -257,7 +257,7 @@ def measure(family: str, side: str, folder: Path) -> None:
 
 
 def count_images(model: Any) -> list[int]:
-    """Return a list that gets the number of images of each later call of the vision tower."""
+    """Return a list that collects the number of images of each later call of the vision tower."""
     shown: list[int] = []
     own = model.model.get_image_features
 
@@ -287,7 +287,7 @@ def check(found: Path, wanted: Path) -> dict[str, float]:
 
 
 def run(family: str, side: str, folder: Path) -> dict[str, Any]:
-    """Measure in a process of its own, which begins with the imports of this one."""
+    """Measure in a process of its own, which starts with the imports of this one."""
     child = multiprocessing.get_context("fork").Process(target=measure, args=(family, side, folder))
     child.start()
     child.join()
@@ -298,7 +298,7 @@ def run(family: str, side: str, folder: Path) -> dict[str, Any]:
 
 
 def ratios_of(best: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Return the ratios that the design has figures for."""
+    """Return the ratios that have a target in the design."""
     seconds = {side: figures["cpu_seconds"] for side, figures in best.items()}
     return {
         "pack / plain": seconds["pack"] / seconds["plain"],
@@ -315,7 +315,7 @@ def ratios_of(best: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--rounds", type=int, default=3)

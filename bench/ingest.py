@@ -3,9 +3,9 @@
     python bench/ingest.py [--slime path/to/slime/agent/trajectory.py]
                            [--skyrl path/to/skyrl/train/generators/utils.py]
 
-A session is a chat that grows: some 200 tokens are said to the policy and some 225 sampled in each turn. Ours takes
-columns as flat memory, as an engine that answers in arrays gives them, and as lists of ints; the peers take lists.
-Peers are checked to hold the same tokens, and to train the same ones.
+A session is a growing chat: each turn adds about 200 context tokens and 225 sampled tokens. Our side takes columns as
+flat memory, as from an engine that returns arrays, and as lists of ints; the peers take lists. The bench checks that
+the peers hold and train the same tokens.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Turns:
 
     @classmethod
     def make(cls, sessions: int, turns: int, seed: int = 0) -> Turns:
-        """Random chats."""
+        """Return random chats."""
         rng = np.random.default_rng(seed)
         made = cls(sessions, [], [], [], [], [])
         for session in range(sessions):
@@ -58,30 +58,30 @@ class Turns:
 
     @property
     def row_tokens(self) -> int:
-        """Tokens of all contexts and outputs."""
+        """Return the tokens of all contexts and outputs."""
         return sum(map(len, self.prompts)) + sum(map(len, self.outputs))
 
     def sizes(self) -> list[int]:
-        """Number of different tokens, of sampled tokens, and their sum."""
+        """Return the number of different tokens, the number of sampled tokens, and their sum."""
         sampled = [token for output in self.outputs for token in output]
         return [sum(map(len, self.said)) + len(sampled), len(sampled), sum(sampled)]
 
 
 def flat(rows: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """A column of lists as flat memory."""
+    """Return a column of lists as flat memory."""
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return np.fromiter(chain.from_iterable(rows), dtype, int(offsets[-1])), offsets
 
 
 def forest_of(sessions: int) -> tuple[arl.Forest, int]:
-    """A forest with sessions that are about to begin, and the handle of the first; the others follow it."""
+    """Return a forest with open sessions, and the handle of the first; the others follow it."""
     forest = arl.Forest()
     forest.add_group(0, "task")
     return forest, min(forest.start(0, member) for member in range(sessions))
 
 
 def frozen_sizes(forest: arl.Forest, first: int, sessions: int) -> list[int]:
-    """Number of stored tokens, of sampled tokens, and their sum."""
+    """Return the number of stored tokens, the number of sampled tokens, and their sum."""
     import polars as pl
 
     for session in range(sessions):
@@ -92,14 +92,14 @@ def frozen_sizes(forest: arl.Forest, first: int, sessions: int) -> list[int]:
 
 
 def slime_manager(path: str) -> ModuleType:
-    """The file of slime, with the one type that it imports."""
+    """Load slime's file, with the one type that it imports."""
 
     @dataclasses.dataclass
     class Sample:
-        """What the file fills in."""
+        """The sample that the file fills in."""
 
         class Status(enum.Enum):
-            """How a sample ended."""
+            """Final state of a sample."""
 
             COMPLETED = "completed"
 
@@ -146,7 +146,7 @@ def slime_run(module: ModuleType, turns: Turns) -> Callable[[], list[Any]]:
 
 
 def slime_sizes(samples: list[Any]) -> list[int]:
-    """The same three numbers of slime's samples."""
+    """Return the same three numbers of slime's samples."""
     rows = list(chain.from_iterable(samples))
     starts = [len(row.tokens) - row.response_length for row in rows]
     sampled = [
@@ -159,7 +159,7 @@ def slime_sizes(samples: list[Any]) -> list[int]:
 
 
 def skyrl_merge(path: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """SkyRL's function alone: the file imports its whole system."""
+    """Load SkyRL's function alone: the file imports its whole system."""
     tree = ast.parse(Path(path).read_text(encoding="utf-8"))
     names = {"_is_prefix", "_merge_single_trajectory"}
     tree.body = [part for part in tree.body if isinstance(part, ast.FunctionDef) and part.name in names]
@@ -189,7 +189,7 @@ def skyrl_run(merge: Callable[[dict[str, Any]], dict[str, Any]], turns: Turns) -
 
 
 def skyrl_sizes(merged: list[dict[str, Any]]) -> list[int]:
-    """The same three numbers of SkyRL's rows."""
+    """Return the same three numbers of SkyRL's rows."""
     stored = sampled = total = 0
     for rows in merged:
         for prompt, response, mask in zip(
@@ -202,7 +202,7 @@ def skyrl_sizes(merged: list[dict[str, Any]]) -> list[int]:
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slime", metavar="PATH", help="slime's slime/agent/trajectory.py")
     parser.add_argument("--skyrl", metavar="PATH", help="SkyRL's skyrl/train/generators/utils.py")

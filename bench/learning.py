@@ -1,12 +1,12 @@
-"""GRPO and GiGPO learn a game of TextWorld that the warm start wins sometimes: success before and after, three seeds.
+"""GRPO and GiGPO learn a game of TextWorld from a weak warm start: success before and after, three seeds.
 
     python bench/learning.py [--seeds 0 1 2] [--iterations 24] [--games 24] [--level 2] [--turns 5] [--folder DIR]
 
-The games are coin collectors: go through `level - 1` rooms and take the coin; the commands that the game takes are
-shown. The warm start imitates random play, so it speaks in commands and wins by luck alone; both recipes begin with the
-same weights of a seed. Success is measured with the seeds of evaluation, on the games that are trained on and on games
-that are not, with intervals of the bootstrap over games. Everything is made on this machine, and runs on its CPU.
-Both have the loss of GRPO, without the KL of GiGPO.
+The games are coin collectors: go through `level - 1` rooms and take the coin; admissible commands are shown. The warm
+start imitates random play, so it writes commands but wins by chance alone. Both recipes start from the same weights of
+a seed. Success is measured with the seeds of evaluation, on training games and on held-out games, with bootstrap
+intervals over games. The bench needs no download and runs on CPUs. Both recipes have the loss of GRPO, without the KL
+term of GiGPO.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ TEMPLATE = (
 )
 SAMPLING = engine.Sampling(max_tokens=8)
 Play = list[tuple[str, bool]]
-"""The texts of an episode, and which of them are actions."""
+"""Texts of an episode, and a flag for each: whether it is an action."""
 
 
 def played(world: env.TextWorld, task: env.Task, rng: random.Random) -> Play:
-    """An episode of random commands."""
+    """Play an episode of random commands."""
     episode = world.reset(task, 0)
     said = str(episode.observation)
     texts = [(said, False)]
@@ -56,7 +56,7 @@ def played(world: env.TextWorld, task: env.Task, rng: random.Random) -> Play:
 
 
 def made_tokenizer(plays: list[Play]) -> Any:
-    """A byte-level BPE of the texts of some games."""
+    """Return a byte-level BPE tokenizer of the texts of some games."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -76,7 +76,7 @@ def made_tokenizer(plays: list[Play]) -> Any:
 
 
 def warm_start(plays: list[Play], tokenizer: Any, seed: int, steps: int) -> Any:
-    """A small model that plays at random: cross-entropy of the commands of random play."""
+    """Return a small model that plays at random, trained with cross-entropy on commands of random play."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(seed)
@@ -121,7 +121,7 @@ def warm_start(plays: list[Play], tokenizer: Any, seed: int, steps: int) -> Any:
 
 
 def measured(collect: arl.Collector, games: int) -> dict[str, list[float]]:
-    """Success on both splits, each with its interval."""
+    """Return the success on both splits, each with its interval."""
     found = {}
     for split in ("train", "held_out"):
         evaluation = collect.evaluate(tasks=games, split=split, samples=8)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def measured(collect: arl.Collector, games: int) -> dict[str, list[float]]:
 def learned(
     model: Any, tokenizer: Any, world: env.TextWorld, recipe: Recipe, options: Any, seed: int
 ) -> dict[str, Any]:
-    """Success before and after the training of one recipe."""
+    """Return the success before and after training with one recipe."""
     generate, store = engine.Transformers(model, tokenizer), None
     if options.stored:
         run = Path(options.stored) / f"{recipe.name}-{seed}"
@@ -168,12 +168,12 @@ def learned(
 
 
 def shown(found: list[float]) -> str:
-    """A share and its interval."""
+    """Format a share and its interval."""
     return "{:.3f} [{:.3f}, {:.3f}]".format(*found)
 
 
 def main() -> None:
-    """Train and print."""
+    """Train with both recipes and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, default=24)

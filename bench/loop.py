@@ -1,24 +1,24 @@
-"""What an iteration of the loop costs outside model and engine, from ten thousand to ten million tokens.
+"""Overhead of an iteration of the loop, without model and engine, from ten thousand to ten million tokens.
 
     python bench/loop.py [--tokens 10_000 100_000 1_000_000 10_000_000] [--seconds-per-token 2e-5] [--demo]
 
-The loop is the one of the README, with a store on disk: collect, credit, pack, update. Engine and environment answer at
-once, and what they take is not counted; the tokens of texts are there already; the model is left out. What is left is
-agentrl_core:
+The loop is that of the README, with a store on disk: collect, credit, pack, update. Engine and environment answer at
+once, and their time is subtracted. Texts are tokenised in advance, and there is no model. The rest is agentrl_core:
 
 - collect: programs, forest, journal, checks, the rows of the batch on disk, without engine and environment;
 - credit: advantage and weight;
 - pack: the packs of one epoch with all tensors of a training step;
 - store: the computed columns and the state, committed.
 
-Seconds are set beside those of a step that has to be stated: `--seconds-per-token`. 2e-5 is a model of 7 B parameters
-on eight H100 at 40 % of their peak: 6 x 7e9 / (8 x 0.4 x 989e12) = 1.3e-5 s to train a token, and half of that to
-sample it, which is less than any engine takes. Each size runs in a process of its own, three iterations after a small
-one, and more until they have taken some seconds, as the other benches do; times are those of the fastest, memory is the
-growth of the peak over what the process had before, beside the bytes of the tokens' columns (token, log-prob and
-entropy as stored; advantage and weight of each action token).
+The bench compares these seconds with an assumed time of a training step: `--seconds-per-token`. The default, 2e-5, is
+that of a model of 7 B parameters on eight H100 at 40 % of their peak: 6 x 7e9 / (8 x 0.4 x 989e12) = 1.3e-5 s to train
+a token, and half of that to sample it, which is less than any engine takes. Each size runs in a process of its own: a
+small iteration, then three, and more until they have taken some seconds. Times are those of the fastest. Memory is the
+growth of the peak, beside the bytes of the tokens' columns (token, log-prob and entropy as stored; advantage and weight
+of each action token).
 
-`--demo` also trains five iterations of the demo, a model of its own on this processor, and prints what its phases take.
+`--demo` also trains five iterations of the demo, with its model on this processor, and prints the seconds of its
+phases.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ LOGPROBS = -np.random.default_rng(1).random(ACTION, np.float32)
 
 
 class Clock:
-    """Seconds by what they were spent on."""
+    """Seconds by part of an iteration."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
-        """Count what is done inside."""
+        """Count the seconds of a block."""
         begin = time.perf_counter()
         yield
         self.seconds[part] += time.perf_counter() - begin
 
 
 class Engine:
-    """Answers at once, with other tokens for each seed."""
+    """An engine that answers at once, with other tokens for each seed."""
 
     chat, vocabulary_size, entropy_estimator, policy_version, shares_parameters = CHAT, 100, "exact", 0, False
 
@@ -88,7 +88,7 @@ class Engine:
         self.clock = clock
 
     async def generate(self, request: Request) -> Segment:
-        """An action of `ACTION` tokens."""
+        """Return an action of `ACTION` tokens."""
         since = time.perf_counter()
         begin = request.seed % (len(SAID) - ACTION)
         tokens = SAID[begin : begin + ACTION].copy()
@@ -98,7 +98,7 @@ class Engine:
         return segment
 
     def update_weights(self, model: object, version: int) -> None:
-        """The next version of nothing."""
+        """Advance the version; there are no weights."""
         del model
         self.policy_version = version
 
@@ -112,12 +112,12 @@ class World:
         self.clock = clock
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
-        """Tasks by their numbers."""
+        """Return tasks with numbers as ids."""
         del split
         return [Task(f"task {number}", "?", "bench", None) for number in range(start, start + count)]
 
     def reset(self, task: Task, seed: int) -> Episode:
-        """A fresh episode."""
+        """Start an episode."""
         since = time.perf_counter()
         episode = Episode(self.clock, task, seed)
         self.clock.seconds["environment"] += time.perf_counter() - since
@@ -125,7 +125,7 @@ class World:
 
 
 class Episode:
-    """Some turns."""
+    """An episode of `TURNS` turns."""
 
     observation = "begin"
 
@@ -133,7 +133,7 @@ class Episode:
         self.clock, self.task, self.seed, self.taken = clock, task, seed, 0
 
     def step(self, action: str) -> StepResult:
-        """The next observation."""
+        """Return the next observation."""
         del action
         since = time.perf_counter()
         self.taken += 1
@@ -145,12 +145,12 @@ class Episode:
         return outcome
 
     def state_key(self) -> bytes:
-        """The number of the turn."""
+        """Return the number of the turn."""
         return self.taken.to_bytes(4, "little")
 
 
 def iteration(collect: arl.Collector, recipe: arl.Recipe, tasks: int, clock: Clock) -> arl.Batch:
-    """One iteration without a model; `clock` gets the seconds of its parts."""
+    """Run one iteration without a model; `clock` gets the seconds of its parts."""
     with clock.of("collect"):
         batch = collect(tasks=tasks, group_size=MEMBERS)
     with clock.of("credit"):
@@ -167,19 +167,19 @@ def iteration(collect: arl.Collector, recipe: arl.Recipe, tasks: int, clock: Clo
 
 
 def resident(kind: str) -> int:
-    """Bytes of memory that this process has (`VmRSS`) or had at most (`VmHWM`)."""
+    """Return the bytes of memory that this process has (`VmRSS`) or had at most (`VmHWM`)."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(kind))
 
 
 def column_bytes(batch: arl.Batch) -> int:
-    """Bytes of what each token has: as stored, and as computed for the tokens of actions."""
+    """Return the bytes of the tokens' columns: stored, and computed for tokens of actions."""
     stored = pl.DataFrame(batch.nodes).select("tokens", "logprobs", "entropies")
     return int(stored.estimated_size()) + 2 * 4 * len(batch.column("token", "token"))
 
 
 def measured(tokens: int, runs: int) -> dict[str, Any]:
-    """The parts of an iteration of about so many tokens."""
+    """Measure the parts of an iteration of about `tokens` tokens."""
     clock, recipe = Clock(), recipes.GRPO.replace(epochs=1, minibatches=1)
     length = len(CHAT.prompt("begin")) + TURNS * ACTION + (TURNS - 1) * len(CHAT.observation("go on"))
     tasks = max(1, round(tokens / (MEMBERS * length)))
@@ -216,7 +216,7 @@ def measured(tokens: int, runs: int) -> dict[str, Any]:
 
 
 def demo() -> dict[str, float]:
-    """Seconds of five iterations of the demo, by part: what `agentrl train` counts."""
+    """Return the seconds of five iterations of the demo by part, from the metrics of `agentrl train`."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["train", "--run", f"{folder}/run", "--iterations", "5"]
         subprocess.run([AGENTRL, *command], check=True, stdout=subprocess.DEVNULL)  # noqa: S603

@@ -4,10 +4,10 @@
     python bench/model_step.py --model FOLDER [--shapes "short answers" ...] [--rounds 3]
     python bench/model_step.py [--type qwen3_5_text]
 
-Without `--model`, a tiny model of a type of transformers with random weights. Each measurement is a process of its own,
-on one thread: CPU seconds of a forward and backward pass over all rows, the second of two, and the peak of the memory
-above the loaded model. The sides take turns, `--rounds` times, and the best of each is kept. Gradients are compared
-first: the largest difference of a parameter's gradient, divided by its largest entry.
+Without `--model`, the bench builds a tiny model of a type of transformers with random weights. Each measurement is a
+process of its own, on one thread: CPU seconds of a forward and backward pass over all rows (the second of two), and the
+peak of the memory above the loaded model. The sides take turns, `--rounds` times, and the best of each counts.
+Gradients are compared first: the largest difference of a parameter's gradient, divided by its largest entry.
 
 TRL's side is `GRPOTrainer._compute_loss` with the loss of DAPO, 8 rows at a time. All sides divide by the number of
 trained tokens and run every row.
@@ -63,7 +63,7 @@ SHAPES = {
 
 
 def batch_of(shape: str, vocabulary: int) -> Batch:
-    """The rows of a shape, with random advantages."""
+    """Return the rows of a shape, with random advantages."""
     grown, of = Grown(vocabulary), SHAPES[shape]
     for _ in range(of.prompts):
         group, prompt = grown.group(), grown.words(of.prompt)
@@ -78,14 +78,14 @@ def batch_of(shape: str, vocabulary: int) -> Batch:
 
 
 def model_of(options: argparse.Namespace) -> Any:
-    """The model that is measured."""
+    """Return the model to measure."""
     if options.model:
         return AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).train()
     return build(options.type).train()
 
 
 def losses(side: str, model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, int]]:
-    """The losses of the packs or micro-batches, one after the other, and how many tokens each runs."""
+    """Yield the losses of the packs or micro-batches, and the number of tokens that each one computes."""
     if side == "trl":
         yield from trl_losses(model, batch)
         return
@@ -95,7 +95,7 @@ def losses(side: str, model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, 
 
 
 def trl_losses(model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, int]]:
-    """Those of TRL's trainer, of rows that are as long as the longest of their micro-batch."""
+    """Yield those of TRL's trainer, on rows padded to the longest of their micro-batch."""
     trainer = trl_trainer(model)
     longest = max(
         len(plan.input_ids) for draw in range(batch.num_draws) for plan in batch.plan([draw], max_tokens=2**31 - 1)
@@ -104,7 +104,7 @@ def trl_losses(model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, int]]:
     trained = sum(int((rows["weight"] > 0).sum()) for rows in everything)
     for rows in everything:
         mask = rows["weight"] > 0
-        begin = int(mask.any(0).nonzero()[0])  # logits of the prompts that all rows share are not made
+        begin = int(mask.any(0).nonzero()[0])  # skips the logits of the shared part of the prompts
         inputs = {
             "prompt_ids": rows["input_ids"][:, :begin],
             "prompt_mask": rows["attention_mask"][:, :begin],
@@ -119,7 +119,7 @@ def trl_losses(model: nn.Module, batch: Batch) -> Iterator[tuple[Tensor, int]]:
 
 
 def trl_trainer(model: nn.Module) -> Any:
-    """A trainer of TRL whose loss is used alone."""
+    """Return a TRL trainer of which only the loss is used."""
     warnings.filterwarnings("ignore")
     from datasets import Dataset
     from tokenizers import Tokenizer, models
@@ -148,7 +148,7 @@ def trl_trainer(model: nn.Module) -> Any:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Measure one side, and write figures and gradients."""
+    """Measure one side; write figures and gradients."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = model_of(options)
@@ -183,7 +183,7 @@ def run(options: argparse.Namespace, shape: str, side: str, gradients: Path) -> 
 
 
 def difference(found: Path, wanted: Path) -> float:
-    """The largest difference of a gradient, in units of the largest entry of the parameter's."""
+    """Return the largest difference of a gradient, in units of the largest entry of the parameter's."""
     mine, others = torch.load(found), torch.load(wanted)
     return max(
         float((mine[name] - each).abs().max() / each.abs().max().clamp(min=1e-12)) for name, each in others.items()
@@ -191,7 +191,7 @@ def difference(found: Path, wanted: Path) -> float:
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="")
     parser.add_argument("--type", default="qwen3_5_text")

@@ -2,9 +2,9 @@
 
     python bench/packing.py [--areal path/to/areal/models/tree_attn/tree.py] [--tokens 262144]
 
-Row tokens in (counted before sharing), flat tensors and eight streams out, four of them folded, into memory that is
-used again. AReaL's function makes the tries alone, without position ids, masks or streams; its file imports much of its
-system, of which nothing is used. verl's function is that of the installed package.
+The input is row tokens (counted before sharing); the output is flat tensors and eight streams, four of them folded, in
+reused memory. AReaL's function only builds the tries, without position ids, masks or streams; its file imports much of
+its system, all unused here. verl's function is that of the installed package.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ IMPORTS = (
 
 @dataclass
 class Rows:
-    """Rows of tokens with what a loss reads of them."""
+    """Rows of tokens with the columns that a loss reads."""
 
     tokens: np.ndarray
     offsets: np.ndarray
@@ -52,7 +52,7 @@ class Rows:
 
     @classmethod
     def make(cls, tokens: int, shape: tuple[int, ...], length: int, seed: int = 0) -> Rows:
-        """Trees of one shape until there are so many row tokens; branches fork `shape[depth]`-fold after each segment.
+        """Return trees of one shape with `total` row tokens; branches fork `shape[depth]`-fold after each segment.
 
         The first segment is a prompt, the others are trained.
         """
@@ -68,13 +68,13 @@ class Rows:
         flat = np.concatenate(paths).astype(np.int32)
         starts = np.cumsum([0, *map(len, paths)])
         trained = np.concatenate([np.arange(len(path)) >= length for path in paths])
-        # What was sampled once is the same on all branches.
+        # Tokens that were sampled once are the same on all branches.
         same = {f"stream {name}": np.sin(flat * (name + 1.0)).astype(np.float32) for name in range(4)}
         summed = {f"sum {name}": rng.normal(size=len(flat)).astype(np.float32) for name in range(4)}
         return cls(flat, starts, trained, summed, same)
 
     def padded(self) -> dict[str, Any]:
-        """As AReaL takes them."""
+        """Return the rows in AReaL's format."""
         lengths = np.diff(self.offsets)
         ids = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.int64)
         for row, (start, length) in enumerate(zip(self.offsets[:-1], lengths, strict=True)):
@@ -83,21 +83,21 @@ class Rows:
 
 
 def areal(path: str) -> ModuleType:
-    """AReaL's file, without what it imports."""
+    """Load AReaL's file without its imports."""
     stubs = {name: mock.MagicMock() for name in IMPORTS}
-    # Decorators that measure: functions as they are.
+    # Profiling decorators return functions unchanged.
     stubs["areal.utils.perf_tracer"].trace_perf = lambda *_, **__: lambda function: function
     with mock.patch.dict(sys.modules, stubs):
         return load(path, "areal_tree")
 
 
 def tries(module: ModuleType, data: dict[str, Any]) -> Callable[[], list[int]]:
-    """AReaL's call; gives the number of tokens of each trie."""
+    """Call AReaL's function; return the number of tokens of each trie."""
     return lambda: module._greedy_build_tries(data, 10**9)[1]  # noqa: SLF001 - the file has no public form of it
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--areal", metavar="PATH", help="AReaL's areal/models/tree_attn/tree.py")
     parser.add_argument("--tokens", type=int, default=262_144)
@@ -129,7 +129,7 @@ def main() -> None:
         count = len(rows.offsets) - 1
 
         def tokens_of(result: Any, count: int = count) -> int:
-            # Nothing reads the last token of a row, so ours leaves it out.
+            # No loss reads the last token of a row, so our packs leave it out.
             return len(result.input_ids) + count if isinstance(result, packing.TreeRows) else sum(result)
 
         if module is None:
@@ -154,7 +154,7 @@ def main() -> None:
         def most(result: Any, costs: np.ndarray = costs) -> int:
             return max(costs[list(part)].sum() for part in result)
 
-        # Checked to be as good: within 2 % where each bin has few items, else within 0.1 %.
+        # Balance must be as good: within 2 % if each bin has few items, else within 0.1 %.
         tolerance = 0.02 if items < 10 * bins else 0.001
         work = f"balance, {items} in {bins}"
         bench.against(work, "verl", mine, theirs, runs=5, goal=10.0, read=most, tolerance=tolerance)

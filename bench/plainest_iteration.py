@@ -1,12 +1,12 @@
-"""How much code the plainest iteration enters: files, functions, and moves from one file to another.
+"""Amount of code that the simplest iteration enters: files, functions, and calls from one file to another.
 
     python bench/plainest_iteration.py [--files] [--list] [--json FILE]
 
-GRPO on two tasks with two rollouts each, a tool, `engine.Transformers` and a store: collect, credit, updates, weights
-to the engine, end of the iteration. The second iteration of the process is counted, in all threads. `--files` lists
-the entered files, with their functions and calls; `--list` lists each function with its calls, and the moves between
-each two files. The size of folder `collect` follows: files, lines, lines of code
-and record types (dataclasses).
+The iteration is GRPO on two tasks with two rollouts each, a tool, `engine.Transformers` and a store: collect, credit,
+updates, new weights for the engine, end of the iteration. The second iteration of the process is counted, in all
+threads. `--files` lists the entered files, with their functions and calls; `--list` lists each function with its calls,
+and the moves between each two files. The size of folder `collect` follows: files, lines, lines of code and record types
+(dataclasses).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PACKAGE = Path(arl.__file__).parent
 
 
 class Trace:
-    """Counts calls of the package's functions, and moves between its files, in every thread that starts after it.
+    """Counts calls of the package's functions and moves between its files, in every thread started later.
 
     A move is a call that leads from one file of the package to another.
 
     Attributes:
-        part: the part of the iteration that is counted; empty: nothing is counted.
+        part: the current part of the iteration; empty: nothing is counted.
         functions: calls of each function, by part, file and name.
         moves: moves by part and the two files.
     """
@@ -50,7 +50,7 @@ class Trace:
         sys.setprofile(self)
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        """Note a call."""
+        """Count a call."""
         if not self.part or event != "call":
             return
         name = self._file(frame)
@@ -65,12 +65,12 @@ class Trace:
             self.moves[self.part, before, name] += 1
 
     def _file(self, frame: FrameType) -> str | None:
-        """Return the file of a frame, relative to the package; None: it is outside."""
+        """Return the path of a frame's file in the package; None: it is outside."""
         name = frame.f_code.co_filename
         return name[len(self._root) :] if name.startswith(self._root) else None
 
     def row(self, part: str | None = None) -> dict[str, int]:
-        """Return the counts of a part, or of all."""
+        """Return the counts of a part, or of all parts."""
         functions = {key: count for key, count in self.functions.items() if part in (None, key[0])}
         moves = {key: count for key, count in self.moves.items() if part in (None, key[0])}
         return {
@@ -83,7 +83,7 @@ class Trace:
 
 
 def run(trace: Trace) -> dict[str, float]:
-    """Run two iterations, trace the second, and return its metrics of tokens."""
+    """Run two iterations, trace the second one, and return its token metrics."""
     torch.manual_seed(0)
     world = env.ReasoningGym(["chain_sum"], tools=[env.Calculator()], seed=0, held_out=0)
     policy, tokenizer = warm_start.build(world, seed=0)

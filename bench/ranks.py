@@ -2,11 +2,11 @@
 
     python bench/ranks.py [--ranks 2 8 64 1024] [--trajectories 8192]
 
-Trajectories of 2 000 tokens share prompts in groups of 16: 16 million tokens as a rule. Rank 0 computes the credit,
-plans the update, makes all packs and pickles those of the other ranks. The CPU seconds of each part are printed, and
-the bytes that one rank receives. Beside it stands what a rank would take if it had the whole batch: the bytes of the
-batch, unpickling it, `updates`, planning all packs, and making its own. Packs that arrive are compared with those that
-were sent, and the trained tokens of all ranks with those of one.
+Trajectories of 2 000 tokens share prompts in groups of 16: 16 million tokens by default. Rank 0 computes the credit,
+plans the update, makes all packs and pickles those of the other ranks. The bench prints the CPU seconds of each part
+and the bytes that one rank receives. It compares them with the cost of sending the whole batch to a rank: the bytes of
+the batch, unpickling it, `updates`, planning all packs, and making its own. It checks that received packs equal the
+sent ones, and that all ranks together train the same tokens as one rank.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MEMBERS, TURNS, LENGTH, PROMPT, MAX_TOKENS = 16, 8, 125, 300, 16_384
 
 
 def batch_of(groups: int) -> arl.Batch:
-    """Return a batch of groups, half of whose tokens are actions."""
+    """Return a batch of groups; half of its tokens are actions."""
     rng, forest, paths = np.random.default_rng(0), arl.Forest(), []
     for group in range(groups):
         forest.add_group(group, f"task {group}")
@@ -53,7 +53,7 @@ def batch_of(groups: int) -> arl.Batch:
 
 
 def measured(bench: Bench, work: str, call: Callable[[], Value], **more: float) -> Value:
-    """Return the result of a call, and keep a line of its cost."""
+    """Return the result of a call, and record its cost."""
     busy = time.process_time()
     value = call()
     line = {"work": work, "cpu_s": round(time.process_time() - busy, 4), **more}
@@ -74,7 +74,7 @@ def main() -> None:
     batch = measured(bench, "credit", lambda: recipes.GRPO.credit(batch))
     whole = measured(bench, "pickle the batch with its credit", lambda: pickle.dumps(batch, protocol=5))
     bench.lines[-1] |= {"tokens": tokens, "bytes_per_token": round(len(whole) / tokens, 2)}
-    batch = measured(bench, "unpickle it", lambda: pickle.loads(whole))  # noqa: S301 -- it is our own
+    batch = measured(bench, "unpickle it", lambda: pickle.loads(whole))  # noqa: S301 -- our own data
     unpickled = float(bench.lines[-1]["cpu_s"])
     trained = None
     for ranks in options.ranks:

@@ -1,11 +1,10 @@
-"""Prioritised sampling with importance weights, updates of priorities, and both with what was sampled, beside peers.
+"""Prioritised sampling with importance weights, updates of priorities, and gathering of rows, beside peers.
 
 python bench/replay.py [--items 10000 100000 1000000 10000000] [--peers PATH of site-packages that has them]
 
-Peers: cpprb (11.0.0) and torchrl, whose sum trees are a library that loads with the torch that it was built for alone:
-no release from 0.11 to 0.14.1 loads with torch 2.13 (0.14.1 is built for 2.14.1), so it wants its own torch at PATH.
-The rows of what is gathered have 1 to 16 tokens; ours lie one after the other, the peers' are padded, as they keep
-them.
+Peers are cpprb (11.0.0) and torchrl. torchrl's sum trees are a library that loads only with the torch version of its
+build: no release from 0.11 to 0.14.1 loads with torch 2.13 (0.14.1 is built for 2.14.1), so it needs its own torch at
+PATH. Gathered rows have 1 to 16 tokens; ours are concatenated, the peers' are padded, which is their storage format.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from agentrl_core.replay.sum_tree import SumTree
 ALPHA, BETA, LONGEST = 0.6, 0.4, 16
 BATCHES = (256, 4_096, 65_536)
 GATHERED = 1_000_000
-"""With more items the padded rows of the peers would not fit beside ours."""
+"""With more items the padded rows of the peers would not fit in memory beside ours."""
 
 
 class Peer(NamedTuple):
-    """A peer's buffer: what it draws, with weights and rows, and how priorities change."""
+    """A peer's buffer: draws with weights and rows, and updates of priorities."""
 
     name: str
     sample: Callable[[int], Any]
@@ -37,7 +36,7 @@ class Peer(NamedTuple):
 
 
 def same_distribution(drawn: np.ndarray, priorities: np.ndarray) -> None:
-    """Rows by tenths of the probability: a chi-square with 9 degrees of freedom."""
+    """Return draws by decile of the probability: a chi-square with 9 degrees of freedom."""
     powers = priorities**ALPHA
     tenth = np.minimum((10 * np.cumsum(powers) / powers.sum()).astype(np.int64), 9)
     expected = np.bincount(tenth, powers, minlength=10) / powers.sum() * len(drawn)
@@ -46,7 +45,7 @@ def same_distribution(drawn: np.ndarray, priorities: np.ndarray) -> None:
 
 
 def cpprb(priorities: np.ndarray, rows: np.ndarray) -> Peer:
-    """Its buffer with these priorities."""
+    """Return its buffer with these priorities."""
     library: Any = importlib.import_module("cpprb")
     width = rows.shape[1]
     fields = {"row": {"dtype": np.int32, "shape": width}}
@@ -61,7 +60,7 @@ def cpprb(priorities: np.ndarray, rows: np.ndarray) -> Peer:
 
 
 def torchrl(priorities: np.ndarray, rows: np.ndarray) -> Peer:
-    """Its buffer with these priorities."""
+    """Return its buffer with these priorities."""
     torch: Any = importlib.import_module("torch")
     data: Any = importlib.import_module("torchrl.data")
     sampler = data.replay_buffers.samplers.PrioritizedSampler(len(priorities), alpha=ALPHA, beta=BETA, eps=0.0)
@@ -80,13 +79,13 @@ def torchrl(priorities: np.ndarray, rows: np.ndarray) -> Peer:
 
 
 def loaded(bench: Bench) -> list[Callable[[np.ndarray, np.ndarray], Peer]]:
-    """The peers that are here."""
+    """Return the installed peers."""
     found = []
     for make, needed in ((cpprb, "cpprb"), (torchrl, "torchrl._torchrl")):
         try:
             importlib.import_module(needed)
         except ImportError as error:
-            reason = f"{error}".rsplit("/", 1)[-1][:80]  # the path of a library tells nothing about the figures
+            reason = f"{error}".rsplit("/", 1)[-1][:80]  # the path of a library does not affect the figures
             bench.skipped(make.__name__, f"pip install {make.__name__}: {reason}")
         else:
             found.append(make)
@@ -94,7 +93,7 @@ def loaded(bench: Bench) -> list[Callable[[np.ndarray, np.ndarray], Peer]]:
 
 
 class Ours:
-    """A sum tree, and rows of different length one after the other."""
+    """A sum tree, and concatenated rows of different length."""
 
     def __init__(self, priorities: np.ndarray, rng: np.random.Generator) -> None:
         self.tree = SumTree(priorities, exponent=ALPHA)
@@ -104,12 +103,12 @@ class Ours:
         self.keys = iter(range(1 << 40))
 
     def sample(self, batch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and their weights."""
+        """Return rows and their weights."""
         rows = self.tree.sample(batch, next(self.keys))
         return rows, self.tree.weights(rows, beta=BETA, normalise="all")
 
     def gathered(self, batch: int) -> tuple[np.ndarray, ...]:
-        """With the tokens of the rows, one after the other, and where each begins."""
+        """Return the same with the tokens of the rows, concatenated, and the offset of each row."""
         rows, weights = self.sample(batch)
         lengths = self.lengths[rows]
         ends = np.cumsum(lengths)
@@ -118,7 +117,7 @@ class Ours:
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, nargs="+", default=[10_000, 100_000, 1_000_000, 10_000_000])
     parser.add_argument(
@@ -136,7 +135,7 @@ def main() -> None:
 
 
 def beside(bench: Bench, make: Callable[[np.ndarray, np.ndarray], Peer], items: int) -> None:
-    """All work on so many items beside one peer, whose rows are small where only indices and weights are asked."""
+    """Compare all operations on `items` items with one peer; its rows are small if only indices are read."""
     rng = np.random.default_rng(0)
     priorities = rng.random(items) + 1e-3
     ours = Ours(priorities, rng)
@@ -153,7 +152,7 @@ def beside(bench: Bench, make: Callable[[np.ndarray, np.ndarray], Peer], items: 
         def update_theirs(changed: np.ndarray = changed, other: np.ndarray = other) -> None:
             peer.update(changed, other)
 
-        # What a step does: a peer makes sums again when it samples next, and so do we.
+        # Like a training step: the peer updates its sums at the next sample, and so do we.
         def step(batch: int = batch, update: Any = update) -> None:
             update()
             ours.sample(batch)
@@ -185,7 +184,7 @@ def beside(bench: Bench, make: Callable[[np.ndarray, np.ndarray], Peer], items: 
 
 
 def compared(_drawn: object) -> np.ndarray:
-    """Draws differ by their randomness; their distribution was compared before."""
+    """Check that draws differ by their randomness alone; their distribution was compared before."""
     return np.zeros(1)
 
 

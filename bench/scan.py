@@ -2,7 +2,7 @@
 
     python bench/scan.py [--iterations 10]
 
-Every figure is the best of five, and every result is compared with the peer's before it is printed.
+Every figure is the best of five; every result is compared with the peer's before it is printed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROUPS, MEMBERS, TURNS, ACTION, OBSERVATION = 32, 8, 4, 128, 32
 
 
 def record(folder: Path, iterations: int) -> None:
-    """A run of random tokens: eight trajectories to a prompt, half of them branches behind the first turn."""
+    """Record a run of random tokens: eight trajectories per prompt, half of them forked after the first turn."""
     rng = np.random.default_rng(0)
     with arl.Store.open(folder) as store:
         for iteration in range(iterations):
@@ -59,7 +59,7 @@ def _turns(forest: arl.Forest, trajectory: int, count: int, rng: np.random.Gener
 
 
 def walked(run: Tables) -> list[list[int]]:
-    """All paths, as a loop over the nodes would have them."""
+    """Return all paths, by a loop over the nodes."""
     nodes = {row["node_id"]: row for row in run.nodes.collect().iter_rows(named=True)}
     paths = []
     for leaf in run.trajectories.select("leaf_node_id").collect()["leaf_node_id"]:
@@ -72,7 +72,7 @@ def walked(run: Tables) -> list[list[int]]:
 
 
 def best(work: Callable[[], Any], times: int = 5) -> tuple[float, Any]:
-    """Seconds of the fastest call, and what it gave."""
+    """Return the seconds of the fastest call, and its result."""
     fastest = float("inf")
     for _ in range(times):
         begin = time.perf_counter()
@@ -82,7 +82,7 @@ def best(work: Callable[[], Any], times: int = 5) -> tuple[float, Any]:
 
 
 def line(what: str, ours: float, theirs: float, peer: str) -> None:
-    """Print a figure, and keep it for the record."""
+    """Print a figure and add it to the record."""
     LINES.append({"work": what.partition(",")[0], "peer": peer, "ours_ms": 1e3 * ours, "peer_ms": 1e3 * theirs})
     print(f"{what:<44} {1e3 * ours:9.1f} ms   {peer} {1e3 * theirs:9.1f} ms   {theirs / ours:6.1f} x")
 

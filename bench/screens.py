@@ -1,4 +1,4 @@
-"""Screens of a task of MiniWoB, recorded once with `env.MiniWoB`, and an environment that answers clicks on them."""
+"""Screens of a task of MiniWoB, recorded once with `env.MiniWoB`, and an environment that rewards clicks on them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ QUESTION = "ONE"
 SIDE = 80
 """Pixels of a recorded screen: the page below its yellow header, at half the size."""
 CELLS = 8
-"""Columns and rows of the grid that an action names."""
+"""Columns and rows of the grid of possible clicks."""
 _LEFT, _TOP, _PAGE = 0, 50, 160
 _BUTTON = re.compile(r'"(ONE|TWO)" \((\d+), (\d+), (\d+), (\d+)\)')
 
 
 def record(path: Path, *, train: int, held_out: int) -> None:
-    """Write screenshots and the boxes of both buttons for tasks of both splits into a file, and the seconds it took.
+    """Write screenshots and the boxes of both buttons for tasks of both splits into a file, with the recording time.
 
     Args:
-        path: of the file; one that is there is kept.
+        path: of the file; an existing one is kept.
         train: number of training tasks.
         held_out: number of held-out tasks.
     """
@@ -63,9 +63,9 @@ def record(path: Path, *, train: int, held_out: int) -> None:
 class RecordedScreens:
     """Clicks on recorded screens: an action is the column and the row of a cell, such as `3 5`.
 
-    The reward is 1 if the centre of the cell lies on button ONE and not on TWO, which covers it, else 0.
+    The reward is 1 if the centre of the cell is on button ONE and not covered by button TWO, else 0.
 
-    `seconds` is how long the recording took.
+    `seconds` is the duration of the recording.
 
     Args:
         path: file of `record`.
@@ -89,7 +89,7 @@ class RecordedScreens:
         self.hits = inside[:, 0] & ~inside[:, 1]
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[env.Task]:
-        """Tasks of a split: a screen each."""
+        """Return the tasks of a split: one per screen."""
         begin = start + (self.train if split == "held_out" else 0)
         end = min(begin + count, len(self.images) if split == "held_out" else self.train)
         return [env.Task(f"{split}/{place}", QUESTION, TASK, {"screen": place}) for place in range(begin, end)]
@@ -103,7 +103,7 @@ class RecordedScreens:
         """Return the first observation for a screen."""
         if self.shows == "nothing":
             return QUESTION
-        # Screens of the same split, moved by one.
+        # Screens of the same split, shifted by one.
         first, last = (0, self.train) if place < self.train else (self.train, len(self.images))
         shown = place if self.shows == "own" else first + (place + 1 - first) % (last - first)
         return {"role": "user", "content": [self.images[shown], QUESTION]}
@@ -119,7 +119,7 @@ class Click:
         self.observation = world.prompt(place)
 
     def step(self, action: str) -> env.StepResult:
-        """Answer the only action."""
+        """Reward the only action."""
         point = click_of(action)
         if point is None:
             facts = self._facts.of(None, None)
@@ -138,7 +138,7 @@ class Click:
 
 
 def click_of(action: str) -> tuple[float, float] | None:
-    """Return the point that an action clicks, the centre of its cell; None: it is no action."""
+    """Return the centre of the cell that an action names; None: it is not a valid action."""
     found = re.fullmatch(r"([0-7]) ([0-7])", action.strip())
     if found is None:
         return None

@@ -1,17 +1,16 @@
-"""What searches cost, and what they find for the tokens that they take.
+"""Cost of searches, and tasks that they solve with a budget of tokens.
 
     python bench/search.py [--turns 1000 10000 100000] [--worlds demo textworld] [--seeds 5] [--tasks 4] [--budget 256]
 
-1. Decisions: a live group of so many turns, each a fork at a place drawn by chance. How long the tree takes to read all
-   of it, and how long a round takes then: 16 more turns are read, and 16 places are chosen by each rule. The decisions
-   a second are those 16 by the median time of reading and choosing; growing the forest is not counted.
-2. Tokens for each solved task: programs that search against independent samples, on the demo's task with its model
-   after its warm start, and in games of TextWorld with a model that plays at random. Every program gets the same number
-   of generated tokens for a task: it is run again, which draws anew, until they are used up, and its last run is cut
-   where they end. A task is solved if a branch of it is. The games have a record of their own, search_textworld.
+1. Decisions: a live group of *n* turns, each forked at a random node. The bench measures how long the tree takes to
+read the whole group, and how long a round takes then: read 16 new turns, then choose 16 nodes by each rule. Decisions
+per second are 16 divided by the median time of reading and choosing; the growth of the forest is not counted.
+2. Tokens per solved task: search programs against independent samples, on the demo's task with its warm-started model,
+and in games of TextWorld with a model that plays at random. Every program gets the same number of generated tokens for
+a task: it runs again with new samples until they are used up, and its last run is cut there. A task is solved if one of
+its branches is. The games have a record of their own, search_textworld.
 
-With the sizes that it has by itself each world takes less than five minutes on two quiet cores; a bar on the error
-stream shows how far it is.
+With the default sizes each world takes less than five minutes on two idle cores; stderr shows a progress bar.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ WIDTH = 16
 
 
 def grown(turns: int, seed: int) -> tuple[arl.Forest, list[int], np.random.Generator]:
-    """A group of so many turns; one in eight ends its episode."""
+    """Return a group of *n* turns; one in eight ends its episode."""
     rng = np.random.default_rng(seed)
     forest = arl.Forest(seed=seed)
     forest.add_group(0, "task")
@@ -50,7 +49,7 @@ def grown(turns: int, seed: int) -> tuple[arl.Forest, list[int], np.random.Gener
 
 
 def more(forest: arl.Forest, places: list[int], rng: np.random.Generator, turns: int) -> None:
-    """So many turns behind places drawn by chance."""
+    """Add *n* turns after randomly drawn nodes."""
     states = rng.integers(0, 1 << 40, turns)
     ends = rng.random(turns) < 0.125
     logprobs = -rng.random(turns).astype(np.float32)
@@ -67,7 +66,7 @@ def more(forest: arl.Forest, places: list[int], rng: np.random.Generator, turns:
 
 
 def decisions(bench: Bench, turns: int, rounds: int) -> None:
-    """How long reading and choosing take in a tree of so many turns."""
+    """Return how long reading and choosing take in a tree of *n* turns."""
     forest, places, rng = grown(turns, 0)
     tree = _core.SearchTree()
     start = time.perf_counter()
@@ -99,7 +98,7 @@ def decisions(bench: Bench, turns: int, rounds: int) -> None:
 
 
 class Metered:
-    """An engine that counts the tokens it says."""
+    """An engine that counts its generated tokens."""
 
     def __init__(self, generate: Any) -> None:
         self._generate = generate
@@ -109,7 +108,7 @@ class Metered:
         return getattr(self._generate, name)
 
     async def generate(self, request: engine.Request) -> engine.Segment:
-        """What the engine says."""
+        """Generate with the wrapped engine, and count."""
         segment: engine.Segment = await self._generate.generate(request)
         self.tokens += len(segment.tokens)
         return segment
@@ -118,7 +117,7 @@ class Metered:
 def solved(
     program: rollout.Rollout, metered: Metered, world: Any, context: int, budget: int, seed: int
 ) -> tuple[bool, int]:
-    """Whether a task is solved before the tokens are used up, and how many were."""
+    """Return whether a task is solved within the budget of tokens, and the number of tokens used."""
     begun = metered.tokens
     collect = arl.Collector(
         metered,
@@ -145,8 +144,8 @@ def solved(
 class OneTask:
     """An environment of one task at a time.
 
-    Its episodes run in this process: a collector is made for each task, and one that begins processes of its own takes
-    longer for that than for a search.
+    Its episodes run in this process: a collector is built for each task, and starting processes takes longer than a
+    search.
     """
 
     runs: ClassVar = "inline"
@@ -160,14 +159,14 @@ class OneTask:
         return getattr(self._world, name)
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[env.Task]:
-        """The task, as often as asked for, by other names."""
+        """Return copies of the task with other ids."""
         del count, start
         [task] = self._world.tasks(1, split=split, start=self._first + self.only)
         return [task]
 
 
 def demo(steps: int, folder: Path | None) -> tuple[Any, Any, Any]:
-    """The demo's task, and its model after the warm start."""
+    """Return the demo's task, and its model after the warm start."""
     world = env.ReasoningGym(["chain_sum", "products", "lcm"], seed=0)
     if folder is not None and (folder / "config.json").is_file():
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -183,7 +182,7 @@ def demo(steps: int, folder: Path | None) -> tuple[Any, Any, Any]:
 
 
 def textworld(tasks: int, games: str) -> tuple[Any, Any, Any]:
-    """Coin collectors of TextWorld, a room away, and a model that plays them at random."""
+    """Return coin collectors of TextWorld, one room away, and a model that plays them at random."""
     import learning
 
     world = env.TextWorld("coin_collector", {"level": 2}, show_commands=True, max_turns=5, folder=games)
@@ -195,7 +194,7 @@ def textworld(tasks: int, games: str) -> tuple[Any, Any, Any]:
 
 
 def found(bench: Bench, title: str, parts: tuple[Any, Any, Any], first: int, options: Any) -> None:
-    """Tokens for each solved task, by program."""
+    """Measure tokens per solved task, by program."""
     world, policy, tokenizer = parts
     seeds, tasks, budget = options.seeds, options.tasks, options.budget
     context = min(policy.config.max_position_embeddings, 1000)

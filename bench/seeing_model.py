@@ -1,4 +1,4 @@
-"""A tiny vision-language model, its processor, and its warm start: it imitates clicks on recorded screens."""
+"""A tiny vision-language model, its processor, and its warm start by imitation of clicks on recorded screens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentrl_core.model.images import ImageInputs, arguments, features
 _SPECIAL = ("<pad>", "<end>", "<user>", "<assistant>", "<image>", "<fake_token_around_image>", "<global-img>")
 _UNUSED = ("<video>", "<end_of_utterance>")
 WORDS = (QUESTION, *map(str, range(CELLS)))
-"""Of questions and clicks."""
+"""Maximal length of questions and clicks, in tokens."""
 _TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'user' %}<user>{% if m.content is string %}{{ m.content }}{% else %}"
     "{% for part in m.content %}{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}"
@@ -24,13 +24,13 @@ _TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 _PATCH = 10
-# A page is nearly white: scaled by its own mean and spread.
+# A page is nearly white, so it is normalised by its own mean and spread.
 _MEAN, _SPREAD = [0.97] * 3, [0.15] * 3
 _RAMP_STEPS = 30
 
 
 def build(words: Sequence[str], seed: int) -> tuple[Any, Any]:
-    """Return a SmolVLM of 0.18 M random parameters, and its processor: 64 image tokens, one for a cell of the grid.
+    """Return a SmolVLM of 0.18 M random parameters, and its processor, with 64 image tokens: one per cell of the grid.
 
     Args:
         words: of prompts and actions; each is a token.

@@ -2,8 +2,8 @@
 
 python bench/selection.py
 
-Each line checks that both sides chose the same, where what they choose does not depend on their random numbers. No
-package was found that selects tasks for training by itself; NumPy is how public code does it.
+Each line checks that both sides choose the same tasks, unless the choice is random. We found no package that selects
+tasks for training; public code uses NumPy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUPS = 256
 
 
 class Numbered(Sequence[Task]):
-    """Tasks that are made when they are asked for."""
+    """A sequence that creates its tasks on access."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -42,7 +42,7 @@ def chosen(places: Any) -> np.ndarray:
 
 
 def heap_greedy(rates: np.ndarray, total: int) -> np.ndarray:
-    """Rollouts one after the other, in Python."""
+    """Allocate rollouts one by one, in Python."""
     counts, weights = np.full(len(rates), 2), rates * (1 - rates) ** 2
 
     def gain(row: int) -> float:
@@ -59,7 +59,7 @@ def heap_greedy(rates: np.ndarray, total: int) -> np.ndarray:
 
 
 def kernels(bench: Bench, size: int) -> None:
-    """The parts, on columns."""
+    """Measure the parts, on columns."""
     rng = np.random.default_rng(size)
     rows, none = np.arange(size), np.zeros(0, np.int64)
     scores = rng.permutation(size).astype(np.float64)
@@ -123,7 +123,7 @@ def kernels(bench: Bench, size: int) -> None:
 
 
 def known(tasks: select.ComposedSelector, size: int) -> dict[str, Any]:
-    """A state in which a tenth of the pool was visited."""
+    """Return a state in which a tenth of the pool was visited."""
     rng = np.random.default_rng(1)
     rows = rng.choice(size, size // 10, replace=False)
     visits = TaskOutcomes(
@@ -142,7 +142,7 @@ def known(tasks: select.ComposedSelector, size: int) -> dict[str, Any]:
 
 
 def selectors(size: int) -> list[dict[str, Any]]:
-    """Whole selections, and what an iteration learns."""
+    """Measure whole selections and the update after an iteration."""
     pool = Pool(MixedTasks({"world": Numbered(size)}))
     wanted = SelectionRequest(GROUPS, 8, 0, np.zeros(0, np.int64), 1)
     mopps = select.ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True, among=16))
@@ -180,7 +180,7 @@ def selectors(size: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     bench, whole = Bench("selection"), []
     for size in (10**4, 10**5, 10**6, 10**7):
         kernels(bench, size)

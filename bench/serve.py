@@ -2,10 +2,10 @@
 
     python bench/serve.py [--turns 4000] [--long 200] [--sessions 1000]
 
-The endpoint runs in a process of its own, over HTTP, with a store; who generates answers at once (32 tokens), so that
-all that is measured is the endpoint. Throughput is of its processor's time, which other work on the machine changes
-little; latency is the clock's, and the load of the machine stands beside it. Goals: 2 000 turns a second on one core,
-2 ms at the median, bytes and time of a long session linear in its turns.
+The endpoint runs in a process of its own, over HTTP, with a store. The engine answers at once with 32 tokens, so that
+only the endpoint is measured. Throughput is turns per CPU second, which other load on the machine changes little.
+Latency is wall time, printed with the load of the machine. Targets: 2 000 turns a second on one core, 2 ms at the
+median, bytes and time of a long session linear in its turns.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ END = 1
 
 
 class Instant:
-    """Answers at once: a token for each word of a message, and an end behind each."""
+    """A tokenizer with one token per word of a message, and an end token after each message."""
 
     def __init__(self, delay: float = 0.0) -> None:
         self.delay = delay
         self._number = 0
 
     async def check(self) -> None:
-        """Nothing to look at."""
+        """Ignore the template."""
 
     async def tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
     ) -> list[int]:
-        """A token for each word."""
+        """Return a token for each word."""
         del tools, options
         tokens = []
         for message in messages:
@@ -58,7 +58,7 @@ class Instant:
         return [*tokens, 2 + sum(b"assistant") % 997] if open_turn else tokens
 
     async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
-        """The same length always, and never the same words."""
+        """An engine whose answers have the same length and always other words."""
         if self.delay:
             await asyncio.sleep(self.delay)
         if tokens is None:
@@ -70,19 +70,19 @@ class Instant:
         return ChatResponse(list(tokens), [ResponseChoice(message, output, [-0.5] * OUTPUT, "stop")], usage)
 
     async def complete(self, request: Json) -> ChatResponse:
-        """Not asked here."""
+        """Unused here."""
         raise NotImplementedError
 
     async def models(self) -> Json:
-        """None."""
+        """Return None."""
         return {"object": "list", "data": []}
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Release nothing."""
 
 
 def served(folder: str, delay: float, pipe: Any) -> None:
-    """The process of the endpoint: tells its URL, and its processor's time and bytes whenever it is asked."""
+    """Process of the endpoint: sends its URL, and its CPU time and bytes on request."""
     with Store.open(folder) as store:
         endpoint = Endpoint(Instant(delay), store=store)
         with serving(endpoint.app) as url:
@@ -106,19 +106,19 @@ class Served:
         self.host, self.port = url.removeprefix("http://").split(":")
 
     def spent(self) -> tuple[float, int]:
-        """Seconds of its processor, and bytes of its store."""
+        """Return its CPU seconds and the bytes of its store."""
         self._pipe.send("spent")
         return self._pipe.recv()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End it."""
+        """Stop the process."""
         self._pipe.send("end")
         self._process.join()
         self._folder.cleanup()
 
 
 class Agent:
-    """A session over one connection, which says the same again and again."""
+    """A session over one connection that sends the same message again and again."""
 
     def __init__(self, at: Served, name: str) -> None:
         self._at = at
@@ -131,7 +131,7 @@ class Agent:
         self._reader, self._writer = await asyncio.open_connection(self._at.host, int(self._at.port))
 
     async def turn(self) -> None:
-        """Ask, and have the answer in the history."""
+        """Send a request, and append the answer to the history."""
         body = json.dumps({"model": "m", "messages": self._messages}).encode()
         head = f"POST /s/{self._name}/v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
         begin = time.perf_counter()
@@ -146,12 +146,12 @@ class Agent:
         self._messages += [message, {"role": "user", "content": "go on with the next thing"}]
 
     def end(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
 
 
 async def talked(at: Served, sessions: int, turns: int, name: str) -> list[float]:
-    """So many sessions side by side; the seconds of every turn."""
+    """Run *n* sessions concurrently; return the seconds of every turn."""
     agents = [Agent(at, f"{name}{number}") for number in range(sessions)]
     for agent in agents:
         await agent.begin()
@@ -167,7 +167,7 @@ async def talked(at: Served, sessions: int, turns: int, name: str) -> list[float
 
 
 def throughput(turns: int) -> Json:
-    """Turns of ten-turn sessions, sixteen at a time, for a second of the endpoint's processor."""
+    """Return turns of ten-turn sessions per CPU second of the endpoint, with sixteen sessions at a time."""
     at = Served()
     asyncio.run(talked(at, 16, 10, "warm"))
     (before, _), begin = at.spent(), time.perf_counter()
@@ -180,7 +180,7 @@ def throughput(turns: int) -> Json:
 
 
 def latency() -> Json:
-    """What a lone agent waits for a turn of a ten-turn session: the best of ten runs, and the worst."""
+    """Return the latency of a turn for a single agent in ten-turn sessions: the best of ten runs, and the worst."""
     at = Served()
     asyncio.run(talked(at, 1, 20, "warm"))
     medians = []
@@ -192,7 +192,7 @@ def latency() -> Json:
 
 
 def long_session(turns: int) -> Json:
-    """Processor's time and bytes of each quarter of a long session."""
+    """Return the CPU time and bytes of each quarter of a long session."""
     at = Served()
     asyncio.run(talked(at, 1, 20, "warm"))
     found: list[tuple[float, int]] = []
@@ -218,7 +218,7 @@ def long_session(turns: int) -> Json:
 
 
 def many(sessions: int) -> Json:
-    """Sessions that all wait at once for an answer that takes a second, three turns each."""
+    """Run sessions that all wait at once for answers that take a second, three turns each."""
     at = Served(delay=1.0)
     asyncio.run(talked(at, 1, 2, "warm"))
     begin = time.perf_counter()

@@ -3,11 +3,11 @@
     python bench/serve_engine.py [--groups 16] [--members 8] [--tokens 64] [--runs 5]
 
 The servers are real processes of vLLM's CPU build with a random Qwen3 of four layers, on this machine, with
-log-probabilities of the ten likeliest tokens. Both clients send all requests at once, with the same seeds; with two
-servers the openai client, which knows one, is given every other group. The tokens and log-probabilities of both are
-compared before they are timed. Beside the time stand the seconds of a processor that client and servers took, which
-other work on the machine changes less: a server takes longer to write an answer of the door for tokens, which names
-every log-probability of it, than one of `/v1/completions`, and a client longer to read the latter.
+log-probabilities of the ten likeliest tokens. Both clients send all requests at once, with the same seeds. The openai
+client supports one server, so with two servers a client for each gets every other group. The tokens and
+log-probabilities of both sides are compared before they are timed. The bench also prints the CPU seconds of client and
+servers, which other load on the machine changes less. A server takes longer to write an answer of the token endpoint,
+which has every log-probability, than one of `/v1/completions`; a client takes longer to read the latter.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LIKELIEST = 10
 
 
 def made_requests(vocabulary: int, groups: int, members: int, tokens: int) -> list[Request]:
-    """Members of a group have one prompt."""
+    """Return prompts; members of a group share one."""
     random = np.random.default_rng(0)
     prompts = [random.integers(0, vocabulary, random.integers(20, 60), dtype=np.int32) for _ in range(groups)]
     sampling = Sampling(max_tokens=tokens)
@@ -52,7 +52,7 @@ def made_requests(vocabulary: int, groups: int, members: int, tokens: int) -> li
 
 
 def by_openai(urls: Sequence[str], requests: Sequence[Request]) -> list[Any]:
-    """The answers of the openai client, without its retries."""
+    """Return the answers of the openai client, without its retries."""
     from openai import AsyncOpenAI
 
     async def all_of_them() -> list[Any]:
@@ -79,7 +79,7 @@ def by_openai(urls: Sequence[str], requests: Sequence[Request]) -> list[Any]:
 
 
 def numbers(answers: Sequence[Any]) -> np.ndarray:
-    """Tokens and log-probabilities of the answers of either client."""
+    """Return tokens and log-probabilities of the answers of either client."""
     rows = []
     for answer in answers:
         ours = isinstance(answer, engine.Segment)
@@ -89,17 +89,17 @@ def numbers(answers: Sequence[Any]) -> np.ndarray:
 
 
 def of_groups(groups: Sequence[int]) -> float:
-    """Seconds that the processes of some groups have had of a processor."""
+    """Return the CPU seconds of some process groups."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
             ticks += (int(fields[11]) + int(fields[12])) * (int(fields[2]) in groups)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def spent(call: Callable[[], object], groups: Sequence[int]) -> tuple[float, float]:
-    """Seconds of a processor that a call takes in this process, and in those of some groups."""
+    """Return the CPU seconds of a call in this process and in some process groups."""
     own, others = time.process_time(), of_groups(groups)
     call()
     return round(time.process_time() - own, 3), round(of_groups(groups) - others, 3)

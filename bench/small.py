@@ -1,9 +1,9 @@
-"""What a call costs before its work begins, for every public function on columns: 8 rows beside 256.
+"""Fixed cost of a call, for every public function on columns: 8 rows beside 256.
 
     python bench/small.py [--only NAME]
 
-A batch of one step has some hundred rows, so what a call costs besides its work counts. Functions are found by walking
-the packages, and get columns by the names of their arguments; 8 rows are one group, one path and nearly no work.
+A batch of one step has a few hundred rows, so the fixed cost of a call counts. The bench finds functions by walking the
+packages, and passes columns by the names of their arguments. 8 rows are one group, one path and nearly no work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_MICROSECONDS = 5.0
 ROUNDS, RUNS, RUN_SECONDS = 10, 20, 0.0005
 PHASES = ("agentrl_core.advantage", "agentrl_core.reward", "agentrl_core.weight")
 
-# What is no column of numbers, by the name of the argument.
+# Arguments that are not columns of numbers, by name.
 OPTIONS: dict[str, Any] = {
     "bins": 4,
     "capacity": 8,
@@ -50,7 +50,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-# What a function must be given besides, or instead, for one column a row would mean something else to it.
+# Extra or replaced arguments, for functions to which one column a row would mean something else.
 SPECIAL: dict[str, dict[str, Any]] = {
     "returns.optimal_token_baseline": {"group_ids": lambda rows: np.arange(rows // GROUP) // 2},
     "weight.max_variance_subset": {"count": lambda rows: rows // 2},
@@ -59,7 +59,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
 
 
 def argument(function: str, name: str, annotation: str, rows: int) -> Any:
-    """What a function is given for an argument: a column, or an option."""
+    """Return the value for an argument: a column, or an option."""
     places = np.arange(rows)
     random = np.random.default_rng(0).random(rows)
     rows_of_each = {
@@ -106,7 +106,7 @@ def argument(function: str, name: str, annotation: str, rows: int) -> Any:
 
 
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Every public function of the packages that takes a column."""
+    """Yield every public function of the packages that takes a column."""
     inner = [f"{operators.__name__}.{module.name}" for module in pkgutil.iter_modules(operators.__path__)]
     helpers = f"{operators.__name__}.columns"
     for package in [*(name for name in inner if name != helpers), *PHASES]:
@@ -125,10 +125,10 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def call(name: str, function: Callable[..., Any], rows: int) -> Callable[[], Any]:
-    """The function with everything that it must be given."""
+    """Return the function with all of its arguments bound."""
     positional, by_name = [], {}
     for parameter in inspect.signature(function).parameters.values():
-        # Paths have offsets; where these may be missing, something else is given instead, which is no faster.
+        # Paths need offsets; if these are optional, another argument takes their place, which is no faster.
         special = SPECIAL.get(name, {}).get(parameter.name)
         if special is not None or parameter.default is parameter.empty or parameter.name == "offsets":
             given = (
@@ -142,7 +142,7 @@ def call(name: str, function: Callable[..., Any], rows: int) -> Callable[[], Any
 
 
 def microseconds(work: Callable[[], Any]) -> float:
-    """The fastest of some runs of many calls."""
+    """Return the fastest of several runs of many calls."""
     timer = timeit.Timer(work)
     single = min(timer.repeat(5, 1))
     number = max(1, int(RUN_SECONDS / max(single, 1e-7)))
@@ -150,7 +150,7 @@ def microseconds(work: Callable[[], Any]) -> float:
 
 
 def main() -> None:
-    """Run: all functions, round after round, since a neighbour may slow the processor down for seconds."""
+    """Run all functions, round after round, since a neighbour may slow the processor down for seconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a part of the names of the functions that are looked at")
     options = parser.parse_args()

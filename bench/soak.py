@@ -1,11 +1,11 @@
-"""A soak: a thousand scripted episodes at once, with all that goes wrong, until the time is over.
+"""A soak test: a thousand scripted episodes at once, with all kinds of failures, for a given time.
 
     python bench/soak.py [--minutes 30] [--episodes 1000] [--staleness 2] [--seed 0]
 
-Engines answer after a while; environments answer after a while, raise, or hang until they are given up; programs stop
-branches; new weights fall into segments; and now and then all that runs is given up in the middle and goes on from the
-journal. Every episode has to be accounted for: each iteration has as many trajectories as were asked for, and each of
-them is finished, failed or stopped. Memory is that of this process behind each iteration, after the garbage; it is flat
+Engines and environments answer with a delay. Environments may also raise, or hang until their timeout. Programs stop
+branches, new weights arrive in the middle of segments, and now and then the whole collection is cancelled and resumed
+from the journal. Every episode is accounted for: each iteration has as many trajectories as requested, and each of them
+is finished, failed or stopped. Memory is that of this process after each iteration and a garbage collection. It is flat
 if a line through it, without the first third, grows by less than a twentieth over the run.
 """
 
@@ -36,15 +36,15 @@ from agentrl_core.train import warm_start
 
 GROUP = 8
 RAISES, HANGS, STOPS = 0.01, 0.0005, 0.05
-"""How probable they are, of each turn; raising is repaired twice before it fails an episode."""
+"""Probabilities per turn; an exception is retried twice before the episode fails."""
 
 
 @dataclass(frozen=True)
 class Stopping(Rollout):
-    """Stops a branch now and then, also while it is awaited."""
+    """A program that stops a branch now and then, also while it is awaited."""
 
     async def branch(self, branch: Branch) -> None:
-        """Turns until it is over, or stopped."""
+        """Play turns until the episode ends or is stopped."""
         while not branch.over:
             number = branch.group.uniform(branch.name, len(branch.turns))
             if number < STOPS / 2:
@@ -56,7 +56,7 @@ class Stopping(Rollout):
 
 
 class AtWork:
-    """How many wait for an engine or an environment, and how many did at most."""
+    """Number of current waits for an engine or an environment, and its maximum."""
 
     now = most = 0
 
@@ -72,10 +72,10 @@ AT_WORK = AtWork()
 
 
 class Says(engine.Scripted):
-    """Counts who waits for it."""
+    """Count a wait."""
 
     async def generate(self, request: engine.Request) -> engine.Segment:
-        """One segment."""
+        """Generate one segment."""
         with AT_WORK:
             return await super().generate(request)
 
@@ -90,16 +90,16 @@ class World:
         self.raised = self.hung = 0
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
-        """Tasks by their numbers."""
+        """Return tasks with numbers as ids."""
         return [Task(f"{split} {number}", "begin", "soak", None) for number in range(start, start + count)]
 
     def reset(self, task: Task, seed: int) -> Episode:
-        """A fresh episode."""
+        """Start an episode."""
         return Episode(self, task, seed)
 
 
 class Episode:
-    """Some turns."""
+    """An episode of some turns."""
 
     observation = "begin"
 
@@ -107,7 +107,7 @@ class Episode:
         self.world, self.task, self.seed, self.taken = world, task, seed, 0
 
     async def step(self, action: str) -> StepResult:
-        """Wait, and answer, or do not."""
+        """Wait, then answer, raise or hang."""
         del action
         with AT_WORK:
             return await self._stepped()
@@ -127,26 +127,26 @@ class Episode:
         return StepResult(reward=float(self.seed % 2), terminated=True, success=bool(self.seed % 2))
 
     def state_key(self) -> bytes:
-        """The number of the turn."""
+        """Return the number of the turn."""
         return self.taken.to_bytes(4, "little")
 
 
 def resident() -> float:
-    """Megabytes of this process."""
+    """Return the memory of this process in megabytes."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def main() -> None:
-    """Run, count and print."""
+    """Run the soak; count and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--staleness", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    warnings.simplefilter("ignore", RuntimeWarning)  # what goes wrong here is counted
+    warnings.simplefilter("ignore", RuntimeWarning)  # the failures below are deliberate
     bench = Bench("soak")
     _, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"], seed=0), seed=0)
     says = Says(
@@ -171,7 +171,7 @@ def main() -> None:
         )
         while time.monotonic() - begin < 60 * options.minutes:
             if rng.random() < 0.2:
-                # Somewhere in the middle of what runs, as a Ctrl-C would.
+                # Interrupt at a random point, like Ctrl-C.
                 timer = threading.Timer(rng.uniform(0.0, 0.2), collect.close)
                 timer.start()
                 timer.join()

@@ -1,16 +1,16 @@
-"""How a store grows under many small commits: their latency, what opening takes, bytes written beside bytes kept.
+"""Growth of a store by many small commits: their latency, time to open, bytes written beside bytes kept.
 
     python bench/store_growth.py [--iterations 5000] [--tokens 400] [--sync batch] [--columns alternating]
 
-An iteration has four trajectories and is two commits, as a loop makes them: its rows, then what was computed for them.
-At 100, 1 000 and 10 000 commits a line says what lies there and what was written for it: bytes that the system counts
-for this process (`/proc/self/io`), the manifest and all that is merged included. Then come
+An iteration has four trajectories and two commits, like those of a loop: its rows, then the computed columns. At 100,
+1 000 and 10 000 commits, a line shows the size of the store and the bytes written for it, which the system counts for
+this process (`/proc/self/io`), manifest and merges included. Then the bench measures
 
 - the latency of commits, a line for each thousand, and the last thousand over the first;
-- the same for files of the same sizes, which a few lines of Python write and sync at once, folders and a manifest
-  included, and remove where the store does: a peer that knows what to write, and follows each commit;
-- opening, for reading and for writing: from files that the system was asked to forget, and again;
-- the latency of commits while a thread merges files without a pause, in turns with others beside which nothing is done.
+- the same for files of the same sizes that a few lines of Python write and sync at once, with folders and a manifest,
+  and remove whenever the store removes files: a peer that follows each commit and does nothing else;
+- opening, for reading and for writing: from files evicted from the page cache, and again from memory;
+- the latency of commits while a thread merges files without a pause, in turns with commits without it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ import agentrl_core as arl
 from agentrl_core import scan
 
 MEMBERS, TURNS = 4, 3
-# Commits of a turn with or without merging, and iterations of which each commit is followed by the peer's.
+# Commits of a turn with or without merging, and iterations in which the peer follows each commit.
 BLOCK, BLOCKS, BESIDE_PEER = 50, 5, 250
 
 
 def batch_of(iteration: int, tokens: int) -> arl.Batch:
-    """Four trajectories of one task."""
+    """Return four trajectories of one task."""
     rng = np.random.default_rng(iteration)
     forest = arl.Forest(iteration=iteration)
     forest.add_group(0, f"task {iteration % 100}")
@@ -56,13 +56,13 @@ def batch_of(iteration: int, tokens: int) -> arl.Batch:
 
 
 class Run:
-    """A run under way: each call of `train` is an iteration."""
+    """A run in progress: each call of `train` is an iteration."""
 
     def __init__(self, store: arl.Store, tokens: int, *, alternating: bool) -> None:
         self.store, self._tokens, self._alternating = store, tokens, alternating
 
     def train(self) -> Iterator[float]:
-        """One iteration; the seconds of its two commits, one after the other."""
+        """Run one iteration; return the seconds of its two commits."""
         iteration = self.store.iteration
         batch = self.store.rebase(batch_of(iteration, self._tokens))
         begin = time.perf_counter()
@@ -81,7 +81,7 @@ class Run:
 
 
 class Raw:
-    """The peer: files as large as those of the store, written, synced and removed as they are, and nothing else."""
+    """The peer: writes, syncs and removes files of the same sizes as the store's."""
 
     def __init__(self, folder: Path, *, sync: bool) -> None:
         self._folder, self._sync = folder, sync
@@ -90,7 +90,7 @@ class Raw:
         self._kept: dict[Path, int] = {}
 
     def follow(self, sizes: dict[Path, int]) -> float:
-        """Seconds that it takes to have files of these sizes and no others, durably; the last one is a manifest."""
+        """Return the seconds to have exactly files of these sizes on disk, durably; the last one is a manifest."""
         begin = time.perf_counter()
         paths = [self._folder / name for name in sizes if name not in self._kept]
         for path in paths:
@@ -120,7 +120,7 @@ def _sync(path: Path) -> None:
 
 
 def sizes_of(run: Path) -> dict[Path, int]:
-    """Bytes of each file of a store, those of its manifest last."""
+    """Return the bytes of each file of a store, those of its manifest last."""
     found = {path.relative_to(run): path.stat().st_size for path in run.glob("*/*.arrow")}
     manifest = next((run / "manifest").glob("*.json"))
     return {**found, manifest.relative_to(run): manifest.stat().st_size}
@@ -128,7 +128,7 @@ def sizes_of(run: Path) -> dict[Path, int]:
 
 @contextmanager
 def merging(store: arl.Store) -> Iterator[list[tuple[float, int]]]:
-    """Merge files in a thread all the while; seconds of each time, and how many files fewer there were."""
+    """Merge files in a thread during the block; yield the seconds of each merge, and by how many files it shrank."""
     ended, times = threading.Event(), []
 
     def again() -> None:
@@ -145,7 +145,7 @@ def merging(store: arl.Store) -> Iterator[list[tuple[float, int]]]:
 
 
 def quantiles(bench: Bench, name: str, seconds: list[float]) -> dict[str, float]:
-    """A line of milliseconds, printed and kept."""
+    """Print and record a line of milliseconds."""
     at = dict(zip(("p50", "p99", "slowest"), 1e3 * np.quantile(seconds, [0.5, 0.99, 1.0]), strict=True))
     bench.lines.append({"work": name, "count": len(seconds), **{f"{key}_ms": value for key, value in at.items()}})
     print(f"{name:<52} {len(seconds):6}" + "".join(f"  {value:8.2f}" for value in at.values()), flush=True)
@@ -185,7 +185,7 @@ def grow(run: Run, path: Path, iterations: int) -> list[float]:
 
 
 def beside_raw(bench: Bench, run: Run, path: Path, raw: Raw, iterations: int) -> None:
-    """Commits, each followed by the peer's of the same bytes."""
+    """Measure commits, each followed by the peer's commit of the same bytes."""
     ours, theirs = [], []
     raw.follow(sizes_of(path))
     for _ in range(iterations):
@@ -199,7 +199,7 @@ def beside_raw(bench: Bench, run: Run, path: Path, raw: Raw, iterations: int) ->
 
 
 def beside_merging(bench: Bench, run: Run) -> None:
-    """Commits in turns with and without a thread that merges."""
+    """Measure commits in turns with and without a merging thread."""
     alone: list[float] = []
     beside: list[float] = []
     times: list[tuple[float, int]] = []
@@ -221,7 +221,7 @@ def beside_merging(bench: Bench, run: Run) -> None:
 
 
 def opening(bench: Bench, path: Path, runs: int = 20) -> None:
-    """Opening a store that nobody has open."""
+    """Measure opening a store that is not open elsewhere."""
     for how, options in (("reading", {"read_only": True}), ("writing", {})):
         for state in ("forgotten", "warm"):
             seconds = []
@@ -235,7 +235,7 @@ def opening(bench: Bench, path: Path, runs: int = 20) -> None:
 
 
 def main() -> None:
-    """Grow a store, then look at it."""
+    """Grow a store, then measure it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=5000)
     parser.add_argument("--tokens", type=int, default=400)

@@ -1,14 +1,13 @@
-"""Reading stored trajectories by reference: milliseconds and bytes, and what a commit writes, in a store that grows.
+"""Reading stored trajectories by reference from a growing store: milliseconds, bytes, and bytes of a commit.
 
     python bench/store_read.py [--gigabytes 2] [--scan-at 1 3 10] [--tokens 4000] [--folder FOLDER]
 
-Iterations of 16 groups of 16 trajectories are appended until the store has its size. At each tenth of it a line says
-what the last commit of an iteration's state wrote (its manifest included), and what reading random trajectories takes:
-bytes that the process asked the system for (`/proc/self/io`) beside the bytes of their rows, and milliseconds from a
-warm cache. At the sizes of `--scan-at` (gigabytes of nodes) stand the lines of `store_scan.py`: opening, the scan of a
-column beside Polars, statistics, and filters on an iteration and on a task, with the bytes that were read for them.
-Last come a memory that refers to all trajectories, the commit of its state after one iteration, and opening at more
-files.
+Iterations of 16 groups of 16 trajectories are appended until the store has its size. At each tenth of it, a line shows
+the bytes of the last commit of an iteration's state (its manifest included), and the cost of reading random
+trajectories: bytes requested from the system (`/proc/self/io`) beside the bytes of their rows, and milliseconds from a
+warm cache. At the sizes of `--scan-at` (gigabytes of nodes) follow the lines of `store_scan.py`: opening, the scan of a
+column beside Polars, statistics, and filters on an iteration and on a task, with the bytes read. The last lines measure
+a memory that refers to all trajectories, the commit of its state after one iteration, and opening with more files.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ GROUPS, MEMBERS, TURNS, PROMPT = 16, 16, 8, 300
 
 
 def batch_of(iteration: int, tokens: int) -> arl.Batch:
-    """Groups of linear trajectories behind one prompt each: half of a turn is an action, half an observation."""
+    """Return groups of linear trajectories after one prompt each: half of a turn is an action, half an observation."""
     rng = np.random.default_rng(iteration)
     forest = arl.Forest(iteration=iteration)
     length = tokens // TURNS // 2
@@ -58,17 +57,17 @@ def batch_of(iteration: int, tokens: int) -> arl.Batch:
 
 
 def row_bytes(batch: arl.Batch) -> int:
-    """Bytes of the rows of a batch."""
+    """Return the bytes of the rows of a batch."""
     return sum(table_bytes(table) for table in (batch.nodes, batch.steps, batch.trajectories))
 
 
 def table_bytes(table: object) -> int:
-    """Bytes of a table's values."""
+    """Return the bytes of a table's values."""
     return int(pl.DataFrame(table).estimated_size())
 
 
 def read(store: arl.Store, ids: NDArray[np.int64]) -> tuple[float, float, int, int]:
-    """Milliseconds of the first and of the fastest read, bytes read by the last one, and bytes of what was read."""
+    """Return milliseconds of the first and of the fastest read, bytes of the last read, and bytes of its result."""
     times = []
     for _ in range(6):
         before, begin = counted("rchar"), time.perf_counter()
@@ -79,7 +78,7 @@ def read(store: arl.Store, ids: NDArray[np.int64]) -> tuple[float, float, int, i
 
 
 def main() -> None:
-    """Fill, and measure at each tenth."""
+    """Fill the store, and measure at each tenth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--tokens", type=int, default=4000)
@@ -140,7 +139,7 @@ def main() -> None:
 
 
 def snapshots(store: arl.Store, rows: int) -> float:
-    """Milliseconds of a commit with the state of a memory of which an iteration changed little, the best of three."""
+    """Return milliseconds to commit the state of a memory after an iteration with few changes, the best of three."""
     numbers = np.arange(rows)
     kept = MemoryRows.empty().to_state()
     state = {name: numbers.astype(values.dtype) for name, values in kept.items() if name != "columns"}

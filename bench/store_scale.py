@@ -3,8 +3,8 @@
     python bench/store_scale.py [--trajectories 2000000] [--per-iteration 16384] [--folder FOLDER]
 
 Trajectories have 152 tokens in two turns, groups have eight members, and there are 100 000 tasks. A line shows CPU
-seconds, wall seconds and the bytes that were read (`rchar` of `/proc/self/io`). Each result is compared with what NumPy
-makes of the same random numbers. A folder that is given is kept, and used again if it has such a store.
+seconds, wall seconds and bytes read (`rchar` of `/proc/self/io`). Each result is compared with that of NumPy on the
+same random numbers. A store in `--folder` is kept, and reused by later runs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def batch_of(iteration: int, count: int) -> arl.Batch:
 
 
 def build(path: Path, iterations: int, count: int) -> None:
-    """Write the store, or the rest of it."""
+    """Write the store, or its missing iterations."""
     with arl.Store.open(path) as store:
         for iteration in range(store.iteration, iterations):
             batch = store.rebase(batch_of(iteration, count))
@@ -75,7 +75,7 @@ def build(path: Path, iterations: int, count: int) -> None:
 
 
 def measured(bench: Bench, work: str, call: Callable[[], Value]) -> Value:
-    """Return the result of a call, and keep a line of its cost."""
+    """Return the result of a call, and record its cost."""
     read, cpu, wall = counted("rchar"), time.process_time(), time.perf_counter()
     value = call()
     line = {
@@ -95,7 +95,7 @@ def measured(bench: Bench, work: str, call: Callable[[], Value]) -> Value:
 
 
 def scans(bench: Bench, path: Path, iterations: int, count: int) -> None:
-    """Filters and means over all rows."""
+    """Measure filters and means over all rows."""
     run = scan(path)
     rewards = np.concatenate([contents(iteration, count)[1] for iteration in range(iterations)])
     found = measured(bench, "count", lambda: run.trajectories.select(pl.len()).collect().item())
@@ -116,7 +116,7 @@ def scans(bench: Bench, path: Path, iterations: int, count: int) -> None:
 
 
 def reads(bench: Bench, store: arl.Store, count: int, total: int) -> None:
-    """Random trajectories, as replay draws them; twice each, since what is kept in memory may help."""
+    """Read random trajectories like replay, twice each, to see the effect of caches."""
     for size in REPLAYED:
         ids = np.unique(np.random.default_rng(size).integers(0, total, size))
         for again in ("", ", again"):

@@ -1,9 +1,9 @@
-"""What `store_read.py` asks of a store of some gigabytes as a whole: open it, scan a column, statistics, and filters.
+"""Operations of `store_read.py` on a whole store of some gigabytes: open, scan a column, statistics and filters.
 
-Each is timed on files that the system was asked to forget, and on files that are in memory. Bytes are those that came
-from the disk for it (`read_bytes` of `/proc/self/io`), what the system reads ahead included. The peer of a scan is
-Polars on the same files, found by a pattern; what they find is compared. What opening takes where there are more files
-than a disk of today holds is measured on manifests that were made up.
+Each is timed on files evicted from the page cache, and on files in memory. Bytes are those read from the disk
+(`read_bytes` of `/proc/self/io`), read-ahead included. The peer of a scan is Polars on the same files, found by a
+pattern; both results are compared. Opening a store with more files than today's disks hold is measured on synthetic
+manifests.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import agentrl_core as arl
 from agentrl_core import scan
 from agentrl_core.view.statistics import statistics
 
-# In 64 bits: how numbers are divided among threads does not change the sum of 10 GB.
+# In 64 bits the sum of 10 GB does not depend on the division of rows among threads.
 LOGPROB = pl.col("logprobs").list.sum().cast(pl.Float64).sum()
 
 
 def measured(run: Path) -> list[dict[str, Any]]:
-    """A line for each thing that is asked of a run, printed and returned."""
+    """Measure each operation on a run; print a line for each and return them."""
     files = run / "nodes" / "*.arrow"
     size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
     closed = arl.Store.open(run, read_only=True).iteration
@@ -73,7 +73,7 @@ def measured(run: Path) -> list[dict[str, Any]]:
 
 
 def _line(run: Path, work: str, call: Callable[[], Any], *, runs: int = 2) -> tuple[dict[str, Any], Any]:
-    """What was found, and a line: milliseconds on forgotten files and on warm ones, and bytes that the first read."""
+    """Return a result, and a line: milliseconds on evicted and on cached files, and bytes of the first read."""
     forget(run)
     before, begin = counted("read_bytes"), time.perf_counter()
     found = call()
@@ -93,7 +93,7 @@ def _line(run: Path, work: str, call: Callable[[], Any], *, runs: int = 2) -> tu
 
 
 def manifests(run: Path, folder: Path) -> list[dict[str, Any]]:
-    """A line for each number of files that a manifest names, made up of one that a run has."""
+    """Return a line for each number of files in a manifest, synthesised from one file of a run."""
     body = max((run / "manifest").glob("*.json")).read_text(encoding="utf-8").rsplit("\n", 2)[0]
     lines = []
     for count in (200, 2_000, 20_000, 200_000):

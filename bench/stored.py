@@ -1,4 +1,4 @@
-"""The training step of `tree_step.py` on what a run stored: the tokens that each layout runs, and the time it takes."""
+"""The training step of `tree_step.py` on a stored run: tokens computed by each layout, and time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACK = 16_384
 
 
 def step(update: Update, model: torch.nn.Module, layout: str) -> list[torch.Tensor]:
-    """The gradients of an optimizer step."""
+    """Return the gradients of an optimizer step."""
     model.zero_grad()
     for pack in update.pack(max_tokens=PACK, layout=layout):
         update.loss(pack.run(model), pack).backward()
@@ -26,14 +26,14 @@ def step(update: Update, model: torch.nn.Module, layout: str) -> list[torch.Tens
 
 
 def update_of(recipe: Recipe, batch: Batch, *, metrics_of_all: bool) -> Update:
-    """One step of all draws."""
+    """Return the single update of all draws."""
     training = recipe.replace(epochs=1, minibatches=1).losses()
     (update,) = Updates(batch, training, shared=recipe.shared, metrics_of_all=metrics_of_all)
     return update
 
 
 def stored_once(batch: Batch) -> int:
-    """Tokens of the tree as it is stored: of each node as many as some trained token has before it."""
+    """Return the tokens of the stored tree: each node up to the last token that a trained token depends on."""
     nodes = pl.DataFrame(batch.nodes).select("node_id", "parent_id", "parent_end", pl.col("tokens").list.len())
     row = {node: place for place, node in enumerate(nodes["node_id"])}
     parents, ends, lengths = nodes["parent_id"].to_list(), nodes["parent_end"].to_list(), nodes["tokens"].to_list()
@@ -54,10 +54,10 @@ def stored_once(batch: Batch) -> int:
 
 
 def compared(bench: Bench, run: Path, iterations: list[int], runs: int) -> dict[str, dict[str, int]]:
-    """A line for the update of each iteration, as it is run beside sequences of all draws; returns its tokens.
+    """Measure the update of each iteration beside sequences of all draws; return its tokens.
 
-    They are those of all draws; of the tree of what is stored once; of the tree of what is equal, wherever it is
-    stored; and of that tree without the draws that have no advantage, which is what an update runs.
+    The token counts are: all draws; the tree as stored; the tree with equal prefixes merged, wherever they are stored;
+    and that tree without draws of zero advantage, which is the input of an update.
     """
     model = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32)
     counts = {}

@@ -3,7 +3,7 @@
     python bench/tree_credit.py --treepo path/to/core_algos.py --tree-grpo path/to/core_algos.py [--branching 4]
 
 Both files are `verl/trainer/ppo/core_algos.py` of the forks of the projects, and need an installed verl. Each row has
-one token: the own work of the peers, without its broadcast over tokens.
+one token, which measures the peers' own work without its broadcast over tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agentrl_core.operators import tree
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--treepo", metavar="PATH", help="TreePO's verl/trainer/ppo/core_algos.py")
     parser.add_argument("--tree-grpo", metavar="PATH", help="Tree-GRPO's verl/trainer/ppo/core_algos.py")
@@ -29,7 +29,7 @@ def main() -> None:
     rows = options.branching**options.depth
     rng = np.random.default_rng(0)
     rewards = rng.integers(0, 2, size=rows).astype(np.float64)
-    # The path of a row: its prompt, then the branch it takes at each depth.
+    # The path of a row: its prompt, then its branch at each depth.
     digits = np.stack([np.arange(rows) // options.branching**power for power in range(options.depth, -1, -1)], axis=1)
     paths = digits % options.branching
     elements, offsets = paths.ravel(), np.arange(rows + 1) * (options.depth + 1)

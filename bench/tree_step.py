@@ -3,13 +3,13 @@
     python bench/tree_step.py [--family llama] [--width 256] [--layers 4] [--vocabulary 4096] [--runs 3]
                               [--stored RUN ...] [--iterations 0 5 20]
 
-Padding is the model's own forward over right-padded rows with an attention mask, logits of all tokens, in
-micro-batches of as many tokens as our packs. Losses and gradients of all three are compared before anything is timed.
-For each shape of tree the table says how many tokens each layout runs.
+Padding is the model's own forward over right-padded rows with an attention mask, logits of all tokens, in micro-batches
+of as many tokens as our packs. Losses and gradients of all three are compared before anything is timed. For each shape
+of tree, the table has the number of tokens that each layout computes.
 
-Each RUN is the folder of a run that was stored, by `agentrl train` of the demo or by `bench/learning.py --stored` of
-games of TextWorld: the update of each of the iterations, of the model that the run began with, as sequences of all
-draws, and as it is run: a tree of equal tokens, without the draws that have no gradient.
+Each RUN is the folder of a stored run, by `agentrl train` on the demo or by `bench/learning.py --stored` on games of
+TextWorld. The bench repeats the update of each of the iterations with the run's initial model: as sequences of all
+draws, and as the real update, a tree of equal prefixes without draws of zero gradient.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwe
 
 
 class Grown:
-    """A forest that grows trajectory by trajectory, of random tokens."""
+    """A forest of random tokens that grows trajectory by trajectory."""
 
     def __init__(self, vocabulary: int) -> None:
         self.forest = Forest()
@@ -46,36 +46,36 @@ class Grown:
         self._groups = 0
 
     def group(self) -> int:
-        """A new group."""
+        """Start a new group."""
         self._groups += 1
         self.forest.add_group(self._groups - 1, f"task {self._groups - 1}")
         return self._groups - 1
 
     def start(self, group: int, member: int, prompt: list[int]) -> int:
-        """A new trajectory behind a prompt."""
+        """Start a new trajectory after a prompt."""
         trajectory = self.forest.start(group, member)
         self.forest.append(trajectory, prompt, kind="prompt")
         return trajectory
 
     def words(self, count: int) -> list[int]:
-        """Random tokens."""
+        """Return random tokens."""
         return self._rng.integers(0, self._vocabulary, count).tolist()
 
     def turn(self, trajectory: int, observed: int, said: int) -> None:
-        """What came back from the environment, then an action."""
+        """Append an observation, then an action."""
         if observed:
             self.forest.append(trajectory, self.words(observed), kind="observation")
-        logprobs = -self._rng.uniform(7.0, 9.0, said)  # about those of a random model, so that few are clipped
+        logprobs = -self._rng.uniform(7.0, 9.0, said)  # near those of a random model, so that few are clipped
         self.forest.append(trajectory, self.words(said), kind="action", logprobs=logprobs)
         self.forest.step(trajectory)
 
     def finish(self, trajectory: int) -> None:
-        """The end, with a random reward."""
+        """End the trajectory with a random reward."""
         self.forest.finish(trajectory, reward=float(self._rng.normal()))
 
 
 def apart(grown: Grown) -> None:
-    """24 rollouts of tasks of their own."""
+    """Return 24 rollouts, each of a task of its own."""
     for _ in range(24):
         trajectory = grown.start(grown.group(), 0, grown.words(192))
         grown.turn(trajectory, 0, 128)
@@ -83,7 +83,7 @@ def apart(grown: Grown) -> None:
 
 
 def prompts(grown: Grown) -> None:
-    """4 prompts of 512 tokens, 8 rollouts each."""
+    """Return 4 prompts of 512 tokens with 8 rollouts each."""
     for _ in range(4):
         group, prompt = grown.group(), grown.words(512)
         for member in range(8):
@@ -93,7 +93,7 @@ def prompts(grown: Grown) -> None:
 
 
 def forks(grown: Grown) -> None:
-    """3 prompts; of each, 4 rollouts of 4 turns that fork into one more before their second and third turn."""
+    """Return 3 prompts with 4 rollouts of 4 turns each, which fork once before their second and third turn."""
     for _ in range(3):
         group, prompt = grown.group(), grown.words(160)
         for member in range(4):
@@ -108,7 +108,7 @@ def forks(grown: Grown) -> None:
 
 
 def chain(grown: Grown) -> None:
-    """One task of 20 turns, with a branch of two turns off each of the first 19."""
+    """Return one task of 20 turns, with a branch of two turns off each of the first 19."""
     trunk = grown.start(grown.group(), 0, grown.words(192))
     done = [trunk]
     for number in range(20):
@@ -122,7 +122,7 @@ def chain(grown: Grown) -> None:
         grown.finish(trajectory)
 
 
-# Each with the ratio that it ought to reach against both.
+# Each with its target ratio against both.
 SHAPES: dict[str, tuple[Callable[[Grown], None], float]] = {
     "no sharing": (apart, 0.8),
     "8 rollouts a prompt": (prompts, 2.5),
@@ -132,9 +132,9 @@ SHAPES: dict[str, tuple[Callable[[Grown], None], float]] = {
 
 
 def padded_rows(batch: Batch, recipe: Recipe, most: int) -> Iterator[dict[str, Tensor]]:
-    """Micro-batches of right-padded rows, one for each draw, longest first: at most `most` tokens each."""
+    """Yield micro-batches of right-padded rows, one per draw, longest first, with at most `most` tokens each."""
     plans = [batch.plan([draw], max_tokens=2**31 - 1)[0] for draw in range(batch.num_draws)]
-    # A plan leaves out the last token, which is predicted and never read.
+    # A plan leaves out the last token, which is predicted but never an input.
     paths = [np.append(plan.input_ids, plan.target[-1]) for plan in plans]
     steps, bounds = batch.offsets("step"), batch.offsets("token")
     position = batch.column("position", "token")
@@ -161,7 +161,7 @@ def padded_rows(batch: Batch, recipe: Recipe, most: int) -> Iterator[dict[str, T
 
 
 def padded_loss(model: PreTrainedModel, rows: dict[str, Tensor]) -> Tensor:
-    """PPO's clipped objective, written out."""
+    """Return PPO's clipped objective, written out."""
     logits = model(input_ids=rows["input_ids"], attention_mask=rows["attention_mask"]).logits[:, :-1].float()
     logprob = logits.log_softmax(-1).gather(2, rows["input_ids"][:, 1:, None]).squeeze(2)
     weight, advantage = rows["weight"][:, 1:], rows["advantage"][:, 1:]
@@ -172,7 +172,7 @@ def padded_loss(model: PreTrainedModel, rows: dict[str, Tensor]) -> Tensor:
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=FAMILIES, default="llama")
     parser.add_argument("--width", type=int, default=256)
@@ -247,7 +247,7 @@ def main() -> None:
         print(f"{'':<44} tokens: tree {tokens['tree']}, sequences {tokens['sequence']}, padded {tokens['padded']}")
     for run in map(Path, options.stored):
         counts |= compared(bench, run, options.iterations, options.runs)
-    # The whole path of a run would tell more about the machine than about the figures.
+    # Only the run's name: its whole path describes the machine, not the figures.
     bench.write(tokens=counts, **vars(options) | {"stored": [Path(run).name for run in options.stored]})
 
 

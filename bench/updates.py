@@ -1,10 +1,10 @@
-"""What an update prepares of a batch of a million action tokens, beside the same in NumPy.
+"""Preparing an update from a batch of a million action tokens, beside NumPy.
 
     python bench/updates.py [--draws 512] [--tokens 2048]
 
-Ours: from the columns of a batch to the packs of all minibatches of an epoch, whose streams are products of weight and
-advantage, summed over branches. NumPy: the products over all tokens of the batch, then sums over the pairs of the same
-packs; planning and tokens are not in its time.
+Our side goes from the columns of a batch to the packs of all minibatches of an epoch, whose streams are products of
+weight and advantage, summed over branches. NumPy computes the products over all tokens of the batch, then sums over the
+pairs of the same packs; planning and tokens are not in its time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECIPE = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.01)), minibatches=4)
 
 
 def rolled(draws: int, tokens: int) -> arl.Batch:
-    """Groups of eight draws on a prompt of 128 tokens; in pairs they share the first half of their actions."""
+    """Return groups of eight draws on a prompt of 128 tokens; pairs share the first half of their actions."""
     rng = np.random.default_rng(0)
     forest = arl.Forest()
 
@@ -52,12 +52,12 @@ def rolled(draws: int, tokens: int) -> arl.Batch:
 
 
 def packs_of(batch: arl.Batch, layout: str) -> list[list[Pack]]:
-    """The packs of each minibatch of an epoch."""
+    """Return the packs of each minibatch of an epoch."""
     return [list(update.pack(max_tokens=16_384, layout=layout)) for update in RECIPE.updates(batch)]
 
 
 def in_numpy(batch: arl.Batch, minibatches: list[tuple[np.ndarray, list[Pack]]]) -> dict[str, list[np.ndarray]]:
-    """The summed streams of the same packs."""
+    """Return the summed streams of the same packs."""
     streams: dict[str, list[np.ndarray]] = {name: [] for name in SUMMED}
     advantage = np.asarray(batch.column("advantage", "token"), np.float32)
     factor = np.asarray(batch.column("kl_weight", "token"), np.float32)
@@ -75,7 +75,7 @@ def in_numpy(batch: arl.Batch, minibatches: list[tuple[np.ndarray, list[Pack]]])
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=2048)

@@ -2,10 +2,10 @@
 
     python bench/view.py [--iterations 24] [--keep FOLDER] [--pictures docs/images] [--inspect PYTHON]
 
-Made, in MB; painted, from the navigation to the first view with its numbers; a group opened; a search over all texts
-(the slowest of eight, once they are read). Texts of a few sentences compress well, so a page of random tokens is
-measured too, which nothing compresses. Inspect reads the transcripts as messages: it has no numbers of tokens.
-`--inspect` names a Python in which inspect-ai is installed, which wants other versions of what is used here.
+The bench measures the page's size in MB, the time from navigation to the first view with its numbers, the time to open
+a group, and that of a search over all loaded texts (the slowest of eight). Texts of a few sentences compress well, so a
+page of random tokens, which are incompressible, is measured too. Inspect reads the transcripts as messages: it shows no
+token numbers. `--inspect` names a Python with inspect-ai, which needs other package versions than this project.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from browser import Browser
 GROUPS, MEMBERS = 8, 8
 SOUGHT = ("Lisbon", "commission wrote", "the index did not answer", "voyager", "tenth", "e", "zebra", "<answer>42")
 MEGABYTES, PAINTED, FOUND = 12.0, 1000.0, 100.0
-"""Goals: of a page of a million tokens, milliseconds to the first view, and of a search."""
+"""Targets for a page of a million tokens: milliseconds to the first view, and of a search."""
 
 SUBJECTS = """the Hanseatic League, the Antikythera mechanism, basalt columns, the Voyager probes, bowhead whales,
 the Suez Canal, slime moulds, the Carrington event, Byzantine mosaics, tardigrades, the Silk Road, the Lascaux caves,
@@ -64,47 +64,47 @@ FACTS = [
 
 
 def listed(text: str) -> list[str]:
-    """Parts between commas."""
+    """Parts of sentences, joined by commas."""
     return " ".join(text.split()).split(", ")
 
 
 class Writer:
-    """Transcripts of an agent that searches: texts that read like some, with numbers of tokens that look like some."""
+    """Transcripts of a search agent: realistic texts, and realistic numbers of tokens."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
         self.subjects, self.aspects = listed(SUBJECTS), listed(ASPECTS)
 
     def pick(self, choices: list[str]) -> str:
-        """One of some texts."""
+        """Return one of some texts."""
         return choices[int(self.rng.integers(len(choices)))]
 
     def facts(self, subject: str, count: int) -> str:
-        """So many sentences about a subject."""
+        """Return *n* sentences about a subject."""
         numbers = {"year": int(self.rng.integers(1400, 2020)), "count": int(self.rng.integers(20, 900))}
         return " ".join(self.pick(FACTS).format(subject=subject, **numbers) for _ in range(count))
 
     def thought(self, subject: str) -> str:
-        """What the agent thinks before it acts."""
+        """Return the agent's thoughts before it acts."""
         return (
             f"<think>{self.pick(OPENINGS)} {subject}, and {self.pick(self.aspects)}. {self.facts(subject, 1)}</think>\n"
         )
 
     def call(self, subject: str) -> str:
-        """A search."""
+        """Return a search."""
         return self.thought(subject) + f"<search>{subject}: {self.pick(self.aspects)}</search><|end|>"
 
     def result(self, subject: str) -> str:
-        """What a search finds."""
+        """Return the result of a search."""
         return "\n".join(f"[{place + 1}] {self.facts(subject, 3)}" for place in range(3)) + "<|end|>"
 
     def answer(self, subject: str, value: int) -> str:
-        """The last turn."""
+        """Return the last turn."""
         return self.thought(subject) + f"<answer>{value}</answer><|end|>"
 
 
 def tokenizer_of(texts: list[str]) -> Any:
-    """A byte-level tokenizer of some texts."""
+    """Return a byte-level tokenizer of some texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
@@ -116,7 +116,7 @@ def tokenizer_of(texts: list[str]) -> Any:
 
 
 def record(folder: Path, iterations: int) -> None:
-    """A run of GRPO whose rollouts branch behind their first search."""
+    """Record a run of GRPO whose rollouts branch after their first search."""
     writer, rng = Writer(0), np.random.default_rng(1)
     tokenizer = tokenizer_of([writer.call(name) + writer.result(name) for name in writer.subjects for _ in range(30)])
     with arl.Store.open(folder) as store:
@@ -184,7 +184,7 @@ def _group(forest: Any, writer: Writer, tokenizer: Any, rng: Any, iteration: int
 
 
 def measure(bench: Bench, run: Path, page: Path, pictures: Path | None) -> None:
-    """Make the page, open it, open a group, search."""
+    """Render the page, open it, open a group, and search."""
     began = time.perf_counter()
     with arl.Store.open(run, read_only=True) as store:
         Page.of(store, title="search-agent").save(page)
@@ -229,7 +229,7 @@ def measure(bench: Bench, run: Path, page: Path, pictures: Path | None) -> None:
 
 
 def _searched(browser: Browser, text: str) -> float:
-    """Milliseconds of a search, as its box tells them."""
+    """Return the milliseconds of a search, as shown by the search box."""
     box = "document.querySelector('.search input')"
     browser.do(f"{box}.focus()")
     browser.do(f"{box}.value = {json.dumps(text)}")
@@ -238,7 +238,7 @@ def _searched(browser: Browser, text: str) -> float:
 
 
 def random_megabytes() -> float:
-    """Of a page of a million tokens that nothing can compress: random ids of a large vocabulary, all with numbers."""
+    """Measure an incompressible page of a million tokens: random ids of a large vocabulary, all with numbers."""
     rng = np.random.default_rng(0)
     forest = arl.Forest()
     for group in range(16):
@@ -261,7 +261,7 @@ def random_megabytes() -> float:
 
 
 def _mixed(run: Path) -> int:
-    """A late group whose members disagree."""
+    """Return a late group whose members have different rewards."""
     spread = scan(run).trajectories.group_by("group_id").agg((pl.col("reward").mean() - 0.5).abs().alias("far"))
     return int(spread.sort("far", "group_id", descending=[False, True]).collect()["group_id"][0])
 
@@ -274,7 +274,7 @@ def _painted(browser: Browser, page: Path) -> float:
 
 
 def _opened(browser: Browser, group: int) -> float:
-    """Milliseconds from the click to the tree and the text."""
+    """Return the milliseconds from the click to the tree and the text."""
     before = browser.do("performance.now()")
     browser.go(f"#g{group}")
     return float(browser.do("document.getElementById('page').dataset.painted")) - before
@@ -314,7 +314,7 @@ bundle_log_dir(log_dir=sys.argv[2], output_dir=sys.argv[3])
 
 
 def beside_inspect(bench: Bench, run: Path, folder: Path, python: str) -> None:
-    """Inspect's own static bundle of the same transcripts, from a server of this machine, which it needs."""
+    """Measure Inspect's own static bundle of the same transcripts, from a local server, which it needs."""
     nodes = scan(run).trajectories.select("trajectory_id", "reward").agentrl.nodes(run).collect()
     texts = Vocabulary.find(run)
     assert texts is not None
@@ -342,7 +342,7 @@ def beside_inspect(bench: Bench, run: Path, folder: Path, python: str) -> None:
             for _ in range(4):
                 browser.call("Page.navigate", url="about:blank")
                 browser.call("Page.navigate", url=url)
-                # The list of samples, or of logs where it shows that first.
+                # The list of samples, or of logs if it shows that first.
                 browser.until("/research|run\\.eval/.test(document.body?.innerText ?? '')")
                 times.append(float(browser.do("performance.now()")))
     finally:

@@ -25,7 +25,7 @@ ROWS, LENGTH = 2_048, 2_048
 
 
 def main() -> None:
-    """Run."""
+    """Run the bench."""
     rng = np.random.default_rng(0)
     count = ROWS * LENGTH
     log_ratios = rng.normal(0.0, 0.02, count).astype(np.float32)

@@ -2,10 +2,10 @@
 
     python bench/wide_columns.py [--runs 20]
 
-Each line first compares the numbers. The peer is pyarrow: the same column of the same table; a file of its own with the
-nodes of the batch, read whole, of which one column becomes an array; and its `take` of the rows of a pack. A batch of a
-store is more: six tables, whose checksums and references are verified. Packs have experts as 16-bit integers, -1 where
-none were recorded.
+Each line first compares the numbers. The peer is pyarrow: the same column of the same table; a separate file with the
+nodes of the batch, read whole, with one column converted to an array; and its `take` of the rows of a pack. A batch of
+a store does more work: it reads six tables and verifies their checksums and references. Packs have experts as 16-bit
+integers, -1 for tokens without any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUPS, MEMBERS, PROMPT, ANSWER, WIDTH = 32, 8, 256, 256, 96
 
 
 def batch_of(seed: int) -> arl.Batch:
-    """Rollouts with rows for all tokens but the last of each."""
+    """Return rollouts with rows for all tokens but the last of each."""
     rng = np.random.default_rng(seed)
     forest = arl.Forest()
     for group in range(GROUPS):
@@ -44,7 +44,7 @@ def batch_of(seed: int) -> arl.Batch:
 
 
 def flat(column: pa.ChunkedArray) -> NDArray[np.uint8]:
-    """Rows of an Arrow column of lists of lists of fixed size, 255 where there is none."""
+    """Return rows of an Arrow column of nested fixed-size lists, 255 for missing ones."""
     rows = column.combine_chunks().flatten()
     values: NDArray[np.uint8] = np.array(rows.values.to_numpy(zero_copy_only=False)).reshape(-1, WIDTH)
     if rows.null_count:
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def experts_of(rows: pa.FixedSizeListArray) -> NDArray[np.int16]:
-    """Rows as a pack has them."""
+    """Return rows in the format of a pack."""
     values: NDArray[np.int16] = np.asarray(rows.values).reshape(-1, WIDTH).astype(np.int16)
     if rows.null_count:
         values[np.asarray(rows.is_null())] = -1

@@ -2,8 +2,8 @@
 
     python examples/calculator.py [--iterations 40] [--tasks 16] [--steps 300] [--folder runs/calculator]
 
-A model of 1.1 million random parameters is shown how to call the calculator, and then learns by reinforcement. Start
-the same command with another folder to begin again.
+A model of 1.1 million random parameters first imitates calls of the calculator, then learns by reinforcement. Start the
+same command with another folder to start a new run.
 """
 
 from __future__ import annotations

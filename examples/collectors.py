@@ -26,12 +26,12 @@ PROCESSES = multiprocessing.get_context("forkserver")
 
 
 def build() -> Any:
-    """Return a policy and its tokenizer; or load them, by `from_pretrained`."""
+    """Return a random policy and its tokenizer; use `from_pretrained` to load your own."""
     return warm_start.build(env.ReasoningGym(["chain_sum"], seed=0), seed=0)
 
 
 def collect(pipe: Connection) -> None:
-    """Roll out the orders of the trainer, by the weights that come with them."""
+    """Roll out the orders of the trainer, with the weights sent with them."""
     torch.set_num_threads(1)
     policy, tokenizer = build()
     llm = engine.Transformers(policy, tokenizer)
@@ -51,12 +51,12 @@ def collect(pipe: Connection) -> None:
 
 
 class Worker:
-    """A process that collects, and the function that sends it orders."""
+    """A process that collects, and a function that sends it orders."""
 
     def __init__(self) -> None:
         self.pipe, theirs = PROCESSES.Pipe()
         PROCESSES.Process(target=collect, args=(theirs,), daemon=True).start()
-        theirs.close()  # so that reading fails if the process dies; the trainer then uses another one
+        theirs.close()  # so that reading fails if the process dies; the trainer then uses another process
         self.weights: tuple[dict[str, torch.Tensor], int] = {}, -1
 
     def __call__(self, order: Any) -> arl.Batch:

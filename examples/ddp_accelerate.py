@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/ddp_accelerate.py --cpu [--folder runs/accelerate] [--iterations 8]
 
-A model of 1.1 million random parameters learns to write vowels. `accelerate launch` starts it as well. Start the same
+A model of 1.1 million random parameters learns to write vowels. `accelerate launch` works as well. Start the same
 command again to resume.
 """
 
@@ -39,7 +39,7 @@ def train(folder: Path, iterations: int, *, cpu: bool) -> None:
         collector = arl.Collector(llm, Vowels(), recipe, store=store, sampling=engine.Sampling(max_tokens=8))
     for iteration in range(start, iterations):
         batch = recipe.credit(collector(tasks=8, group_size=8)) if is_first else None
-        updates = recipe.updates(batch)  # the first rank plans them, and sends each rank its packs
+        updates = recipe.updates(batch)  # rank 0 plans them, and sends each rank its packs
         for update in updates:
             for pack in update.pack(max_tokens=1024, model=policy):  # those of this rank
                 accelerator.backward(update.loss(pack.run(policy), pack))

@@ -1,9 +1,9 @@
-"""A LangGraph program with a calculator learns to use it: the program is as its author wrote it, GRPO trains the model.
+"""Train the model of an unmodified LangGraph program to use a calculator, with GRPO.
 
     python examples/langgraph_calculator.py [--seeds 0 1 2] [--iterations 16] [--rollouts 128] [--record FILE]
 
-The model is the small one that `agentrl train` begins with: it was shown how to call the tool, and then how to do it
-wrong. Everything is made on this machine and runs on its CPU. Success is measured on held-out tasks, before and after.
+The model is the small one of `agentrl train`, after imitation of correct and then of wrong calls. The example needs no
+download and runs on a CPU. Success is measured on held-out tasks, before and after.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ RESPONSE = {
         "content": {"close_pattern": r"\s*(?:<end>)", "content": "text"},
     },
 }
-"""How the small model calls its tool."""
+"""Format of the small model's tool calls."""
 
 
 def taught(tokenizer: Any) -> Any:
-    """The tokenizer with what a server would know of it: how it calls, and how it is told a result."""
+    """Add the model's format of calls and results to the tokenizer, as a server would configure it."""
     tokenizer.response_template = RESPONSE
     told = "<result>{{ message['content'] }}</result>"
     tokenizer.chat_template = tokenizer.chat_template.replace("{% else %}{{ message['content'] }}", "{% else %}" + told)
@@ -81,7 +81,7 @@ def taught(tokenizer: Any) -> Any:
 
 
 def learned(seed: int, *, iterations: int, rollouts: int, steps: int, held_out: int) -> dict[str, Any]:
-    """Success on held-out tasks before and after, with its intervals."""
+    """Return success on held-out tasks before and after training, with its intervals."""
     begin = time.perf_counter()
     gym = env.ReasoningGym(list(FAMILIES), seed=seed, held_out=held_out)
     torch.manual_seed(seed)
@@ -137,7 +137,7 @@ def learned(seed: int, *, iterations: int, rollouts: int, steps: int, held_out: 
 
 
 def main() -> None:
-    """Train, print, and keep a record."""
+    """Train, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, default=16)

@@ -1,4 +1,4 @@
-"""A first task for a pretrained model: say the largest of three numbers.
+"""A first task for a pretrained model: name the largest of three numbers.
 
 Run it, from the repository, with:
 
@@ -49,7 +49,7 @@ class Question:
         self._task = task
 
     def step(self, action: str) -> env.StepResult:
-        """Reward the answer."""
+        """Score the answer."""
         right = action.strip() == self._task.payload
         return env.StepResult(reward=float(right), terminated=True, success=right)
 

@@ -2,8 +2,8 @@
 
     python examples/lora.py [--engine vllm|transformers] [--iterations 8] [--steps 480] [--folder runs/lora]
 
-vLLM gets the adapter alone, beside base weights that it keeps; the engine of this process gets a merged copy. The base
-model is the small one that `agentrl train` begins with, and all of it runs on a CPU.
+vLLM gets the adapter alone and keeps its base weights; the engine of this process gets a merged copy. The base model is
+the small one of `agentrl train`, and everything runs on a CPU.
 """
 
 from __future__ import annotations

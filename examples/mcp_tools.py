@@ -39,7 +39,7 @@ def main() -> None:
     _, tokenizer = warm_start.build(env.ReasoningGym(["lcm"], seed=0), seed=0)
 
     def reply(request: engine.Request) -> str:
-        """Call the tool, then answer with its reply; every other rollout answers without it."""
+        """Call the tool, then answer with its reply; every other rollout answers without a call."""
         text = script.chat.decode(request.tokens)
         name = next(name for name in PRICES if f"What does {name} cost?" in text)
         call = f'{{"name": "price", "arguments": {{"article": "{name}"}}}}'

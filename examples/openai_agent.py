@@ -2,8 +2,8 @@
 
     python examples/openai_agent.py
 
-`run` is such a program: it knows a base URL and a key, and nothing of agentrl_core. A script plays the model, so that
-the example needs no weights. Needs `pip install openai 'agentrl-core[agents,train]'`.
+`run` is such a program: it uses a base URL and a key, and does not import agentrl_core. A script plays the model, so
+that the example needs no weights. Needs `pip install openai 'agentrl-core[agents,train]'`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agentrl_core import engine, env, recipes, warm_start
 
 
 async def run(task: env.Task, base_url: str, api_key: str) -> float:
-    """Ask, let the model check its answer, and return the reward."""
+    """Request an answer, let the model check it, and return the reward."""
     async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
         messages = [{"role": "user", "content": task.question}]
         first = await client.chat.completions.create(model="policy", messages=messages)

@@ -1,8 +1,8 @@
-"""Write a component: a bonus for short answers, among the right ones, in the phase reward.
+"""Write a component of the phase reward: a bonus for short answers among the right ones.
 
     python examples/own_component.py
 
-docs/howto/component.md explains it. The new recipe is a value like any other: it prints itself as TOML.
+docs/howto/component.md explains it. The new recipe is a value like any other: print it as TOML.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from agentrl_core.component import BatchComponent, Rows, draw, option
 
 @dataclass(frozen=True)
 class ShortBonus(BatchComponent):
-    """Pay a right answer more, the shorter it is among the answers of its group."""
+    """Reward right answers more, the shorter they are among the answers of their group."""
 
     phase: ClassVar[str] = "reward"
-    needs: ClassVar = (draw("score"),)  # trained_tokens is counted, and needs no column
+    needs: ClassVar = (draw("score"),)  # trained_tokens is computed, and needs no column
     makes: ClassVar = (draw("score"),)
 
     coefficient: float = option(0.1, at_least=0)

@@ -1,4 +1,4 @@
-"""Write a rollout program: try again from the middle of the best branch, if no branch of a group succeeds.
+"""Write a rollout program: if no branch of a group succeeds, retry from the middle of the best one.
 
     python examples/own_rollout.py
 

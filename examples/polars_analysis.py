@@ -1,9 +1,9 @@
-"""Ask a run questions in Polars: success by iteration, tokens by kind, the longest rollouts.
+"""Analyse a run in Polars: success by iteration, tokens by kind, the longest rollouts.
 
     python examples/polars_analysis.py [RUN]
 
-Without RUN it makes a small one first, with a script in place of a model. All questions work on a run that is being
-written, too.
+Without RUN it records a small run first, with a script in place of a model. All queries also work while a run is being
+written.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ SIDE = 56
 
 
 def build(words: tuple[str, ...], seed: int) -> tuple[Any, Any]:
-    """Return a model that knows some words, and its processor."""
+    """Return a model with a small vocabulary, and its processor."""
     ids = {word: number for number, word in enumerate((*SPECIAL, *words))}
     core = Tokenizer(models.WordLevel(ids, unk_token="<pad>"))  # noqa: S106 -- a word, no secret
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

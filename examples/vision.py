@@ -3,8 +3,8 @@
     python examples/vision.py [--iterations 30]
 
 The model is tiny and random, and runs on a CPU: put one of `AutoModelForImageTextToText.from_pretrained(...)` and its
-`AutoProcessor` in its place. At the end, held-out questions are asked without pictures too, to check that the model
-looks. Needs `pip install 'agentrl-core[train]' torchvision`.
+`AutoProcessor` in its place. At the end, held-out questions are also evaluated without pictures, to check that the
+model uses them. Needs `pip install 'agentrl-core[train]' torchvision`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from agentrl_core import env
 
 
 class Vowels:
-    """An environment: a question is answered once, and the reward is the share of vowels in the answer."""
+    """An environment of one turn: the reward is the share of vowels in the answer."""
 
     runs = "inline"
 
@@ -15,7 +15,7 @@ class Vowels:
         return [env.Task(f"{split}/{n}", f"Write vowels, {n}.", "vowels", {}) for n in range(start, start + count)]
 
     def reset(self, task: env.Task, seed: int) -> Question:  # noqa: ARG002 - there is no chance in it
-        """Ask a question."""
+        """Start an episode with a question."""
         return Question(task.question)
 
 
@@ -26,7 +26,7 @@ class Question:
         self.observation = observation
 
     def step(self, action: str) -> env.StepResult:
-        """Reward the answer."""
+        """Score the answer."""
         return env.StepResult(reward=sum(map(action.count, "aeiou")) / max(len(action), 1), terminated=True)
 
     def state_key(self) -> bytes:

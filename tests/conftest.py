@@ -1,4 +1,4 @@
-"""What several areas share: a small world and a tiny model that speaks its language."""
+"""Fixtures of several test folders: a small environment, and a tiny model with a tokenizer of its texts."""
 
 import contextlib
 import copy
@@ -12,27 +12,27 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says how busy the machine is, and nothing about what is tested. What is tried is the same in
-# every run, so that no change is refused for what it did not touch; `--hypothesis-profile=search` tries other examples.
+# The duration of an example depends on the machine's load alone. Every run tries the same examples, so that no change
+# fails for unrelated reasons; `--hypothesis-profile=search` tries others.
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", settings.get_profile("steady"), derandomize=False, print_blob=True)
 settings.load_profile("steady")
 
-# A client of Ray whose cluster is gone, as `ray.shutdown` and a failed `ray.init` may leave one, ends its process after
-# a minute without a word: the worker of whichever test runs then.
+# A Ray client without its cluster, left by `ray.shutdown` or a failed `ray.init`, silently ends its process after a
+# minute, and with it the worker of the current test.
 os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = "86400"  # noqa: SIM112 -- Ray's spelling
 
-# A shell without job control starts what is in the background deaf to Ctrl-C, and so would be all that tests start.
+# A shell without job control starts background jobs that ignore Ctrl-C, and the tests' subprocesses would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What tests of several folders import: with importlib mode pytest puts no folder on the path.
+# Modules that tests of several folders import: with importlib mode pytest puts no folder on the path.
 sys.path.append(str(Path(__file__).parent / "support"))
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Tiny products take longer on several threads."""
+    """Use one thread: tiny products take longer on several."""
     import torch
 
     threads = torch.get_num_threads()
@@ -57,42 +57,42 @@ def _warm_policy(world):
 
 @pytest.fixture
 def warm_policy(_warm_policy):
-    """A model after a few supervised steps, and its tokenizer. The model is the test's own."""
+    """Return a model after a few supervised steps, and its tokenizer. The model is a copy for this test."""
     policy, tokenizer = _warm_policy
     return copy.deepcopy(policy), tokenizer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long tests first: with several workers none of them is left alone at the end.
+    """Run long tests first, so that with several workers none of them runs alone at the end.
 
-    Those of vLLM before all others: worksteal gives each worker as many tests in a row, and takes from the end of what
-    another one has. So one worker runs them all, and the server of a module is started once.
+    Tests of vLLM come before all others: worksteal gives each worker equally many tests in a row, and steals from the
+    end of another worker's. So one worker runs them all, and each module's server starts once.
     """
     items.sort(key=lambda item: (item.get_closest_marker("vllm") is None, item.get_closest_marker("slow") is None))
 
 
 @pytest.fixture(autouse=True)
 def _one_seed() -> None:
-    """What a test draws from torch's own generator is the same whichever tests ran before it in the process."""
+    """Seed torch's own generator for each test, whichever tests ran before it in the process."""
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
 
 
-# What the standard library starts once and keeps for all processes to come.
+# Processes that the standard library starts once and keeps running.
 _KEPT = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def _children() -> set[int]:
     found: set[int] = set()
     for task in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+        with contextlib.suppress(OSError):  # a thread that has ended
             found.update(map(int, task.read_text().split()))
     return found
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left_running() -> Iterator[None]:
-    """A test leaves no process behind: one that is still there is killed with all that it started, and told."""
+    """Fail a test that leaves processes running, and kill them with their children."""
     before = _children()
     yield
     left = []
@@ -115,7 +115,7 @@ def _nothing_left_running() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory, world):
-    """A run directory of three iterations, not to be changed."""
+    """A run directory of three iterations; read-only by convention."""
     from recorded import record
 
     run = tmp_path_factory.mktemp("runs") / "demo"

@@ -1,4 +1,4 @@
-"""What a wheel has to do in an empty environment, with NumPy alone: python smoke.py."""
+"""Smoke test of a wheel in an empty environment, with NumPy alone: python smoke.py."""
 
 import sys
 import tempfile
@@ -11,7 +11,7 @@ from agentrl_core import advantage, recipes
 
 
 def main() -> None:
-    """Store a group, read it again, compute its advantages; an assertion says what is wrong."""
+    """Store a group, read it again, compute its advantages; failures are assertions."""
     forest = arl.Forest()
     forest.add_group(0, "task")
     members = [forest.start(0, member) for member in range(2)]

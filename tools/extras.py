@@ -1,8 +1,8 @@
 """Do one small thing with the packages of each extra: python extras.py NAME ...
 
 `tools/try_wheel.py --extras all` runs it in an environment that has the wheel with one extra alone. Nothing is
-downloaded. MiniWoB needs Chromium and its driver, ScienceWorld needs Java; if they are missing, the error that says so
-is what is checked. A function of this file has the name of its extra, with underscores.
+downloaded. MiniWoB needs Chromium and its driver, ScienceWorld needs Java; if they are missing, the script checks the
+error message. Each extra has a function of the same name in this file, with underscores.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def small_model() -> tuple[Any, Any]:
 
 
 class Sums:
-    """Tasks without a package."""
+    """An environment that needs no package."""
 
     runs = "inline"
 
@@ -100,7 +100,7 @@ class Sum:
     observation = "1 + 1 = ?"
 
     def step(self, action: str) -> env.StepResult:
-        """Pay for a text of even length."""
+        """Reward a text of even length."""
         return env.StepResult(reward=float(len(action) % 2 == 0), terminated=True, success=True)
 
     def state_key(self) -> bytes:
@@ -131,7 +131,7 @@ def cli() -> None:
 
 @extra
 def cuda() -> None:
-    """Compile a kernel for a GPU, which needs none."""
+    """Compile a GPU kernel; this needs no GPU."""
     from cuda.core import Program, ProgramOptions
 
     source = 'extern "C" __global__ void twice(float *x) { x[threadIdx.x] *= 2; }'
@@ -147,7 +147,7 @@ def gymnasium() -> None:
 
 @extra
 def mcp() -> None:
-    """Call a tool of a server in a process."""
+    """Call a tool of a server in a process of its own."""
     server = env.MCP([sys.executable, __file__, "--serve"])
     [double] = server.tools
     check("42" in double('{"number": 21}').text)
@@ -155,7 +155,7 @@ def mcp() -> None:
 
 
 def serve() -> None:
-    """Serve a tool; a process of its own."""
+    """Serve a tool; runs in a process of its own."""
     from mcp.server.mcpserver import MCPServer
 
     server = MCPServer("numbers")
@@ -170,7 +170,7 @@ def serve() -> None:
 
 @extra
 def minigrid() -> None:
-    """Turn left in a grid, and see it."""
+    """Turn left in a grid, and read the observation."""
     world = env.MiniGrid("MiniGrid-Empty-5x5-v0", observation="image")
     check(world.reset(world.tasks(1)[0], seed=0).step("turn left").observation)
 
@@ -178,7 +178,7 @@ def minigrid() -> None:
 @extra
 def miniwob() -> None:
     """Click in a browser."""
-    import miniwob  # noqa: F401 -- whether it is there
+    import miniwob  # noqa: F401 -- tests whether it is installed
     import selenium  # noqa: F401 -- the same
 
     if shutil.which("chromedriver") is None:
@@ -237,7 +237,7 @@ def search() -> None:
 
 @extra
 def server() -> None:
-    """Ask a server that is not there."""
+    """Send a request to a server that does not exist; check the error."""
     _, tokenizer = small_model()
     try:
         engine.VllmServer("http://127.0.0.1:9", tokenizer, patience=0.1)

@@ -27,11 +27,11 @@ COVERED = ("Cargo.lock", "crates", "cuda", "pyproject.toml", "python", "requirem
 RUST_REPORT = ROOT / "target" / "nextest" / "full" / "junit.xml"
 PYTHON_REPORT = ROOT / "target" / "full-python.xml"
 SETTINGS = {"OMP_NUM_THREADS": "1", "AGENTRL_FULL_TESTS": "1"}
-"""What widens the tests: more odd values, and every causal type of transformers."""
+"""Settings of the full run: more odd values, and every causal type of transformers."""
 
 
 def git(*arguments: str) -> str:
-    """Return what git prints in the root of the project."""
+    """Return the output of git in the root of the project."""
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -39,7 +39,7 @@ def hashes() -> dict[str, str]:
     """Return the git hash of each covered folder or file at HEAD.
 
     Raises:
-        SystemExit: one of them has changes that are not committed.
+        SystemExit: one of them has uncommitted changes.
     """
     changed = git("status", "--porcelain", "--", *COVERED)
     if changed:
@@ -61,7 +61,7 @@ def counts(report: Path) -> dict[str, int]:
 
 
 def gaps(record: dict[str, Any] | None, today: dict[str, str]) -> list[str]:
-    """Return why a record does not cover the code of `today`; empty where it does."""
+    """Return why a record does not cover the code of `today`; empty if it does."""
     if record is None:
         return ["there is no record"]
     found = [f"{path} has changed since" for path in COVERED if record["hashes"].get(path) != today[path]]
@@ -106,10 +106,10 @@ def run(workers: int) -> None:
 
 
 def check() -> None:
-    """Refuse a release whose code the record does not cover.
+    """Refuse a release if the record does not cover its code.
 
     Raises:
-        SystemExit: it does not, with the reasons.
+        SystemExit: the record does not cover the code; the message has the reasons.
     """
     record = json.loads(RECORD.read_text()) if RECORD.exists() else None
     found = gaps(record, hashes())
@@ -122,7 +122,7 @@ def check() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the command line asks for."""
+    """Run the command of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["run", "check"])
     parser.add_argument("--workers", type=int, default=2, help="how many processes run the Python tests")

@@ -1,11 +1,10 @@
-"""Check with pyright that all that the package exports has a known type: `make public-types`.
+"""Check with pyright that every export of the package has a known type: `make public-types`.
 
     python tools/public_types.py
 
 Runs `basedpyright --verifytypes` on the installed package and prints each symbol whose type is unknown, with the
-reason. Types that packages of others leave open do not count, nor does a base class that derives from `Changing`, which
-is `Any` to type checkers on purpose: an option of type `float` accepts a `Schedule`. The exit status is 1 if any
-remain.
+reason. Unknown types from other packages do not count, nor does a base class that derives from `Changing`, which is
+`Any` to type checkers on purpose: an option of type `float` accepts a `Schedule`. The exit status is 1 if any remain.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from typing import Any, cast
 import agentrl_core
 
 ON_PURPOSE = "    _Number = Any\n"
-"""The line of `component/schedule.py` that makes a changing value a number to type checkers."""
+"""The line of `component/schedule.py` that makes type checkers treat a changing value as a number."""
 
 
 def report() -> dict[str, Any]:
     """Run pyright on a copy of the package in which changing values are objects: only other unknown types remain.
 
     Raises:
-        SystemExit: the line that is replaced, or pyright, is not there.
+        SystemExit: pyright, or the line to replace, is missing.
     """
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "agentrl_core"
@@ -59,7 +58,7 @@ def report() -> dict[str, Any]:
 def main() -> int:
     """Print the unknown types."""
     symbols = [each for each in report()["typeCompleteness"]["symbols"] if each["isExported"]]
-    # An ambiguous type is known: other type checkers may infer another one, where none is declared.
+    # An ambiguous type is known: without a declaration, other type checkers may infer another one.
     unknown = [each for each in symbols if not each["isTypeKnown"] and not each["isTypeAmbiguous"]]
     for each in unknown:
         reasons = [line["message"].splitlines()[0] for line in each["diagnostics"] if line["severity"] == "error"]

@@ -1,8 +1,8 @@
-"""Compress the files of wheels again, by Zopfli: 3 to 4 % fewer bytes, which any pip reads.
+"""Recompress the files of wheels with Zopfli: 3 to 4 % smaller, readable by any pip.
 
     python tools/recompress_wheel.py WHEEL ...
 
-Names, times and contents stay, so that RECORD stays right. A wheel is replaced as a whole. It takes about 20 seconds.
+Names, times and contents stay, so RECORD stays valid. A wheel is replaced atomically. It takes about 20 seconds.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from unittest import mock
 from zopfli.zlib import compress
 
 _HEADER, _CHECKSUM = 2, 4
-"""Bytes of the zlib format around the bytes that a zip file has."""
+"""Bytes that the zlib format adds to the deflate stream in a zip file."""
 
 
 class _Compressor:
-    """Collects a file, and compresses it at its end."""
+    """Buffers a file, and compresses it at its end."""
 
     def __init__(self, *_: object) -> None:
         self._content = bytearray()
 
     def compress(self, content: bytes) -> bytes:
-        """Collect a part of the file."""
+        """Append a part of the file."""
         self._content += content
         return b""
 

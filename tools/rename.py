@@ -32,7 +32,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Rewritten(NamedTuple):
-    """A text with the names of today, and the lines that are to be changed by hand."""
+    """A text with current names, and the lines to change by hand."""
 
     text: bytes
     problems: list[Problem]
@@ -47,7 +47,7 @@ def rewrite_python(source: bytes, table: Table) -> Rewritten:
 def rewrite_parts(
     parts: Sequence[bytes], table: Table, *, has_magic: bool = False
 ) -> tuple[list[bytes], list[Problem]]:
-    """Rewrite a program that stands in several parts, each of whole lines. The problems have the lines of all."""
+    """Rewrite a program in several parts of whole lines. Line numbers of problems count over all parts."""
     joined = [part if part.endswith(b"\n") else part + b"\n" for part in parts]
     whole = b"".join(joined)
     try:
@@ -73,7 +73,7 @@ def _edited(text: bytes, edits: Sequence[Edit]) -> bytes:
 
 
 def rewrite_notebook(source: bytes, table: Table) -> Rewritten:
-    """Rewrite the cells of code of a notebook, which share their names."""
+    """Rewrite the code cells of a notebook, which share their names."""
     text = source.decode()
     notebook = json.loads(text)
     cells = [cell for cell in notebook.get("cells", ()) if cell.get("cell_type") == "code"]
@@ -89,7 +89,7 @@ def rewrite_notebook(source: bytes, table: Table) -> Rewritten:
 
 
 def _like(text: str, notebook: Any) -> str:
-    """A notebook as JSON, laid out as its text was."""
+    """Return a notebook as JSON, laid out like its original text."""
     original = json.loads(text)
     end = "\n" if text.endswith("\n") else ""
     for indent in (1, 2, 4, None):
@@ -125,7 +125,7 @@ def rewrite_page(source: bytes, table: Table) -> Rewritten:
 
 
 def _python_of(blocks: list[re.Match[str]]) -> list[re.Match[str]]:
-    """The blocks that are Python, alone, or joined with those after them if a loop goes over several blocks."""
+    """Yield the Python blocks of a page, each alone, or joined with the next ones if a loop spans several blocks."""
     found: list[re.Match[str]] = []
     while blocks:
         counts = range(len(blocks), 0, -1)
@@ -148,7 +148,7 @@ def _is_python(code: str) -> bool:
 
 
 def _in_page(text: str, blocks: Sequence[re.Match[str]], problem: Problem) -> Problem:
-    """A problem with the line of the page, from that of all blocks together."""
+    """Return a problem with the line of the page, from its line in the joined blocks."""
     left = problem.line
     for block in blocks:
         lines = block[3].count("\n")
@@ -159,7 +159,7 @@ def _in_page(text: str, blocks: Sequence[re.Match[str]], problem: Problem) -> Pr
 
 
 def rewrite_recipe(source: bytes, table: Table) -> Rewritten:
-    """Rewrite a recipe file; other TOML documents stay as they are."""
+    """Rewrite a recipe file; leave other TOML documents unchanged."""
     try:
         return Rewritten(rewrite_toml(source.decode(), table.renames).encode(), [])
     except tomllib.TOMLDecodeError:
@@ -172,7 +172,7 @@ KINDS = {".py": rewrite_python, ".ipynb": rewrite_notebook, ".md": rewrite_page,
 
 
 def rewrite(path: Path, table: Table) -> Rewritten:
-    """Rewrite the content of a file by its kind."""
+    """Rewrite the content of a file by its type."""
     source = path.read_bytes()
     bom, rest = (_BOM, source[len(_BOM) :]) if source.startswith(_BOM) else (b"", source)
     try:
@@ -184,7 +184,7 @@ def rewrite(path: Path, table: Table) -> Rewritten:
 
 
 def files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files that are named, and those in folders; hidden folders are left out."""
+    """Yield named files and those in named folders, without hidden folders."""
     for path in paths:
         if path.is_dir():
             inside = (each for each in sorted(path.rglob("*")) if each.suffix in KINDS and each.is_file())
@@ -194,7 +194,7 @@ def files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rewrite the files; 1 if something is left to do."""
+    """Rewrite the files; return 1 if lines are left to change by hand."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
     parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 if something would change")

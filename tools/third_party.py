@@ -1,13 +1,13 @@
-"""Write THIRD_PARTY_LICENSES: the packages inside the wheel that others wrote, and their licences.
+"""Write THIRD_PARTY_LICENSES: third-party packages inside the wheel, and their licences.
 
     python tools/third_party.py [--check]
 
-Run it after a change of Cargo.lock, with the crates downloaded (`cargo fetch`); it needs no network. `--check` writes
-nothing and exits with 1 if the file is out of date.
+Run it after a change of Cargo.lock, after `cargo fetch`; it needs no network. `--check` writes nothing and exits with 1
+if the file is out of date.
 
 The wheel contains the Rust crates that are linked into the binding; procedural macros, build scripts and crates of
-tests are not in it. If a crate offers several licences, Apache-2.0 is taken, the project's own, else MIT. The page of a
-run (JavaScript and CSS), the Python package and the CUDA kernels are the project's own.
+tests are not in it. If a crate offers several licences, the script takes Apache-2.0, the project's own, otherwise MIT.
+The page of a run (JavaScript and CSS), the Python package and the CUDA kernels are the project's own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TARGETS = (
     "aarch64-unknown-linux-musl",
     "aarch64-apple-darwin",
 )
-"""Systems that wheels are built for; each takes a few crates that others do not."""
+"""Systems of our wheels; each needs a few crates that others do not."""
 TAKEN = ("Apache-2.0", "MIT")
-"""The licences to take of several, in this order."""
+"""Preferred licences, in this order."""
 HEAD = """\
 Third-party software inside the wheels of agentrl_core
 ======================================================
@@ -50,7 +50,7 @@ class Crate(NamedTuple):
 
 
 def linked(target: str) -> set[Crate]:
-    """The crates of others that are linked into the binding on a system.
+    """Return third-party crates that are linked into the binding on a system.
 
     Raises:
         subprocess.CalledProcessError: a crate was not downloaded, or Cargo.lock is out of date.
@@ -68,13 +68,13 @@ def linked(target: str) -> set[Crate]:
 
 
 def taken(licence: str) -> str:
-    """The licence that is taken of the alternatives of an expression; `AND` keeps all of its parts."""
+    """Return the preferred licence among the alternatives of an expression; `AND` keeps all of its parts."""
     alternatives = re.split(r" OR |/", licence)
     return next((name for name in TAKEN if name in alternatives), alternatives[0])
 
 
 def folders() -> dict[tuple[str, str], Path]:
-    """The folder of each downloaded crate, by name and version."""
+    """Return the folder of each downloaded crate, by name and version."""
     command = ["cargo", "metadata", "--offline", "--locked", "--format-version", "1"]
     command += [word for target in TARGETS for word in ("--filter-platform", target)]
     listing = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
@@ -82,7 +82,7 @@ def folders() -> dict[tuple[str, str], Path]:
 
 
 def text_of(folder: Path, licence: str) -> str:
-    """The text of a licence in the folder of a crate.
+    """Return the text of a licence in the folder of a crate.
 
     Raises:
         FileNotFoundError: the crate has no such file; take its text from its repository.
@@ -95,7 +95,7 @@ def text_of(folder: Path, licence: str) -> str:
 
 
 def made() -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     crates = sorted(set().union(*map(linked, TARGETS)))
     places = folders()
     rows = [f"  {crate.name} {crate.version}: {crate.licence}" for crate in crates]

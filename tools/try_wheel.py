@@ -25,7 +25,7 @@ EXTRAS = ROOT / "tools" / "extras.py"
 
 
 def extras_of(wheel: Path) -> list[str]:
-    """The extras that the metadata of a wheel declares."""
+    """Return the extras in the metadata of a wheel."""
     with ZipFile(wheel) as archive:
         (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
         lines = archive.read(name).decode().splitlines()
@@ -33,7 +33,7 @@ def extras_of(wheel: Path) -> list[str]:
 
 
 def tried(python: str, requirement: str, program: list[str | Path]) -> str:
-    """Install a requirement into an empty environment and run a program in it: its last line, or the error."""
+    """Install a requirement into an empty environment and run a program in it; return its last line, or the error."""
     uv = find_uv_bin()
     with tempfile.TemporaryDirectory() as folder:
         inside = Path(folder) / "bin" / "python"

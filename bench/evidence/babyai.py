@@ -1,4 +1,4 @@
-"""BabyAI in text: put one object next to another, in two rooms of which a view of seven by seven cells is seen."""
+"""BabyAI in text: put one object next to another, in two rooms, with a view of seven by seven cells."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BabyAI:
     """Missions such as `put the red ball next to the grey key`, by `env.MiniGrid`.
 
     Rooms, objects and mission follow from the number of the task. Actions are those of MiniGrid. The reward is 1 for
-    the mission, whenever it is done: MiniGrid's own would charge for turns.
+    the mission, without MiniGrid's discount by turns.
 
     Args:
         held_out: number of held-out missions; there are 100 000 for training.
@@ -58,7 +58,7 @@ class BabyAI:
 
 
 class Mission(Played):
-    """One mission. For demonstrations, BabyAI's bot follows it in an equal game, and sees what the agent has seen."""
+    """One mission. For demonstrations, BabyAI's bot follows it in an equal game, with the agent's observations only."""
 
     def __init__(self, game: Any, task: env.Task) -> None:
         super().__init__(game, _MAX_TURNS, words_of)

@@ -1,4 +1,4 @@
-"""Causes: why recipes of the screening do not improve, and why others are refused. `causes.toml` has the evidence."""
+"""Causes: reasons why recipes of the screening do not improve, and why others are refused. Evidence: `causes.toml`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ REASONS = {
     "a second environment": "a second environment",
     "multi-agent environment": "several agents",
 }
-"""Why the loop refuses a recipe, by a phrase of the error. Of several phrases the last one counts."""
+"""Reasons why the loop refuses a recipe, by a phrase of the error. Of several phrases the last one counts."""
 
 
 class Cause(NamedTuple):
-    """Why a recipe does not improve.
+    """The reason why a recipe does not improve.
 
     Attributes:
         cause: one of `KINDS`.
@@ -48,7 +48,7 @@ class Cause(NamedTuple):
 
 
 def load() -> dict[str, Cause]:
-    """Return the causes that are known, by recipe.
+    """Return the known causes by recipe.
 
     Raises:
         ValueError: an entry has another kind of cause, or no sentence.

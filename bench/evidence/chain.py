@@ -16,7 +16,7 @@ _OTHER_WORDS = "start answer what result next"
 
 
 def worked_out(left: int, operation: str, right: int) -> int:
-    """Return the result, modulo 20: a number is one token."""
+    """Return the result modulo 20, so that each number is one token."""
     value = {"plus": left + right, "minus": left - right, "times": left * right}[operation]
     return value % NUMBERS
 
@@ -24,8 +24,9 @@ def worked_out(left: int, operation: str, right: int) -> int:
 class Chain:
     """Chains of 3 to 5 operations on numbers below 20, each worked out by a call such as `7 times 3`.
 
-    The calculator answers each call by its result and the place of the next operation. `answer` and a number end the
-    episode; the reward is 1 for the chain's result. Calls may be wrong: the calculator does not know the chain.
+    The calculator answers each call with its result and the position of the next operation. `answer` and a number end
+    the episode; the reward is 1 for the chain's result. Calls may be wrong: the calculator does not check them against
+    the chain.
 
     Args:
         held_out: number of held-out chains; there are 100 000 for training.
@@ -71,7 +72,7 @@ class Calls(Turns):
         self.observation = f"start {start} {listed} {_ORDINALS[len(parts)]} answer next first"
 
     def step(self, action: str) -> env.StepResult:
-        """Answer a call, or take the answer."""
+        """Answer a call, or score the answer."""
         words = action.split()
         if len(words) == 2 and words[0] == "answer" and words[1].isdigit():
             return self.ended(success=int(words[1]) == self._result)
@@ -82,7 +83,7 @@ class Calls(Turns):
         return self.refused(f"what next {_ORDINALS[self._calls]}")
 
     def state_key(self) -> bytes:
-        """Return the chain, the last result and the place."""
+        """Return the chain, the last result and the position."""
         return f"{self._parts} {self._value} {self._calls}".encode()
 
     def best(self) -> str:

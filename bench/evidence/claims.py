@@ -1,4 +1,4 @@
-"""Claims: comparisons that are written, and committed, before their runs. One file each in `claims/`."""
+"""Claims: comparisons that are written and committed before their runs. One file each in `claims/`."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ class Claim:
     Attributes:
         name: of the file.
         claim: the paper's claim in one sentence.
-        source: where it is made.
+        source: the page or section with the claim.
         paper: its file in `tests/recipes/papers`, without the ending.
         worlds: worlds of the comparison; a seed's score is the mean over them.
         treatment: arm with the mechanism.
         baseline: arm without it.
-        differ: all that differs between the arms.
+        differ: all differences between the arms.
         metric: see `scores.METRICS`.
         expected: direction of treatment minus baseline.
         smallest_effect: smallest difference of interest.
-        detectable_effect: difference that so many pairs find with a probability of 80 %, from the pilot; 0: not known
+        detectable_effect: difference that this number of pairs detects with a probability of 80 %, from the pilot; 0:
+        not known
             yet, so that the claim cannot be run.
         seeds: number of pairs.
         tuning: settings that were tried for each arm before the runs, beyond the pilot of GRPO.
@@ -80,12 +81,12 @@ class Claim:
 
     @property
     def path(self) -> Path:
-        """Its file."""
+        """Path of its file."""
         return FOLDER / f"{self.name}.toml"
 
     @property
     def digest(self) -> str:
-        """Digest of its file, which its records hold."""
+        """Digest of its file, which its records contain."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()[:12]
 
     def runs(self) -> list[Run]:
@@ -94,7 +95,7 @@ class Claim:
         return [Run(world, arm, seed) for seed in range(self.seeds) for world in self.worlds for arm in both]
 
     def outcome(self, found: Records) -> stats.PairedDifference | None:
-        """Return treatment minus baseline of the pairs that are there."""
+        """Return treatment minus baseline of the complete pairs."""
         return paired(found, self.worlds, self.treatment, self.baseline, range(self.seeds), self.metric)
 
 
@@ -121,7 +122,7 @@ def commit_of(claim: Claim) -> str:
     """Return the last commit that changed a claim's file.
 
     Raises:
-        ValueError: the file is not committed as it is.
+        ValueError: the file has uncommitted changes.
     """
     path = str(claim.path)
     commit = records.git("log", "-1", "--format=%H", "--", path).strip()
@@ -131,7 +132,7 @@ def commit_of(claim: Claim) -> str:
 
 
 def is_ancestor(commit: str, other: str) -> bool:
-    """Return whether a commit is an ancestor of another one, or is it."""
+    """Return whether a commit equals another one or is an ancestor of it."""
     try:
         records.git("merge-base", "--is-ancestor", commit, other)
     except subprocess.CalledProcessError:
@@ -140,7 +141,7 @@ def is_ancestor(commit: str, other: str) -> bool:
 
 
 def verdict(claim: Claim, found: stats.PairedDifference, corrected: float) -> str:
-    """Return what a comparison shows.
+    """Return the outcome of a comparison.
 
     Args:
         claim: the claim.

@@ -1,4 +1,4 @@
-"""Click a button from pixels: a drawn page with two buttons, and the answer is a cell of its grid."""
+"""Click a button from pixels: a drawn page with two buttons, answered by a cell of its grid."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from teachable import FACTS, Turns, checked
 from agentrl_core import env
 from agentrl_core.env.png import encode_png
 
-# The grid is that of the demo of screens, whose model also plays here.
+# The grid is that of the screen demo, so that its model also plays here.
 sys.path.append(str(Path(__file__).parents[1]))
 from screens import CELLS, QUESTION, SIDE
 
 _TASKS = 100_000
 _CELL = SIDE // CELLS
 _LEAST, _MOST = 13, 24
-"""Pixels of a side of a button, of which a cell has 10: each button has the centre of one, and room for its name."""
+"""Pixels of a side of a button; a cell has 10. Each button contains the centre of a cell, and has room for its name."""
 _PAGE, _BORDER = 250, 90
 _SHADES = (150, 210)
 _LETTERS = {
@@ -76,7 +76,7 @@ class Click(Turns):
         self.observation: Any = {"role": "user", "content": [page, QUESTION]}
 
     def step(self, action: str) -> env.StepResult:
-        """Take the click."""
+        """Score the click."""
         found = re.fullmatch(r"([0-7]) ([0-7])", action)
         if found is None:
             return self.refused("")

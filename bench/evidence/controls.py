@@ -1,4 +1,4 @@
-"""Controls: comparisons whose outcome is known. If they fail, no claim counts."""
+"""Controls: comparisons with a known outcome. If they fail, no claim counts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def runs() -> list[Run]:
 
 
 def outcomes(records: Records) -> dict[Control, PairedDifference]:
-    """Return the difference of each control whose runs are complete, in final success."""
+    """Return the difference in final success of each control whose runs are complete."""
     found = {}
     for each in controls():
         pairs = paired(records, (each.world,), each.first, each.second, SEEDS, "final")
@@ -55,6 +55,6 @@ def outcomes(records: Records) -> dict[Control, PairedDifference]:
 
 
 def passed(control: Control, found: PairedDifference) -> bool:
-    """Return whether a control of a known direction came out as it must."""
+    """Return whether a control of a known direction has the expected outcome."""
     sign = {"higher": 1, "lower": -1}[control.expected]
     return found.p_value <= LEVEL and sign * found.mean > 0

@@ -60,7 +60,7 @@ class Numbers(Turns):
         self.observation = [*_SHOWN, {"role": "user", "content": " ".join(map(str, numbers))}]
 
     def step(self, action: str) -> env.StepResult:
-        """Take the answer."""
+        """Score the answer."""
         answer = action.strip()
         if not answer.isdigit():
             return self.refused("")

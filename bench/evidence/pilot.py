@@ -1,8 +1,8 @@
-"""The pilot: GRPO twice in every world, from the same warm starts, for the difficulty and for what ten pairs can find.
+"""The pilot: GRPO twice in every world from the same warm starts, to measure difficulty and detectable effects.
 
     python bench/evidence/pilot.py
 
-writes the detectable effect into each claim that has none yet; commit the claims then.
+writes the detectable effect of ten pairs into each claim that has none yet; commit the claims afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from worlds import WORLDS
 from agentrl_core import stats
 
 SEEDS = (100, 101, 102)
-"""Of the pilot and the screening: none of a claim or a control."""
+"""Seeds of the pilot and the screening, which no claim or control uses."""
 ARMS = ("grpo", "grpo+1")
 
 

@@ -1,4 +1,4 @@
-"""Episodes of published text games, in words that the tokenizer of a tiny model has."""
+"""Episodes of published text games, with the words of a tiny model's tokenizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Played(Turns):
         self.observation = words_of(str(game.observation))
 
     def step(self, action: str) -> env.StepResult:
-        """Take an action; one that the game does not accept costs a turn."""
+        """Take an action; an action that the game rejects costs a turn."""
         found = self._game.step(action)
         if found.observation is None:
             ours = self.ended(success=bool(found.success))

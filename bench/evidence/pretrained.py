@@ -1,4 +1,4 @@
-"""Starts that are a pretrained model: the same for every seed, which then differs in its sampling alone."""
+"""Pretrained models as starts: equal for every seed, so that seeds differ in sampling alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def load(world: World) -> Start:
     """Return the pretrained model of a world.
 
     Raises:
-        FileNotFoundError: the model is not there.
+        FileNotFoundError: the model's folder is missing.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

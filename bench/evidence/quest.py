@@ -1,4 +1,4 @@
-"""Quests in a house of 9 rooms: fetch the key, go to the vault, open it. One reward at the end, states that repeat."""
+"""Quests in a house of 9 rooms: fetch the key, go to the vault, open it. One reward at the end; states repeat."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Walk(Turns):
         return self.answered(self._look())
 
     def state_key(self) -> bytes:
-        """Return room and hands: the turn does not count."""
+        """Return room and hands, without the number of the turn."""
         return f"{self._key} {self._vault} {self._room} {self._holds}".encode()
 
     def best(self) -> str:

@@ -1,4 +1,4 @@
-"""Records: a line of JSON for each run, in a file for each study. A run that is there is never run again."""
+"""Records: a line of JSON for each run, in a file for each study. Recorded runs never run again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "bench" / "record" / "evidence"
 SOURCES = ("python", "crates", "bench/evidence", "bench/seeing_model.py", "bench/screens.py")
-"""Folders and files whose code decides the result of a run."""
+"""Folders and files whose code affects the result of a run."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Records:
     """The records of a study.
 
     Args:
-        path: of the file; a line that a kill cut short is dropped.
+        path: of the file; an incomplete last line is dropped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,7 +75,7 @@ def study(name: str) -> Records:
 
 
 def version() -> dict[str, Any]:
-    """Return the commit that is checked out, and a digest of changes to it in what a run depends on, if there are."""
+    """Return the commit that is checked out, and a digest of uncommitted changes to code that affects runs, if any."""
     found: dict[str, Any] = {"commit": git("rev-parse", "HEAD").strip()}
     changes = git("diff", "HEAD", "--", *SOURCES)
     if changes:

@@ -63,7 +63,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def worlds_table(found: Records) -> str:
-    """Return what the pilot found in each world."""
+    """Return the pilot's findings in each world."""
     rows, factor = [], stats.detectable_effect(len(controls.SEEDS))
     for name, world in WORLDS.items():
         runs = [each for each in found if each["world"] == name and each["status"] == "done"]
@@ -171,7 +171,7 @@ def screening_verdict(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def screening_summary(found: Records, slow: Records) -> str:
-    """Return how many recipes have each verdict, by world, and how many that do not improve do so slowly."""
+    """Return the number of recipes with each verdict, by world, and of those that improve at the slow rate."""
     rows, slowly = [], screened(slow)
     for world in studies.SCREENED:
         of_world = {name: screening_verdict(of[world]) for name, of in screened(found).items() if world in of}
@@ -196,7 +196,7 @@ def unimproved(found: Records) -> list[str]:
 
 
 def causes_table(found: Records) -> str:
-    """Return why each recipe that does not improve does not."""
+    """Return the cause of each recipe that does not improve."""
     rows = causes.cause_rows(unimproved(found))
     return table(("recipe", "cause", "evidence"), [(f"[{name}](catalogue/{name}.md)", *rest) for name, *rest in rows])
 
@@ -225,12 +225,12 @@ def screening_table(found: Records, slow: Records) -> str:
 
 
 def _gains(runs: Sequence[dict[str, Any]]) -> str:
-    """Return the gain of each run that is done."""
+    """Return the gain of each finished run."""
     return ", ".join(f"{gain(each):+.2f}" for each in runs if each["status"] == "done")
 
 
 def spent_table() -> str:
-    """Return what each study took so far."""
+    """Return the cost of each study so far."""
     rows = []
     names = [*studies.ALONE, *(f"claims/{claim.name}" for claim in claims.all_claims())]
     for name in names:
@@ -241,7 +241,7 @@ def spent_table() -> str:
 
 
 def planned_rows(found: Records) -> str:
-    """Return what each study takes, by the seconds of the pilot's runs."""
+    """Return the estimated cost of each study, from the seconds of the pilot's runs."""
     done = [each for each in found if each["status"] == "done"]
     of_world: dict[str, list[float]] = defaultdict(list)
     for each in done:
@@ -324,7 +324,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    """Write the page and its pictures; the page shows those that are there."""
+    """Write the page and its existing pictures."""
     draw()
     PAGE.write_text(page(), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(records.ROOT)}")

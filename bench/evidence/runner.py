@@ -1,9 +1,9 @@
-"""Run what a study lacks: one process for each run, resumable; a run that fails is a record too.
+"""Run the missing runs of a study: one process for each, resumable; failures are recorded too.
 
     python bench/evidence/runner.py STUDY [--processes 2] [--minutes 60] [--world W] [--arm A] [--seeds 0 1 2]
 
 A study is `pilot`, `controls`, `screening`, `screening_slow`, or the name of a claim. Each run may take ten minutes of
-processor time. Options narrow the study; `--minutes` is the time after which no further run begins.
+CPU time. Options narrow the study; after `--minutes`, no further run starts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CPU_SECONDS = 600
 
 
 def measured(run: Run) -> dict[str, Any]:
-    """Return the record of a run, in this process: its curve, or why there is none."""
+    """Return the record of a run, made in this process: its curve, or the error."""
     world, begin = WORLDS[run.world], time.process_time()
     arm = arms.arm(run.arm)
     try:
@@ -47,20 +47,20 @@ def measured(run: Run) -> dict[str, Any]:
         start = pretrained.load(world) if world.pretrained else warm_start.load(world, run.seed)
         ready = time.process_time()
         found = {"status": "done", **training.train(world, arm, run.seed, start), "start": start.digest}
-    except Exception as error:  # noqa: BLE001 -- whatever a recipe fails by is its record
+    except Exception as error:  # noqa: BLE001 -- any failure of a recipe is its record
         traceback.print_exc()
         return {"status": "failed", "error": f"{type(error).__name__}: {_short(error)}"}
     return {**found, "cpu_s": round(time.process_time() - ready, 1), "start_cpu_s": round(ready - begin, 1)}
 
 
 def fill(found: Records, runs: Sequence[Run], processes: int, minutes: float, **more: Any) -> int:
-    """Run what the records lack, some processes at a time; return how many runs were added.
+    """Run what is missing in the records, several processes at a time; return the number of added runs.
 
     Args:
         found: the records.
         runs: in order.
         processes: most at a time.
-        minutes: after which no further run begins.
+        minutes: after which no further run starts.
         **more: added to each record.
     """
     end, added = time.monotonic() + 60 * minutes, 0

@@ -22,7 +22,7 @@ METRICS: dict[Metric, str] = {
 
 
 def score(record: dict[str, Any], metric: Metric) -> float:
-    """Return the score of a run that is done."""
+    """Return the score of a finished run."""
     curve = np.array(record["curve"], np.float64)
     tokens, success = curve[:, 0], curve[:, 1]
     if metric == "final":
@@ -33,7 +33,7 @@ def score(record: dict[str, Any], metric: Metric) -> float:
 
 
 def gain(record: dict[str, Any]) -> float:
-    """Return how much a run's final success is above that of its warm start."""
+    """Return a run's final success minus that of its warm start."""
     return score(record, "final") - float(record["curve"][0][1])
 
 
@@ -48,10 +48,10 @@ def paired(
 ) -> stats.PairedDifference | None:
     """Return the paired difference of two arms over seeds; a seed's score is the mean over the worlds.
 
-    Seeds of which a run is missing or failed are left out; None: no pair is left.
+    Seeds with a missing or failed run are left out; None: no pair is left.
 
     Raises:
-        ValueError: two runs of a pair have other warm starts.
+        ValueError: two runs of a pair have different warm starts.
     """
     ours, theirs = [], []
     for seed in seeds:

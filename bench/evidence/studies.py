@@ -1,4 +1,4 @@
-"""The studies: which runs each one has."""
+"""The studies and their runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from agentrl_core import recipes
 from agentrl_core.recipe import Recipe
 
 ALONE = ("pilot", "controls", "screening", "screening_slow")
-"""Studies that are no claims."""
+"""Studies that are not claims."""
 SCREENED = ("chain",)
-"""Worlds of the screening. The other worlds take no recipe that this one refuses."""
+"""Worlds of the screening. The other worlds support no recipe that this one refuses."""
 
 
 def plan(name: str) -> tuple[list[Run], dict[str, Any]]:
-    """Return the runs of a study in order, and what all its records hold besides.
+    """Return the runs of a study in order, and fields common to all of its records.
 
     Raises:
         ValueError: there is no such study; a claim has no detectable effect yet or is not committed; or the code has
-            changes that are not.
+        uncommitted changes.
     """
     if name == "pilot":
         return pilot.runs(), {}

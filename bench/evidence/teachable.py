@@ -1,4 +1,4 @@
-"""Episodes for all worlds: they count turns, and know the best action and a slip for demonstrations."""
+"""Episodes of all worlds: they count turns, and return the best action and a wrong one for demonstrations."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ FACTS: Mapping[str, env.ExtraColumn] = {
     "reward.answer": env.ExtraColumn("trajectory"),
     "reward.correct": env.ExtraColumn("trajectory"),
 }
-"""Of every world: points (1: solved), actions that the world accepted, whether it accepted all, and the points twice
-more under the names by which recipes ask for them."""
+"""Facts of every world.
+
+They are points (1: solved), the number of accepted actions, whether all actions were accepted, and the points under two
+more names that recipes read.
+"""
 
 
 class TeachableEpisode(env.base.Episode, Protocol):
-    """An episode that demonstrations are written of."""
+    """An episode from which demonstrations are written."""
 
     def best(self) -> str:
-        """Return the best action here."""
+        """Return the best action in this state."""
         ...
 
     def slip(self, rng: random.Random) -> str:
-        """Return an action that is possible and as a rule not the best."""
+        """Return a possible action that is usually not the best."""
         ...
 
 
 class Turns:
-    """The part of an episode that counts its turns and makes its results."""
+    """Base of episodes: counts turns and builds results."""
 
     def __init__(self, max_turns: int) -> None:
         self._turns_left = max_turns
@@ -44,7 +47,7 @@ class Turns:
         return self._next(observation, flags)
 
     def refused(self, observation: str) -> env.StepResult:
-        """Return the result of an action that is none."""
+        """Return the result of an invalid action."""
         self._refused += 1
         return self._next(observation, env.StepFlag.FORMAT_ERROR)
 
@@ -71,7 +74,7 @@ class Turns:
 
 
 def checked(start: int, count: int, limit: int) -> range:
-    """Return the numbers of the tasks asked for.
+    """Return the numbers of the requested tasks.
 
     Raises:
         ValueError: there are fewer.

@@ -23,7 +23,7 @@ LENGTHS = range(5, 13)
 _LIMITS = {"train": 96, "held_out": 64}
 _FIRST_HELD_OUT = 1_000_000
 _MAX_TURNS = 14
-_AT_ONCE = 4  # games that one process makes: it takes seconds to start
+_AT_ONCE = 4  # games made by one process, which takes seconds to start
 _BACK = {"go north": "go south", "go south": "go north", "go east": "go west", "go west": "go east"}
 _COMMANDS = "\n\nCommands: "
 _NOT_SHOWN = re.compile(r"First, .*|-= .* =-|[^\w\s'-]")
@@ -35,16 +35,16 @@ WORDS = (*_SHOWN.split(), *string.digits, _OTHER)
 
 
 def words_of(text: str) -> str:
-    """Return the words that tell rooms apart: not the goal, which lists the way, nor listed commands and fillers."""
+    """Return the words that identify a room, without the goal, which lists the way, listed commands and fillers."""
     words = _DIGITS.sub(" ", _NOT_SHOWN.sub(" ", text.partition(_COMMANDS)[0]).lower()).split()
     return " ".join(word if word in WORDS else _OTHER for word in words if word not in _FILLERS.split())
 
 
 class TextWorldCoin:
-    """Games in which the map and the way are not shown, by `env.TextWorld`.
+    """Games that do not show the map and the way, by `env.TextWorld`.
 
-    The game of a task is made when it is first played. The reward is 1 for the coin. Games have no chance: what they
-    answered to a sequence of commands is kept, and not computed again.
+    The game of a task is made when it is first played. The reward is 1 for the coin. Games are deterministic, so
+    answers to a sequence of commands are cached.
     """
 
     runs: ClassVar = "inline"
@@ -70,7 +70,7 @@ class TextWorldCoin:
 
 
 def game_of(seed: int) -> Path:
-    """Return the file of a game, which is made if it is not there, with those after it."""
+    """Return the file of a game; make it and the following ones if it is missing."""
     names = {each: f"{LENGTHS[each % len(LENGTHS)]}-{each}" for each in range(seed, seed + _AT_ONCE)}
     path = GAMES / f"{names[seed]}.z8"
     if not path.is_file():
@@ -81,11 +81,11 @@ def game_of(seed: int) -> Path:
 
 
 Known = dict[tuple[str, ...], tuple[env.StepResult, bytes]]
-"""The answer and the state after a game and a sequence of commands."""
+"""The answer and the state after a sequence of commands in a game."""
 
 
 class Repeated:
-    """An episode of a game that is played only if its answer is not known yet."""
+    """An episode of a game that is played only if the answer is not cached."""
 
     def __init__(self, path: Path, known: Known) -> None:
         self._path, self._known = path, known
@@ -97,7 +97,7 @@ class Repeated:
 
     @property
     def observation(self) -> Any:
-        """The last observation."""
+        """Return the last observation."""
         return self._known[self._history][0].observation
 
     def step(self, action: str) -> env.StepResult:
@@ -118,7 +118,7 @@ class Repeated:
         return self._known[self._history][1]
 
     def close(self) -> None:
-        """Close the game; a second time does nothing."""
+        """Close the game; a second call does nothing."""
         if self._game is not None:
             self._game.close()
         self._game = None
@@ -144,7 +144,7 @@ class CoinGame(Played):
         return found
 
     def best(self) -> str:
-        """Return the way back to where the walkthrough was left, or its next command."""
+        """Return the way back to the walkthrough, or its next command."""
         way: list[str] = json.loads(self._path.with_suffix(".json").read_text(encoding="utf-8"))["metadata"][
             "walkthrough"
         ]

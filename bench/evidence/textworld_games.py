@@ -1,7 +1,7 @@
 """Make games of TextWorld in a folder: `python bench/evidence/textworld_games.py FOLDER LENGTH:SEED ...`.
 
-Some games depend on the order of a set, so that the program must run with `PYTHONHASHSEED=0`. A game that is there is
-kept; another process may make the same one.
+Some games depend on the order of a set, so the program must run with `PYTHONHASHSEED=0`. Existing games are kept;
+another process may make the same one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def make(folder: Path, length: int, seed: int) -> None:
         options.path = f"{place}/{name}.z8"
         game = coin_collector.make({"level": length}, options)
         textworld.generator.compile_game(game, options)
-        for ending in ("json", "z8"):  # the game itself last: it is there when all is
+        for ending in ("json", "z8"):  # the game itself last: if it exists, its other files do
             Path(place, f"{name}.{ending}").rename(folder / f"{name}.{ending}")
 
 

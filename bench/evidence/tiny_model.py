@@ -38,7 +38,7 @@ def build(words: Sequence[str], seed: int) -> tuple[Any, Any]:
         head_dim=16,
         intermediate_size=192,
         max_position_embeddings=LONGEST,
-        # Contexts are short: with the usual base most dimensions hardly turn, and copying comes later.
+        # Contexts are short: with the usual base most dimensions hardly rotate, and the model learns to copy later.
         rope_parameters={"rope_type": "default", "rope_theta": 100.0},
         tie_word_embeddings=True,
         bos_token_id=None,

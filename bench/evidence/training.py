@@ -1,4 +1,4 @@
-"""The loop that all arms share: train a warm start until the budget of generated tokens is spent, and measure."""
+"""Training loop of all arms: train a warm start until the budget of generated tokens is spent, and measure success."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.train.models import Models, check_runs, other_stages
 
 MEASURES = 6
-"""Times that success is measured after the warm start, at equal distances of generated tokens."""
+"""Measurements of success after the warm start, at equal distances of generated tokens."""
 GRADIENT_CLIP = 0.5
 _RAMP = 4
 _PACK = 16_384
@@ -28,13 +28,13 @@ _MOST_ITERATIONS = 1000
 
 
 def train(world: World, arm: Arm, seed: int, start: Start) -> dict[str, Any]:
-    """Train an arm; return its curve, and what it took.
+    """Train an arm; return its curve and its cost.
 
-    The curve has a row for each measure: generated tokens so far, held-out success, and the turns and generated tokens
-    of a held-out episode.
+    The curve has a row for each measurement: generated tokens so far, held-out success, and the turns and generated
+    tokens of a held-out episode.
 
     Raises:
-        RuntimeError: the recipe generates nothing any more.
+        RuntimeError: the recipe stops generating tokens.
     """
     recipe, environment, budget = arm.recipe, world.make(), int(world.budget * arm.tokens)
     distils = needs_teacher(recipe)
@@ -85,7 +85,7 @@ def check(world: World, arm: Arm) -> None:
 
 
 def _iterate(collect: arl.Collector, arm: Arm, models: Models, generate: engine.Transformers) -> None:
-    """Collect a batch, give credit, take the optimizer's steps and the actions after them, close the iteration."""
+    """Collect a batch, compute credit, take the optimizer's steps and the actions after them, close the iteration."""
     recipe, iteration = arm.recipe, collect.iteration
     group = recipe.rollout.at(iteration).final_group_size(arm.group_size)
     batch = collect(tasks=max(arm.rollouts // group, 1), group_size=arm.group_size)
@@ -108,7 +108,7 @@ def _iterate(collect: arl.Collector, arm: Arm, models: Models, generate: engine.
 
 
 def needs_teacher(recipe: Recipe) -> bool:
-    """Return whether a recipe learns from a teacher that no hook makes."""
+    """Return whether a recipe learns from a teacher that no hook provides."""
     columns = {column.name for column in recipe.model_columns}
     outputs = {name.partition(":")[0] for each in recipe.losses() for name in each.loss.outputs}
     moved = {getattr(action, "target", "") for action in recipe.at(0).chain("hooks")}

@@ -22,9 +22,9 @@ _TURNS = 6
 class TwoHop:
     """Questions such as `boss of mother of anna`, over 120 documents such as `mother of anna is vera`.
 
-    Actions are `search`, a relation and a person, answered by the two best documents of BM25, and `answer` and a
-    person, which ends the episode. Each document names two people, so the better-looking one may be about the other.
-    The reward is 1 for the right person.
+    There are two actions: `search`, a relation and a person, which returns the two best documents of BM25; and `answer`
+    and a person, which ends the episode. Each document names two people, so the higher-ranked one may be about the
+    other person. The reward is 1 for the right person.
 
     Args:
         held_out: number of held-out questions of 480; the others are for training.
@@ -38,7 +38,7 @@ class TwoHop:
         rng = random.Random(43)  # noqa: S311 -- a corpus, no secret
         self.known: dict[tuple[str, str], str] = {}
         for relation in RELATIONS:
-            # Round the table: each person is the relation of one other, so that two documents have both words.
+            # Each person is the relation of one other, so that two documents contain both words of a query.
             table = rng.sample(PEOPLE, len(PEOPLE))
             self.known |= {
                 (relation, person): other for person, other in zip(table, [*table[1:], table[0]], strict=True)
@@ -76,7 +76,7 @@ class Inquiry(Turns):
         self.observation = f"who is {outer} of {inner} of {person}"
 
     def step(self, action: str) -> env.StepResult:
-        """Search, or take the answer."""
+        """Search, or score the answer."""
         words = action.split()
         if len(words) == 2 and words[0] == "answer" and words[1] in PEOPLE:
             return self.ended(success=words[1] == self._world.known[self._outer, self._between])
@@ -87,7 +87,7 @@ class Inquiry(Turns):
         return self.refused("what")
 
     def state_key(self) -> bytes:
-        """Return the question and the searches, in any order."""
+        """Return the question and the searches so far, in any order."""
         return f"{self._outer} {self._inner} {self._person} {sorted(set(self._asked))}".encode()
 
     def best(self) -> str:
@@ -99,7 +99,7 @@ class Inquiry(Turns):
         return f"answer {self._world.known[self._outer, self._between]}"
 
     def slip(self, rng: random.Random) -> str:
-        """Return a search for another relation or person, or an answer that is guessed."""
+        """Return a search for another relation or person, or a guessed answer."""
         return rng.choice(
             (
                 f"search {rng.choice(RELATIONS)} {self._person}",

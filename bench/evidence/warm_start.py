@@ -1,4 +1,4 @@
-"""Warm starts: imitate demonstrations that slip. Each is made once for a world and a seed, and shared by all arms."""
+"""Warm starts: imitation of demonstrations with slips. One per world and seed, shared by all arms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLEAN_SLIPS = 0.02
 
 Pixels = Mapping[str, torch.Tensor]
 Trace = tuple[NDArray[np.int32], NDArray[np.bool_], Sequence[Pixels]]
-"""Tokens of a demonstration, which of them belong to actions, and the model's inputs of its images."""
+"""Tokens of a demonstration, a mask of its actions, and the model's inputs of its images."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Start:
         model: the policy.
         teacher: the policy before it imitated slips, for recipes that distil.
         tokenizer: of both; or their processor.
-        digest: of the policy's weights: runs are paired if theirs are equal.
+        digest: of the policy's weights; runs with equal digests can be paired.
     """
 
     model: Any
@@ -58,7 +58,7 @@ class Start:
 
 
 def load(world: World, seed: int) -> Start:
-    """Return the warm start of a world and a seed, made if it is not there."""
+    """Return the warm start of a world and a seed; make it if it is missing."""
     empty, tokenizer = world.build(world.make().words, 0)
     home = CACHE / f"{world.name}-{seed}-{_key(world)}"
     if not home.is_dir():
@@ -68,7 +68,7 @@ def load(world: World, seed: int) -> Start:
             tokenizer.save_pretrained(half / name)
         try:
             half.rename(home)
-        except OSError:  # another process made the same one
+        except OSError:  # another process has made it
             if not home.is_dir():
                 raise
             shutil.rmtree(half)
@@ -80,8 +80,8 @@ def load(world: World, seed: int) -> Start:
 def imitators(world: World, seed: int, tokenizer: Any) -> tuple[Any, Any]:
     """Return a model trained on nearly perfect demonstrations, and the same model after some that slip.
 
-    Copying and finding one's way emerge from clean demonstrations only. The second part then teaches mistakes, which
-    reinforcement learning can find out and unlearn from few tokens.
+    Models learn to copy and navigate from clean demonstrations only. The second part teaches mistakes, which
+    reinforcement learning can unlearn with few tokens.
     """
     model, _ = world.build(world.make().words, seed)
     clean = demonstrations(world, CLEAN_SLIPS, seed, tokenizer)
@@ -116,7 +116,7 @@ def imitate(model: Any, traces: list[Trace], seed: int, steps: int, schedule: Ca
 
 
 def _seen(model: Any, ids: torch.Tensor, pixels: Sequence[Sequence[Pixels]]) -> dict[str, Any]:
-    """Return the arguments of a model's forward by which rows see their images; none if they show none."""
+    """Return arguments of a model's forward for the images of rows; none if there are no images."""
     images = [image for row in pixels for image in row]
     if not images:
         return {}
@@ -126,7 +126,7 @@ def _seen(model: Any, ids: torch.Tensor, pixels: Sequence[Sequence[Pixels]]) -> 
 
 
 def demonstrations(world: World, slips: float, seed: int, tokenizer: Any) -> list[Trace]:
-    """Play training tasks with the best action at each turn, or with probability `slips` a slip."""
+    """Play training tasks with the best action at each turn, or with a slip with probability `slips`."""
     chat, environment = engine.Chat(tokenizer), world.make()
     rng = random.Random(seed)  # noqa: S311 -- demonstrations, no secret
     tasks, known = environment.tasks(world.tasks), dict[tuple[str, str], NDArray[np.int32]]()
@@ -165,7 +165,7 @@ def demonstrations(world: World, slips: float, seed: int, tokenizer: Any) -> lis
 
 
 def _key(world: World) -> str:
-    """Return a digest of all that a warm start depends on."""
+    """Return a digest of all inputs of a warm start."""
     found = hashlib.sha256(f"{world.slips} {world.slip_steps} {world.steps} {world.tasks}".encode())
     builder = Path(cast("str", inspect.getsourcefile(world.build)))
     for path in (HERE / "warm_start.py", builder, HERE / "teachable.py", HERE / f"{world.make.__module__}.py"):

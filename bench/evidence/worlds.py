@@ -1,4 +1,4 @@
-"""The worlds by name, with what the pilot chose for each: noise of demonstrations, steps of the warm start, budget."""
+"""The worlds by name, with settings from the pilot: noise of demonstrations, steps of the warm start, budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chain import Chain
 from clicks import Clicks
 from largest import Largest
 from quest import Quest
-from seeing_model import build as build_seeing  # found through clicks
+from seeing_model import build as build_seeing  # imported by clicks
 from textworld_coin import TextWorldCoin
 from two_hop import TwoHop
 
@@ -25,7 +25,7 @@ class World:
 
     Attributes:
         name: key of records.
-        make: makes the environment.
+        make: builds the environment.
         steps: optimizer steps of the warm start on clean demonstrations, 24 each.
         slip_steps: further ones on demonstrations that slip.
         slips: share of slips in these: the higher, the weaker the warm start.
@@ -36,7 +36,7 @@ class World:
         held_out: held-out tasks of an evaluation.
         pretrained: folder of a model to start from, seen from the clone's root, instead of a warm start.
         rate: factor of the learning rates of all arms.
-        build: makes a model with random weights, and its tokenizer or processor, of the world's words and a seed.
+        build: builds a model with random weights, and its tokenizer or processor, from the world's words and a seed.
     """
 
     name: str

@@ -3,10 +3,10 @@
     ray job submit --address http://HEAD:8265 --working-dir examples -- python cluster/ray_job.py --folder /shared/run
     python examples/cluster/ray_job.py              # a cluster of this machine alone
 
-An actor has an engine of its own and rolls out a part of each selection. New weights go to all of them through Ray's
-object store. A killed actor is started again, and meanwhile another one rolls out its part. Start the same command
-again to resume. A model of 1.1 million random parameters learns to write vowels, on CPUs; on GPUs, let the actors
-request `num_gpus=1` and build an `engine.Vllm`.
+An actor has an engine of its own and rolls out a part of each selection. New weights reach all actors through Ray's
+object store. A killed actor restarts; meanwhile another one rolls out its part. Start the same command again to resume.
+A model of 1.1 million random parameters learns to write vowels, on CPUs; on GPUs, let the actors request `num_gpus=1`
+and build an `engine.Vllm`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECIPE = recipes.GRPO
 
 
 def build() -> Any:
-    """Return a policy and its tokenizer; or load them, by `from_pretrained`."""
+    """Return a random policy and its tokenizer; use `from_pretrained` to load your own."""
     return warm_start.build(env.ReasoningGym(["chain_sum"], seed=0), seed=0)
 
 
@@ -45,7 +45,7 @@ class RemoteCollector:
         self.collector = arl.Collector(self.llm, Vowels(), RECIPE)
 
     def roll_out(self, weights: dict[str, torch.Tensor], version: int, order: Any) -> arl.Batch:
-        """Roll out an order by some weights."""
+        """Roll out an order with the given weights."""
         if version != self.llm.policy_version:
             self.policy.load_state_dict(weights)
             self.llm.update_weights(self.policy, version=version)
@@ -53,7 +53,7 @@ class RemoteCollector:
 
 
 class Worker:
-    """The function that sends orders to an actor."""
+    """Sends orders to an actor."""
 
     def __init__(self) -> None:
         self.actor = RemoteCollector.remote()

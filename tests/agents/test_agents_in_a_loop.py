@@ -1,4 +1,4 @@
-"""Programs inside a collector: what they say is trained, whatever they do."""
+"""Programs inside a collector: their sampled tokens are trained, whatever the program does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def statuses(batch):
 
 
 def right_or_wrong(request):
-    """Solves a task, or does not, as the seed of the segment has it."""
+    """Return a right or a wrong answer, depending on the request's seed."""
     question = TOKENIZER.decode(request.tokens).partition("*7?")[0]
     return str(7 * int(question[-1])) if request.seed % 2 else "0"
 
@@ -49,7 +49,7 @@ def test_a_program_with_a_tool_is_trained_on_what_it_said() -> None:
     assert len(second) == 8
     for prompt in second:
         assert '"calculate"' in prompt.partition("<|im_start|>user")[0], "tools are shown as the template shows them"
-        # What was sampled stands there as it was sampled, and behind it what the program answered.
+        # Sampled tokens are stored unchanged, followed by the program's answer.
         assert "let me see <tool_call>" in prompt
         assert prompt.endswith("</tool_response><|im_end|>\n<|im_start|>assistant\n")
 
@@ -169,7 +169,7 @@ def test_sub_agents_are_lanes_that_do_not_discount_each_other() -> None:
     assert batch.column("reward", "draw").tolist() == [0.5] * 6
     rewards = pl.DataFrame(batch.steps)["reward"].fill_nan(None).to_list()
     assert rewards == [None, 0.5] * 6, "the last turn of each lane is paid, and no other"
-    # A = r_2 at the second turn of a lane, 0.95 * r_2 at its first: nothing of other lanes comes in between.
+    # A = r_2 at the second turn of a lane, 0.95 * r_2 at its first: no turn of another lane is between them.
     returns = Discounted(gamma=0.95)(batch).column("advantage", "step")
     assert returns.tolist() == pytest.approx([0.475, 0.5] * 6)
     frame = pl.DataFrame(batch.trajectories)
@@ -251,7 +251,7 @@ def test_programs_that_break_down_fail_and_harm_no_other() -> None:
         tries[task.task_id] += 1
         ask = Client(base_url, api_key)
         if task.task_id == "2*7":
-            return 1.0  # never asks
+            return 1.0  # sends no request
         await ask([user(task.question)])
         if task.task_id == "3*7":
             raise ValueError("a bug of the program")
@@ -266,9 +266,9 @@ def test_programs_that_break_down_fail_and_harm_no_other() -> None:
         batch = collected(run, tasks=4, group_size=1, call_seconds=2.0)
     found = dict(pl.DataFrame(batch.trajectories).select("task_id", "status").iter_rows())
     named = {task: STATUS[status] for task, status in found.items()}
-    # One that never asked has said nothing that could be kept.
+    # A program without requests has no tokens to store.
     assert named == {"3*7": "failed", "4*7": "failed", "5*7": "finished"}
-    # On a busy machine others may break down too, and are repaired.
+    # On a busy machine others may fail too, and are retried.
     assert min(tries["2*7"], tries["3*7"], tries["4*7"]) >= 3, "a program that breaks down is run twice more"
     assert batch.num_draws == 1
     assert set(ended) == {"4*7"}
@@ -440,7 +440,7 @@ def test_a_kill_in_the_middle_loses_and_doubles_nothing(tmp_path) -> None:
         command = [sys.executable, str(SUPPORT / "loop_agents.py"), str(folder), str(answers), *order]
         return subprocess.run(command, cwd=SUPPORT, check=False).returncode
 
-    # Eight episodes say two things, and eight with helpers six, of which some are asked at the same time.
+    # Eight episodes have two requests, and eight with helpers have six, some of them concurrent.
     said = 8 * 2 + 8 * 6
     assert ran(tmp_path / "killed", 29, "ann", "ben") == 9
     left = said - 29

@@ -1,4 +1,4 @@
-"""Real clients, unmodified, against the endpoint on a real socket: what they hear, and what is recorded of it."""
+"""Real, unmodified clients against the endpoint on a real socket: their responses, and the recorded tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = "none"
 
 @pytest.fixture
 def scripted():
-    """An endpoint that is served, for answers that are given in order."""
+    """A running endpoint with answers in a given order."""
     with ExitStack() as stack:
 
         def serve(replies, **options):
@@ -30,13 +30,13 @@ def scripted():
 
 @pytest.fixture
 def opened():
-    """Closes the clients of a test."""
+    """Close the clients of a test."""
     with ExitStack() as stack:
         yield stack.enter_context
 
 
 def check_two_turns(served, name="s"):
-    """The second turn goes on from the first, token by token, with the tool's result between them."""
+    """The second turn continues the first, token by token, with the tool's result between them."""
     recorded = served._recorder.sessions[name]
     first, second = recorded.turns
     assert (first.origin, second.origin) == (-1, 0)

@@ -1,4 +1,4 @@
-"""Connections that an endpoint closes, and requests of web pages, which it refuses."""
+"""Connections that an endpoint closes, and requests of web pages, which it rejects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentrl_core.agents import routes as doors
 from agentrl_core.agents.in_process import InProcessEndpoint
 
 HANG = 120.0
-"""Seconds after which a test gives up."""
+"""Timeout of a test, in seconds."""
 BODY = json.dumps({"messages": [{"role": "user", "content": "?"}]}).encode()
 HEAD = b"POST /s/a/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
@@ -37,7 +37,7 @@ def dial(url):
 
 
 def rest(talk):
-    """What comes until the other side closes."""
+    """Return all data until the other side closes."""
     parts = []
     while part := talk.recv(1 << 16):
         parts.append(part)
@@ -45,7 +45,7 @@ def rest(talk):
 
 
 def reply_of(talk):
-    """The reply to one request."""
+    """Return the reply to one request."""
     file = talk.makefile("rb")
     head = b""
     while not head.endswith(b"\r\n\r\n"):
@@ -56,7 +56,7 @@ def reply_of(talk):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Limits of a moment: whatever is too slow is so at once, and the rest of a test is not timed."""
+    """Set timeouts so short that slow clients exceed them at once, whatever the rest of a test takes."""
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
     monkeypatch.setattr(doors, "SILENT_SECONDS", 0.2)
 
@@ -102,7 +102,7 @@ def test_a_body_that_drips_has_to_end(monkeypatch, url) -> None:
 
 
 def test_what_is_being_answered_is_not_closed(monkeypatch) -> None:
-    # The answer comes when another connection was closed for its silence, which takes as long as it may be silent.
+    # The answer comes after another connection was closed for its silence, which takes the whole allowed time.
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
     closed = threading.Event()
 
@@ -151,7 +151,7 @@ def test_connections_have_a_number(monkeypatch) -> None:
             assert rest(more).startswith(b"HTTP/1.1 503 ")
         stack.close()
         reply = b""
-        while b" 200 OK" not in reply:  # the server hears of the end of the others in its own time
+        while b" 200 OK" not in reply:  # the server notices the end of the others later
             with dial(served) as again:
                 again.sendall(WHOLE)
                 reply = again.recv(1 << 16)
@@ -175,7 +175,7 @@ def test_headers_have_a_limit(url, headers) -> None:
             talk.sendall(HEAD + headers + b"Content-Length: 2\r\n\r\n{}")
             reply = rest(talk) if len(headers) > 100_000 else reply_of(talk)
         except ConnectionError:
-            reply = b""  # it was refused while it was sent
+            reply = b""  # it was rejected while it was being sent
     assert reply == b"" or reply.split()[1] in (b"400", b"431")
     assert httpx.get(f"{url}/health").json()["sessions"] == 0
 

@@ -38,7 +38,7 @@ def outputs_of(served):
 
 
 async def team(agent):
-    """A leader asks two helpers at the same time, who take two turns each, and then goes on."""
+    """A leader calls two helpers at the same time, which take two turns each, and then continues."""
     main = [system("you lead"), user("begin")]
     [plan] = await ask(agent, main)
 
@@ -69,7 +69,7 @@ def test_sub_agents_do_not_discount_each_other() -> None:
     assert batch.num_draws == 3
     assert batch.column("reward", "draw").tolist() == [0.5] * 3, "every lane has the reward of its session"
     assert pl.DataFrame(batch.trajectories)["episode_id"].n_unique() == 1
-    # Each lane has two turns, of which the last is paid: A_2 = 0.5, A_1 = 0.95 * 0.5, whatever happened in between.
+    # Each lane has two turns; the last one is rewarded: A_2 = 0.5, A_1 = 0.95 * 0.5, whatever happened in between.
     returns = Discounted(gamma=0.95)(batch).column("advantage", "step")
     assert returns.tolist() == pytest.approx([0.475, 0.5] * 3)
     assert sorted(batch.column("token", "token").tolist()) == sorted(token for output in outputs for token in output)
@@ -126,7 +126,7 @@ def test_several_answers_are_forks_of_one_prompt_and_each_is_trained_once() -> N
     assert batch.num_draws == 4
     trained = batch.column("token", "token")[batch.column("trainable", "token").astype(bool)]
     assert sorted(trained.tolist()) == sorted(token for output in outputs for token in output)
-    # What was sampled is in one node each, however many lanes go on from it.
+    # Each sampled token is in one node, however many lanes continue from it.
     nodes = pl.DataFrame(batch.nodes).filter(pl.col("kind") == 1)["tokens"].to_list()
     assert sorted(nodes) == sorted(outputs)
 

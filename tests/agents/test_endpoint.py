@@ -1,4 +1,4 @@
-"""What the endpoint records of a session, beside what other recorders get wrong."""
+"""Records of a session by the endpoint, and known mistakes of other recorders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def say(agent, messages, path="/s/one/v1/chat/completions", headers=None, 
 
 
 async def tool_session(agent, turns=5, **options):
-    """An agent that calls its tool in every turn; returns what it was told."""
+    """Run an agent that calls its tool in every turn; return its responses."""
     messages, answers = [ASK], []
     for turn in range(turns):
         message = (await say(agent, messages, tools=[CALCULATOR], **options))["choices"][0]["message"]
@@ -83,7 +83,7 @@ def test_a_prompt_is_what_was_sampled_and_what_the_template_puts_behind_it() -> 
             f"\n<|im_start|>user\n<tool_response>\nresult {turn - 1}\n</tool_response><|im_end|>\n"
             "<|im_start|>assistant\n"
         )
-    # A prompt is rendered at once for the first of its kind alone; later turns ask for the new messages.
+    # Only the first prompt of its kind is rendered whole; later turns render the new messages.
     assert served.upstream.tokenized == 1 + 2 + 2 + 1 + 4
 
 
@@ -223,7 +223,7 @@ def test_nothing_answered_is_lost_with_the_process(tmp_path) -> None:
     before = [(turn.output.tolist(), turn.logprobs.tolist()) for turn in session_of(served).turns]
     contexts = [session_of(served).context(turn).tolist() for turn in range(3)]
     del served
-    store.close()  # what a kill leaves is the same: a journal
+    store.close()  # a kill leaves the same: a journal
 
     store = Store.open(tmp_path)
     served = endpoint(["the end"], store=store)

@@ -1,4 +1,4 @@
-"""The example of the docs in a short form: the LangGraph program runs as it is, and is trained."""
+"""The example of the docs in a short form: the LangGraph program runs unchanged, and is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of frameworks, as their users write them: each calls its tool, hears the result, ends, and is recorded."""
+"""Agents of frameworks in typical user code: each calls its tool, gets the result, ends, and is recorded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from matrix import shows
 from tool_agents import call, endpoint
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, about each other
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the frameworks about each other
 KEY = "none"
 
 
 @pytest.fixture
 def served_url():
-    """An endpoint that is served. What frameworks leave open is collected in the end."""
+    """Serve an endpoint. Objects that frameworks leave open are collected at the end."""
     with ExitStack() as stack:
 
         def serve(replies):
@@ -29,7 +29,7 @@ def served_url():
 
 
 def turns_of(served, count, name="s"):
-    """The turns of a session, each of which goes on from the one before."""
+    """Return the turns of a session, each of which continues the previous one."""
     recorded = served._recorder.sessions[name]
     assert len(recorded.turns) == count
     for number, turn in enumerate(recorded.turns[1:], 1):
@@ -120,7 +120,7 @@ def test_smolagents_which_rewrites_its_memory(served_url) -> None:
     first, second = recorded.turns
     text = served.upstream._tokenizer.decode(recorded.context(1), skip_special_tokens=False)
     assert "Calling tools:" in text, "it tells its call in words of its own"
-    # What the model is shown is not what it said: the second turn leaves the first before its answer.
+    # The model's context differs from its own output: the second turn leaves the first before its answer.
     assert second.shared <= len(first.added) + 1
     served.close("s", reward=1.0)
     assert served.commit().column("token", "token").size == len(first.output) + len(second.output)

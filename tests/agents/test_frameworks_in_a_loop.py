@@ -1,4 +1,4 @@
-"""Programs of frameworks as `env.Agents`, as their users write them: the model is told what they say, and trained."""
+"""Programs of frameworks as `env.Agents`, in typical user code: they sample from the model, which is trained."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from loop_agents import TOKENIZER, Heard, collected
 from matrix import shows
 from tool_agents import call
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, about each other
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the frameworks about each other
 
 
 @pytest.fixture(autouse=True)
 def _collected_in_the_end():
-    """What frameworks leave open."""
+    """Warnings about objects that frameworks leave open."""
     yield
     gc.collect()
 
@@ -26,7 +26,7 @@ def tool_call(name, **arguments):
 
 
 def check(batch, model, turns):
-    """Two episodes that reached their ends, and every token that was sampled for them, once."""
+    """Check that two episodes reached their ends, with every token sampled for them stored once."""
     assert batch.column("reward", "draw").tolist() == [1.0, 1.0]
     assert len(pl.DataFrame(batch.steps)) == 2 * turns
     sampled = [token for _, segment in model.heard for token in segment.tokens.tolist()]

@@ -1,4 +1,4 @@
-"""What is remembered of a chat that goes on is what would be made anew."""
+"""The remembered state of a growing chat equals a newly computed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images in requests of clients: stored as blobs, given to the engine, compared in histories, refused if wrong."""
+"""Images in requests of clients: stored as blobs, sent to the engine, compared in histories, rejected if wrong."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def url(image: Image) -> str:
 
 
 def shows(*parts: str | Image, role: str = "user", **more: str) -> dict[str, Any]:
-    """A message of Chat Completions."""
+    """Return a message of Chat Completions."""
     content = [
         {"type": "text", "text": part}
         if isinstance(part, str)
@@ -50,7 +50,7 @@ def answer(text: str) -> dict[str, str]:
 
 
 class Seen:
-    """The requests that an engine got; it answers `a`, `b`, `c`, ..."""
+    """Records the requests to an engine; it answers `a`, `b`, `c`, ..."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -96,7 +96,7 @@ def chat(*messages: dict[str, Any], **more: Any) -> tuple[str, dict[str, Any]]:
 
 
 def contexts(batch: Any) -> list[tuple[list[int], list[bytes]]]:
-    """Tokens and images of each action's context, from the rows of nodes alone."""
+    """Return tokens and images of each action's context, from the rows of nodes alone."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).to_dicts()}
     found = []
     for node in nodes.values():
@@ -282,7 +282,7 @@ def test_a_killed_endpoint_goes_on_with_the_images(tmp_path: Path) -> None:
 
 
 def bomb() -> bytes:
-    """The header of a PNG of 40 000 by 40 000 pixels."""
+    """Return the header of a PNG of 40 000 by 40 000 pixels."""
     header = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
     chunk = b"IHDR" + header
     return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
@@ -338,7 +338,7 @@ def test_an_engine_or_a_template_without_images_is_said() -> None:
 
 
 def looped(run: Any, tokenizer: Any, *, takes_images: bool = True) -> tuple[Any, Seen]:
-    """A batch of one episode of a program."""
+    """Return a batch of one episode of a program."""
     seen = Seen()
     model = engine.Scripted(bytes_tokenizer(CALLING, SPECIAL, END), seen)
     model.takes_images = takes_images

@@ -1,4 +1,4 @@
-"""An endpoint that is killed again and again: no answer that an agent heard is lost, and none is trained twice."""
+"""An endpoint that is killed repeatedly: no delivered answer is lost, and none is trained twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl_core import Store
 SUPPORT = Path(__file__).parents[1] / "support"
 TURNS, BETWEEN = 210, 30
 SECONDS = 600.0
-"""A hang, not a slow day."""
+"""Timeout of a hang, long enough for a slow machine."""
 
 
 def start(folder: Path, listener: socket.socket) -> subprocess.Popen[str]:
@@ -45,12 +45,12 @@ def test_kills_lose_no_answer_and_double_none(tmp_path) -> None:
     due, killed = threading.Semaphore(0), threading.Semaphore(0)
 
     def agent(url: str) -> None:
-        """Asks turn by turn, and asks again whenever the server is gone, as the clients of OpenAI and Anthropic do."""
+        """Send requests turn by turn, and retry while the server is gone, like the clients of OpenAI and Anthropic."""
         messages = [{"role": "user", "content": "begin"}]
         with httpx.Client(timeout=60) as client:
             for turn in range(TURNS):
                 if turn % BETWEEN == 0:
-                    # The server is to be killed while the next turns are asked for, and was before the ones behind.
+                    # The server is killed while the next turns are requested, and was killed before the later ones.
                     assert turn == 0 or killed.acquire(timeout=SECONDS)
                     due.release()
                 tries = 0
@@ -114,7 +114,7 @@ def test_a_kill_at_any_write_loses_no_turn_and_doubles_none(tmp_path) -> None:
 
 
 def test_a_commit_beside_requests_loses_none(tmp_path) -> None:
-    # The loop that trains commits from its own thread, while the endpoint's thread records.
+    # The training loop commits from its own thread, while the endpoint's thread records.
     heard: list[str] = []
     with Store.open(tmp_path, sync="never") as store:
         served = endpoint(lambda request: f"{request.seed}", store=store)

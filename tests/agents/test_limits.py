@@ -1,4 +1,4 @@
-"""What strangers cannot do to an endpoint."""
+"""Limits that protect an endpoint against strangers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Malformed bodies of every dialect: refused in it before anything begins, or answered, recorded and committed."""
+"""Malformed bodies of every dialect: rejected in its format before any work, or answered, recorded and committed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ LAST = {
 
 
 def places(value, path=()):
-    """The places of all values in a body."""
+    """Yield the paths of all values in a body."""
     if path:
         yield path
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -109,7 +109,7 @@ def places(value, path=()):
 
 
 def changed(body, path, value):
-    """A body with another value at a place."""
+    """Return a body with another value at a path."""
     body = copy.deepcopy(body)
     *before, last = path
     part = body

@@ -1,4 +1,4 @@
-"""The table of clients and features in the docs is what the tests say of themselves."""
+"""The docs' table of clients and features equals the tests' own declarations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matrix
 
-# What the recorders of others get wrong (docs/agents.md names each), and the test that we do not.
+# Known mistakes of other recorders (docs/agents.md names each), and our test for it.
 MISTAKES = {
     "tool calls vanish from turn 2": "test_a_tool_agent_sees_the_same_calls_in_every_turn",
     "edits of an agent are ignored": "test_an_edited_answer_is_a_branch_and_never_the_sampled_one",

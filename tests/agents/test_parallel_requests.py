@@ -1,4 +1,4 @@
-"""Programs that ask several things at once inside a collector: said at once, and stored by what they are."""
+"""Programs with concurrent requests inside a collector: sampled concurrently, and stored by their content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl_core import engine
 
 
 class Slow(engine.Scripted):
-    """Answers what a text names later than the rest, and says how many it answers at once."""
+    """Answers requests that contain a given text later, and counts concurrent answers."""
 
     def __init__(self, says, slow=""):
         super().__init__(TOKENIZER, says)
@@ -35,7 +35,7 @@ class Slow(engine.Scripted):
 
 
 def by_content(batch):
-    """All that is stored of the rollouts, but for the time."""
+    """Return all stored data of the rollouts, without times."""
     return pl.DataFrame(batch.nodes).drop("created_us"), pl.DataFrame(batch.steps), pl.DataFrame(batch.trajectories)
 
 
@@ -54,7 +54,7 @@ def test_what_is_asked_at_the_same_time_is_said_at_the_same_time_and_stored_by_w
 
 
 async def posted(base_url, api_key, bodies, hold):
-    """Requests that are written one after the other, while nothing else happens on the loop of the program."""
+    """Requests written one after the other, while nothing else happens on the loop of the program."""
     place = urlsplit(f"{base_url}/chat/completions")
     talks = [await asyncio.open_connection(place.hostname, place.port) for _ in bodies]
     for (_, writer), body in zip(talks, bodies, strict=True):
@@ -62,7 +62,7 @@ async def posted(base_url, api_key, bodies, hold):
         head = f"POST {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {api_key}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + content)
-        time.sleep(hold)  # noqa: ASYNC251 -- as on a machine that does something else now
+        time.sleep(hold)  # noqa: ASYNC251 -- like a machine that is busy now
     replies = []
     for reader, writer in talks:
         replies.append((await reader.read()).decode())

@@ -1,4 +1,4 @@
-"""Programs with tools and options on templates that show no tools: nothing is dropped, calls are found."""
+"""Programs with tools and options on templates without tools: nothing is dropped, calls are found."""
 
 import asyncio
 import json
@@ -143,7 +143,7 @@ def test_an_environment_with_tools_needs_no_template_with_tools(name):
     assert ("<tool_call>" in first) == (name == "plain"), "a template with a form of its own for calls keeps it"
     assert second.startswith(first + asked)
     if name == "glm":
-        # The token that ended the call begins the tool's message, and is there once.
+        # The token that ended the call starts the tool's message, and appears once.
         assert second == f"{first}{asked}<|observation|>\n42<|assistant|>\n"
 
 
@@ -162,7 +162,7 @@ def test_an_answer_that_was_cut_is_closed_by_the_next_message():
 
 
 def asked(tok, replies, messages, **body):
-    """The replies of an endpoint, and the prompts of its turns."""
+    """Return the replies of an endpoint, and the prompts of its turns."""
     served = Endpoint(EngineUpstream(engine.Scripted(tok, replies)))
 
     async def work():

@@ -1,4 +1,4 @@
-"""What an endpoint refuses when it arrives, so that no record makes a later commit fail."""
+"""An endpoint rejects bad requests on arrival, so that no record makes a later commit fail."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_session_that_cannot_become_rows_is_left_out_of_the_batch_and_kept(tmp
                     await agent.post(f"/s/{name}/v1/chat/completions", json={"messages": [ASK]})
 
         asyncio.run(talk())
-        # Records of a version that did not look at them.
+        # Records of a version without this check.
         served._recorder._write("bad", "close", {"reward": 1.0, "status": "finished", "info": "solved"})
         served._recorder._write("stranger", "open", {"task": "another", "group": "good", "member": 1})
         served._recorder._write("stranger", "close", {"reward": 1.0, "status": "aborted"})

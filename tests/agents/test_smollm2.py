@@ -1,6 +1,6 @@
-"""The endpoint before vLLM that serves SmolLM2: a program with tools, and what is recorded of it.
+"""The endpoint before vLLM with SmolLM2: a program with tools, and its records.
 
-Runs where the packages of requirements/llm.txt are installed.
+Needs the packages of requirements/llm.txt.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ARGUMENTS = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model with a chat template that shows tools: its own has none."""
+    """Load the model with a chat template that supports tools: its own does not."""
     from transformers import AutoTokenizer
 
     sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
@@ -71,13 +71,13 @@ TEMPERATURE = 0.7
 
 
 def calling(text: str, number: str) -> dict[str, Any]:
-    """An answer that calls the calculator."""
+    """Return an answer that calls the calculator."""
     called = {"name": "calculate", "arguments": json.dumps({"sum": text})}
     return {"role": "assistant", "content": "", "tool_calls": [{"id": number, "type": "function", "function": called}]}
 
 
 def program(url: str, seed: int) -> int:
-    """Ask for a product, run the calls that the model makes, and ask on, as any program of the OpenAI client does.
+    """Ask for a product, run the model's calls, and continue, like any program of the OpenAI client.
 
     Returns the number of calls.
     """
@@ -109,7 +109,7 @@ def program(url: str, seed: int) -> int:
 
 
 def test_a_program_with_tools_is_recorded_as_the_model_saw_it(served: tuple[Endpoint, str], folder: Path) -> None:
-    """Ids are those of the server, log-probs those of the model in transformers, and results are never trained."""
+    """Ids come from the server, log-probs equal those of transformers, and results are never trained."""
     import polars as pl
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""Chats go on in the words of any template, found out by asking for them."""
+"""Chats continue in the format of any template, which is found by rendering test chats."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def test_every_template_is_gone_on_from_without_code_for_it(name) -> None:
         assert turn.shared == len(recorded.path(turn.number - 1)), "all that was sampled is kept"
     whole = model.chat.tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, tokenize=False)
     shown = model.chat.tokenizer.decode(recorded.context(2), skip_special_tokens=False)
-    if name in ("chatml", "llama", "qwen"):  # the others write earlier answers in another way than they are said
+    if name in ("chatml", "llama", "qwen"):  # the others render earlier answers differently from generated ones
         assert shown == whole

@@ -1,4 +1,4 @@
-"""What a server must say for its answers to be trained, told by servers that say something else."""
+"""Requirements on a server for trainable answers, tested with servers that violate them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def checked(server):
 
 
 def test_a_server_whose_log_probs_are_raw_is_refused() -> None:
-    # Of the only token that is kept the processed log-prob is log 1 = 0; raw, a token of probability 0.3 has log 0.3.
+    # The only remaining token has the processed log-prob log 1 = 0; raw, a token of probability 0.3 has log 0.3.
     checked(upstream(certain=0.0))
     checked(upstream(certain=-1e-7))
     with pytest.raises(EngineError, match=r"reports log-prob -1.2040 .* --logprobs-mode processed_logprobs"):
@@ -83,7 +83,7 @@ def test_ids_that_are_not_all_that_was_sampled_are_refused() -> None:
         ((-0.5, None, 0.0), [-0.5, math.nan, 0.0]),
         ((-0.5, -9999.0, 0.0), [-0.5, math.nan, 0.0]),
         ((-0.5, -0.25, 1e-7), [-0.5, -0.25, 0.0]),
-        # Which one is missing cannot be known: none is believed.
+        # It is unknown which one is missing: none is used.
         ((-0.5, -0.25), [math.nan] * 3),
     ],
     ids=["all", "a hole", "not computed", "rounded above zero", "compacted"],
@@ -171,7 +171,7 @@ def test_a_server_whose_template_shows_no_tools_is_refused(shows, status) -> Non
         finally:
             await served.close()
 
-    if shows or status == 400:  # a question that the template refuses tells nothing of tools
+    if shows or status == 400:  # a question that the template rejects shows nothing about tools
         asyncio.run(ask())
     else:
         with pytest.raises(EngineError, match="shows no tools; describe them in a message"):

@@ -1,4 +1,4 @@
-"""The endpoint before a real vLLM server: its door for tokens, its parsers, and log-probs that are the model's own."""
+"""The endpoint before a real vLLM server: its token endpoint, its parsers, and log-probs equal to the model's own."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def served(policy, tmp_path_factory):
 
 @pytest.fixture
 def opened():
-    """Closes the clients of a test."""
+    """Close the clients of a test."""
     with ExitStack() as stack:
         yield stack.enter_context
 
 
 def logprobs_of(policy, context, output):
-    """What the model itself says."""
+    """Return the log-probs of the model itself."""
     with torch.no_grad():
         path = torch.tensor([[*context, *output]])
         said = (policy(path).logits[0].double() / TEMPERATURE).log_softmax(-1)
@@ -90,7 +90,7 @@ def logprobs_of(policy, context, output):
 
 
 def check_recorded(served, policy, name, turns):
-    """Each turn goes on from the one before, behind tokens that the server was given, with the model's log-probs."""
+    """Each turn continues the previous one, after tokens that the server received, with the model's log-probs."""
     recorded = served._recorder.sessions[name]
     assert len(recorded.turns) == turns
     for turn in recorded.turns:
@@ -147,7 +147,7 @@ def test_calls_of_tools_are_parsed_by_the_server(served, opened) -> None:
 
 
 def by_anthropic(base, opened):
-    """Two turns by the client of Anthropic."""
+    """Run two turns by the client of Anthropic."""
     client = opened(anthropic.Anthropic(base_url=base, api_key="none"))
     warm = {"temperature": TEMPERATURE}
     messages = [{"role": "user", "content": "hello"}]
@@ -157,7 +157,7 @@ def by_anthropic(base, opened):
 
 
 def by_langgraph(base, opened):
-    """Two turns of a graph."""
+    """Run two turns of a graph."""
     from langchain_openai import ChatOpenAI
     from langgraph.graph import START, MessagesState, StateGraph
 
@@ -172,7 +172,7 @@ def by_langgraph(base, opened):
 
 
 def by_openai_agents(base, opened):
-    """Two turns of an agent."""
+    """Run two turns of an agent."""
     from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, set_tracing_disabled
 
     del opened

@@ -1,4 +1,4 @@
-"""What becomes of rejected groups: another task, the same one anew, or more members; against a plain loop."""
+"""Rejected groups: replaced by another task, retried, or extended by members; against a plain loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS, SIZE, POOL = 5, 2, 24
 
 
 def seldom(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """Solved once in three times, so that two of five groups of two differ; every seventh task never is."""
+    """Solved once in three times, so that two of five groups of two differ; every seventh task is never solved."""
     del actions
     success = seed % 3 == 0 and int(task.task_id.split()[1]) % 7 > 0
     return StepResult(reward=float(success), terminated=True, success=success)
@@ -33,7 +33,7 @@ def collector(admit: DynamicSampling, store: Store | None = None, seed: int = 0,
 
 
 def rolled_out(batch: Batch) -> list[tuple[int, list[float]]]:
-    """Of each group that was rolled out, in order: its task, and the rewards of its members."""
+    """Return the task and its members' rewards of each group that was rolled out, in order."""
     table = batch.trajectories
     groups = np.asarray(table.column("group_id"))
     tasks, rewards = table.column("task_id"), np.asarray(table.column("reward"))
@@ -42,7 +42,7 @@ def rolled_out(batch: Batch) -> list[tuple[int, list[float]]]:
 
 
 def drawn(batch: Batch) -> list[tuple[int, list[float]]]:
-    """Of each group that is drawn, in order: its task, and the rewards of its members."""
+    """Return the task and its members' rewards of each drawn group, in order."""
     groups, rewards = batch.keys("group_id", "draw"), np.asarray(batch.column("reward", "draw"))
     tasks = batch.texts("task_id", "draw")
     rows = [np.flatnonzero(groups == group) for group in range(batch.num_groups)]
@@ -50,7 +50,7 @@ def drawn(batch: Batch) -> list[tuple[int, list[float]]]:
 
 
 def plain(groups: list[tuple[int, list[float]]], admit: DynamicSampling) -> tuple[list[tuple[int, list[float]]], int]:
-    """What is admitted of groups as they were rolled out, one after the other, and how many were tried again."""
+    """Return the groups to admit among those rolled out, in order, and the number of retries."""
     left, admitted = list(groups), []
     waiting: list[tuple[int, int, list[float]]] = []
     again = 0
@@ -138,7 +138,7 @@ def test_what_is_cut_one_by_one_is_not_tried_again() -> None:
 
 
 def test_groups_are_judged_by_the_reward_though_the_score_is_shaped() -> None:
-    """All are right; the noise on their scores makes them differ where their rewards do not."""
+    """All members succeed; noise on their scores makes them differ while their rewards do not."""
     world = SmallWorld(lambda *_: StepResult(reward=1.0, terminated=True, success=True))
 
     def admitted(column: str) -> int:

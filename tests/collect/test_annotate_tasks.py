@@ -1,4 +1,4 @@
-"""Tasks get new numbers before each selection."""
+"""Task columns are recomputed before each selection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASKS = ["train 0", "train 1", "train 2", "train 3"]
 
 
 def sizes(batch: arl.Batch) -> dict[str, int]:
-    """Rollouts of each task."""
+    """Return the rollouts of each task."""
     names, counts = np.unique(batch.texts("task_id", "draw"), return_counts=True)
     return dict(zip(names.tolist(), counts.tolist(), strict=True))
 
@@ -27,7 +27,7 @@ def collector(store: arl.Store | None = None) -> arl.Collector:
 
 
 def test_budgets_follow_the_numbers_of_each_iteration(tmp_path: Path) -> None:
-    """Of 32 rollouts the tasks of 1/2 get more than those near 1, and equal tasks get equal numbers."""
+    """Of 32 rollouts, tasks near 1/2 get more than those near 1, and equal tasks get equal numbers."""
     with arl.Store.open(tmp_path / "run") as store:
         collect = collector(store)
         found = []

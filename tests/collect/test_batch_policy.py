@@ -1,4 +1,4 @@
-"""Batches that are cut while groups are in flight: who is in them, how old they are, and that a kill loses nothing."""
+"""Batches that are cut while groups are in flight: members, staleness, and no loss after a kill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Key = tuple[int, int]
 
 
 def keys_of_seeds(most: int = 16) -> dict[int, tuple[Key, int]]:
-    """The first seed of each trajectory, to the group and the member."""
+    """Map the first seed of each trajectory to its group and member."""
     forest, found = Forest(seed=SEED), {}
     for number, key in enumerate((began, place) for began in range(30) for place in range(most)):
         forest.add_group(number, "task", key=key)
@@ -43,7 +43,7 @@ KNOWN = keys_of_seeds()
 
 
 def paths(batch: Batch) -> dict[tuple[Key, int], list[int]]:
-    """What each trajectory that was drawn has said, by its group and member."""
+    """Return the tokens sampled by each drawn trajectory, by group and member."""
     nodes = pl.DataFrame(batch.nodes).filter(pl.col("policy_version").is_not_null())
     rows = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
     assert len(nodes)
@@ -66,7 +66,7 @@ def long_ones(batch: Batch) -> int:
 
 
 def ages(batches: list[Batch]) -> dict[bool, list[int]]:
-    """For how many iterations each group was in flight before the one that has it; of the long ones, and of others."""
+    """Return how many iterations each group was in flight before its batch: for long groups, and for others."""
     found: dict[bool, list[int]] = {True: [], False: []}
     for iteration, batch in enumerate(batches):
         tasks = dict(zip(paths(batch), batch.texts("task_id", "draw"), strict=True))
@@ -76,7 +76,7 @@ def ages(batches: list[Batch]) -> dict[bool, list[int]]:
 
 
 def test_who_ends_first_is_biased_and_who_begins_first_is_not() -> None:
-    """In the order of arrival long episodes come later than the others; none is lost, and none comes twice."""
+    """In order of arrival, long episodes come later than others; none is lost or duplicated."""
     count = 24
     in_order = trained(Uneven(), BatchPolicy(), until=count)
     found = ages(in_order)
@@ -106,7 +106,7 @@ def test_who_ends_first_is_biased_and_who_begins_first_is_not() -> None:
     staleness=st.integers(0, 2),
 )
 def test_no_draw_is_older_than_the_bounds(begun: float, carried: int, late: Any, staleness: int) -> None:
-    """min policy version of iteration i >= i - staleness - carried; whoever is late is waited for, or dropped."""
+    """min policy version of iteration i >= i - staleness - carried; stragglers are awaited or dropped."""
     cut = BatchPolicy(oversample=begun, max_carryovers=carried, stragglers=late)
     batches = trained(Uneven(), cut, staleness=staleness)
     names = [name for batch in batches for name in paths(batch)]
@@ -122,7 +122,7 @@ def test_no_draw_is_older_than_the_bounds(begun: float, carried: int, late: Any,
 
 
 def test_a_window_ends_what_is_said_and_it_goes_on() -> None:
-    """Of each trajectory at most so many tokens an iteration; each draw goes on from the one before."""
+    """Each iteration takes at most *n* tokens of a trajectory; each draw continues the previous one."""
     batches = trained(Uneven(), BatchPolicy(max_new_tokens=8))
     known: dict[tuple[Key, int], list[int]] = {}
     unfinished = 0
@@ -149,7 +149,7 @@ def test_a_window_ends_what_is_said_and_it_goes_on() -> None:
 
 
 def before_of(said: dict[Any, list[int]], batches: list[Batch]) -> dict[Any, list[int]]:
-    """What the last batch before had of each."""
+    """Return the tokens of each trajectory in the previous batch."""
     last = paths(batches[-1]) if batches else {}
     return {name: last.get(name, []) for name in said}
 
@@ -242,7 +242,7 @@ def test_what_cannot_go_on_is_refused() -> None:
 
 
 def test_an_evaluation_has_no_window() -> None:
-    # Five of the tasks have episodes of 8 turns, of 3 tokens each; a batch takes at most 8 of a trajectory.
+    # Five of the tasks have episodes of 8 turns of 3 tokens each; a batch takes at most 8 tokens of a trajectory.
     world = Uneven()
     collect = Collector(world, world, recipes.GRPO, task_pool=40, batch_policy=BatchPolicy(max_new_tokens=8))
     found = collect.evaluate(tasks=40, split="train")

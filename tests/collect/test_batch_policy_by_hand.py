@@ -1,7 +1,7 @@
-"""Tokens generated, consumed, stale, dropped and in flight are those of a simulation on paper, cut by cut.
+"""Tokens generated, consumed, stale, dropped and in flight equal those of a simulation by hand, cut by cut.
 
-An engine says one token of each segment of one group at each tick; the groups take turns. The paper is `Paper`; the
-next tick comes when the run has come to where the paper stands.
+At each tick, an engine generates one token of each segment of one group; the groups take turns. The simulation is
+`Paper`; the next tick comes when the run has reached its state.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from agentrl_core.engine import Request, Segment
 from agentrl_core.env import StepResult, Task
 
 QUIET = 600.0
-"""Seconds behind which a wait hangs."""
+"""Seconds after which a wait fails."""
 TURN = 4
 """Tokens of an action."""
 SAID, LAST = 7, 8
-"""Tokens that no prompt ends with; the other one begins the last turn."""
+"""Tokens that end no prompt; the second one starts the last turn."""
 SIZE, TASKS, ITERATIONS = 2, 3, 8
 
 
 def turns(began: int, place: int) -> int:
-    """How many turns both trajectories of a group take."""
+    """Turns of both trajectories of a group."""
     return (1, 2, 7)[(began + place * place + place // 3) % 3]
 
 
 @dataclass
 class Aloft:
-    """A group in flight: its key, tokens of a trajectory by version, in this iteration, and in batches."""
+    """A group in flight: its key, and tokens of a trajectory by version, in this iteration, and in batches."""
 
     began: int
     place: int
@@ -52,7 +52,7 @@ class Aloft:
 
 
 class Paper:
-    """What happens, tick by tick, in plain sums. An iteration's version is its number.
+    """Simulate the run tick by tick, in plain sums. An iteration's version is its number.
 
     Args:
         cut: when a batch is cut.
@@ -82,7 +82,7 @@ class Paper:
         return not group.over and group.window != self.cut.max_new_tokens
 
     def say(self, group: Aloft) -> None:
-        """A token of each of its trajectories."""
+        """Generate a token of each of its trajectories."""
         group.said[self.iteration] += 1
         group.window += 1
         self.generated += SIZE
@@ -91,7 +91,7 @@ class Paper:
         self.delivered = self.is_cut()
 
     def is_cut(self) -> bool:
-        """Whether the batch is, and what becomes of everybody then."""
+        """Cut the batch if it is due; return whether it was cut."""
         cut = self.cut
         due = [
             each
@@ -129,7 +129,7 @@ class Paper:
 
 
 class Clock(SmallWorld):
-    """An engine that says a token of one group at each tick, and by another token that a turn is the last."""
+    """An engine that generates a token of one group at each tick, and ends the last turn with a different token."""
 
     runs = "inline"
 
@@ -166,11 +166,11 @@ class Clock(SmallWorld):
         return Segment(np.array(said, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
 
     def waiting(self) -> Counter[str]:
-        """How many trajectories of each group wait."""
+        """Return how many trajectories of each group wait."""
         return Counter(str(request.group) for request, (*_, over) in list(self.ticking.items()) if not over.done())
 
     def tick(self, group: str) -> None:
-        """A token of each trajectory of a group; those that come to an end wait no more."""
+        """Generate a token of each trajectory of a group; finished ones stop waiting."""
         done = threading.Event()
         self.loop.call_soon_threadsafe(self._tick, group, done)
         assert done.wait(QUIET)

@@ -17,7 +17,7 @@ LIMITS = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 160, "ta
 
 
 def facts(batch):
-    """The tables without the time of their making."""
+    """Return the tables without timestamps."""
     tables = [batch.nodes, batch.steps, batch.trajectories, batch.draws]
     return [pl.DataFrame(table).drop("created_us", strict=False) for table in tables]
 
@@ -30,7 +30,7 @@ def test_a_batch_depends_on_the_seed_alone(world, warm_policy):
     policy, tokenizer = warm_policy
     batches = []
     for seed in (3, 3, 4):
-        # Without batch_invariant the last bits depend on the rows beside a row.
+        # Without batch_invariant the last bits depend on the other rows of a batch.
         generate = engine.Transformers(policy, tokenizer, batch_invariant=True)
         collect = arl.Collector(generate, world, recipes.GRPO, seed=seed, **LIMITS)
         batches.append(collect(tasks=3, group_size=4))
@@ -44,7 +44,7 @@ def test_every_sampled_token_is_stored_with_its_log_prob_and_version(world, warm
     sampled = []
 
     class Counting:
-        """The real engine, with a look at what it gives."""
+        """The real engine; records its results."""
 
         def __getattr__(self, name):
             return getattr(generate, name)
@@ -85,7 +85,7 @@ def test_entropy_branching_fills_its_budget_and_forks_behind_tool_results(world,
     left = forks.join(nodes, left_on="branch_node", right_on="node_id")
     assert set(left["kind"]) == {2}, "branches leave behind an observation"
     assert batch.sharing_ratio > 1.2
-    # A branch's inherited steps are those of its parent, to the token.
+    # A branch's inherited steps equal those of its parent, token for token.
     steps = pl.DataFrame(batch.steps)
     inherited = steps.filter(pl.col("trajectory_id") != pl.col("origin_trajectory_id"))
     own = steps.join(
@@ -142,7 +142,7 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
         state = store.state
         assert state["run"].pop("tasks")["world"]["tasks"] == 64
         solved = {name: state["metrics"].pop(name) for name in ("success", "success@chain_sum", "success@lcm")}
-        # Which answers the model samples follows from the processor.
+        # The sampled answers depend on the processor.
         assert solved["success"] == np.mean(first.column("success", "draw") == 1)
         assert solved["success"] == (solved["success@chain_sum"] + solved["success@lcm"]) / 2
         assert state == {
@@ -226,7 +226,7 @@ def test_the_interval_is_that_of_a_plain_bootstrap():
     found = Evaluation(successes, samples, ["task"] * 10, ["x"] * 10, np.zeros(10), None)
     rng = np.random.default_rng(1)
     means = [rng.choice(successes / 4, 10).mean() for _ in range(20_000)]
-    # The law has a deviation of 0.13, and its quantiles from 2 000 samples one of less than 0.01.
+    # The distribution has a standard deviation of 0.13; its quantiles from 2 000 samples deviate by less than 0.01.
     assert found.interval() == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.03)
     assert found.interval(confidence=0.5) == pytest.approx(np.quantile(means, [0.25, 0.75]), abs=0.03)
     alike = Evaluation(np.full(5, 2), np.full(5, 4), ["task"] * 5, ["x"] * 5, np.zeros(5), None)
@@ -234,7 +234,7 @@ def test_the_interval_is_that_of_a_plain_bootstrap():
 
 
 def test_pass_at_k_is_unbiased():
-    """Against the share of subsets of k of the n rollouts that hold a success."""
+    """Against the share of subsets of k of the n rollouts that contain a success."""
     for n, c in ((1, 0), (1, 1), (5, 2), (7, 6), (6, 0)):
         found = Evaluation(np.array([c]), np.array([n]), ["task"], ["x"], np.array([0.0]), None)
         solved = [1] * c + [0] * (n - c)

@@ -1,4 +1,4 @@
-"""Room for branches: for the oldest iteration first, never more than there is, all of it again after a cancellation."""
+"""Places for branches: the oldest iteration first, never above the limit, all free again after a cancellation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_places_that_are_given_back_go_to_who_waits() -> None:
                 places.release_slots(released)
                 await goes_on.wait()
 
-        # 4 of 4; waits for 2; and 9 of which 4 are held: 4 given back leave 5 that are needed, and 4 held.
+        # 4 of 4; one waits for 2; and 9, of which 4 are held: after 4 are released, 5 more are needed, and 4 are held.
         tasks = [asyncio.ensure_future(hold("pruned", 4, 2)), asyncio.ensure_future(hold("waits", 2, 0))]
         for _ in range(4):
             await asyncio.sleep(0)
@@ -71,7 +71,7 @@ def test_places_that_are_given_back_go_to_who_waits() -> None:
         assert order == ["pruned", "waits"]
         goes_on.set()
         await asyncio.gather(*tasks)
-        async with asyncio.timeout(60), room.take(4):  # all places are free again, and no more than there were
+        async with asyncio.timeout(60), room.take(4):  # all places are free again, and no more than at first
             pass
         assert (room.size, room._free) == (4, 4)
         return order

@@ -1,4 +1,4 @@
-"""Facts, messages, snapshots, several environments and engines: what a world can say, and where it goes."""
+"""Environments: facts, messages, snapshots, several environments and engines."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_observations_are_messages_and_tools_are_shown() -> None:
 
 
 class Restoring(SmallWorld):
-    """Counts how episodes come to be; each step costs one replay less with a snapshot."""
+    """Count how episodes are created; each step costs one replay less with a snapshot."""
 
     def __init__(self, *, wrong: bool = False) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What breaks down is retried, kept, counted and told: each line of the table with the real thing."""
+"""Failures are retried, recorded, counted and reported: each line of the table with a real failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNS = ["inline", "thread", "process"]
 
 
 class Engine(SmallWorld):
-    """Fails the first times that it is asked for a seed."""
+    """Fails the first requests for a seed."""
 
     def __init__(self, times: int = 0) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def test_an_environment_with_patience_outlasts_an_outage(tmp_path: Path, runs: s
     batches = []
     for patience, folder in ((600.0, tmp_path / "flaky"), (0.0, tmp_path / "calm")):
         folder.mkdir()
-        if not patience:  # its failures are over
+        if not patience:  # it fails no more
             for name in ("raise 4 #1", "resetraise 4 #2"):
                 (folder / f"{name} failures").write_text("xxxx")
         collect = collector(FailingWorld(str(folder), hows, runs, patience=patience))
@@ -348,7 +348,7 @@ def test_a_forked_child_collects_on_its_own(tmp_path: Path) -> None:
     if not child:
         try:
             os._exit(0 if collect(tasks=1, group_size=2).num_draws == 2 else 1)
-        except BaseException:  # noqa: BLE001 -- the parent has to hear of it
+        except BaseException:  # noqa: BLE001 -- the parent has to receive it
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

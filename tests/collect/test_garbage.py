@@ -1,4 +1,4 @@
-"""A collector or an environment that nothing refers to ends its threads and processes, without `close`."""
+"""A collector or an environment without references ends its threads and processes, without `close`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agentrl_core import Collector, recipes
 from agentrl_core.exceptions import InvalidInputError
 
 SECONDS = 600.0
-"""A hang, not a slow day."""
+"""Timeout of a hang, long enough for a slow machine."""
 
 
 class Threads(SmallWorld):
-    """Its episodes run in threads."""
+    """An environment whose episodes run in threads."""
 
     runs = "thread"
 
@@ -86,7 +86,7 @@ def test_a_closed_collector_goes_on_with_new_threads() -> None:
 
 
 class OfThisFile(ProcessWorld):
-    """Of a module that a process cannot import."""
+    """An environment of a module that a process cannot import."""
 
 
 def test_an_error_of_all_groups_names_one_task() -> None:

@@ -1,4 +1,4 @@
-"""Python collects garbage seldom while programs run, and as before behind them."""
+"""Python collects garbage rarely while programs run, and with its previous settings afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl_core.collect.event_loop import relaxed_gc
 
 @pytest.fixture(autouse=True)
 def _thresholds() -> Iterator[None]:
-    """Those of Python itself, and afterwards those that were."""
+    """Set Python's own defaults for a test, and restore the previous settings afterwards."""
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 10)
     yield

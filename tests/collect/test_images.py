@@ -1,4 +1,4 @@
-"""Images in observations: they are tokens on the path, blobs in the store, and with the request that is sampled."""
+"""Images in observations are tokens on the path, blobs in the store, and part of the sampled request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, Unsupport
 from agentrl_core.rollout import Branch
 
 IMAGE = 3
-"""The template's placeholder, by its token."""
+"""Return the template's placeholder, by its token."""
 TABLES = ("nodes", "steps", "trajectories", "draws", "decisions")
 
 
@@ -38,13 +38,13 @@ def frames(batch: Any) -> dict[str, pl.DataFrame]:
 
 
 def shown(nodes: Any) -> dict[bytes, int]:
-    """How often nodes name each blob."""
+    """Return how often nodes reference each blob."""
     hashes = pl.DataFrame(nodes)["blobs"].explode().drop_nulls().to_list()
     return {each: hashes.count(each) for each in hashes}
 
 
 def processor(size: int = 28) -> Any:
-    """The real processor of Llava, for pictures of `size` by `size` in patches of 14 by 14."""
+    """Return the real processor of Llava, for pictures of `size` by `size` in patches of 14 by 14."""
     from transformers import CLIPImageProcessorPil, LlavaProcessor
 
     template, special, end = TEMPLATES["seeing"]
@@ -177,7 +177,7 @@ def test_a_run_that_was_cut_off_shows_the_same_images_again(tmp_path: Path, coun
 
 
 def test_what_an_engine_saw_is_part_of_its_question() -> None:
-    """The same tokens with another picture are another request: the journal does not answer it."""
+    """Equal tokens with another picture are another request, so the journal does not answer it."""
     from agentrl_core.collect.driver import question
     from agentrl_core.engine import Sampling
 
@@ -190,7 +190,7 @@ def test_what_an_engine_saw_is_part_of_its_question() -> None:
 
 
 class Forks(rollout.Rollout):
-    """A fork before the second action, one in the middle of it, and the first again from the begin."""
+    """Fork before the second action, in the middle of it, and the first branch again from the start."""
 
     async def branch(self, branch: Branch) -> None:
         first, second = await branch.turn(), await branch.turn()
@@ -227,7 +227,7 @@ def test_forks_and_rollbacks_show_what_lies_before_them() -> None:
 
 
 def sequences_of(batch: arl.Batch) -> list[tuple[list[int], list[bytes]]]:
-    """Tokens and images of each sequence that is trained."""
+    """Return tokens and images of each trained sequence."""
     plan = batch.plan(np.arange(batch.num_draws), 100_000)
     found = []
     for index, pack in enumerate(plan):
@@ -241,7 +241,7 @@ def sequences_of(batch: arl.Batch) -> list[tuple[list[int], list[bytes]]]:
 
 
 class Rewrites(rollout.Rollout):
-    """Contexts whose images were exchanged, moved, repeated and left out."""
+    """Contexts with images exchanged, moved, repeated and removed."""
 
     async def branch(self, branch: Branch) -> None:
         first = await branch.turn()
@@ -275,7 +275,7 @@ def reversed_images(messages: Any) -> Any:
 
 @pytest.mark.parametrize("program", [Rewrites(), rollout.ObservationWindow(observations=1, turns=2)])
 def test_rewritten_contexts_show_their_own_images(program: rollout.Rollout) -> None:
-    """What is trained shows the same images as the request that it was sampled from."""
+    """Trained sequences show the same images as the requests that they were sampled from."""
     requests: list[Request] = []
 
     def says(request: Request) -> str:
@@ -363,7 +363,7 @@ def test_an_image_is_bytes_or_a_file(tmp_path: Path) -> None:
 
 
 def files() -> dict[str, bytes]:
-    """A picture of 30 by 20 pixels in each format."""
+    """Return a picture of 30 by 20 pixels in each format."""
     found = {}
     for kind, options in (
         ("PNG", {}),

@@ -1,4 +1,4 @@
-"""Rollouts with images that stop half-way go on under new weights, and after a kill."""
+"""Interrupted rollouts with images continue under new weights, and after a kill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def test_new_weights_amid_a_segment_go_on_with_the_same_images() -> None:
-    """The engine ends segments with the tokens so far; new weights, vision tower included, sample the rest."""
+    """The engine ends segments early with their tokens; new weights, vision tower included, sample the rest."""
     generate = Moving(at=4)
     (batch,) = trained(generate, Gallery(), until=1)
     assert generate.halves() == TASKS * SIZE

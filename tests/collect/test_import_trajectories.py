@@ -1,4 +1,4 @@
-"""Trajectories that were not sampled here: chats and experts, as a run remembers them."""
+"""Imported trajectories: chats and experts that were sampled elsewhere, as stored by a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recipe(old_logprob: str = "none", **options: Any) -> Recipe:
 
 
 def chats(forest: Forest, rewards: list[float], *, origin: Any = "imported") -> None:
-    """A chat of each reward, of the first tasks: three tokens asked, two said, one observed, one said."""
+    """Return a chat for each reward, of the first tasks: three prompt tokens, an action, an observation, an action."""
     for number, reward in enumerate(rewards):
         forest.add_group(number, f"train {number}")
         chat = forest.start(number, 0, origin=origin)
@@ -44,7 +44,7 @@ def collector(store: arl.Store | None, recipe: Recipe) -> arl.Collector:
 
 
 def train(folder: Path, recipe: Recipe, *, iterations: int = 3, reopened: bool = False) -> list[arl.Batch]:
-    """Bring three chats and train; `reopened`: a new process, as it were, for everything."""
+    """Import three chats and train; `reopened`: reopen everything between steps, like a new process."""
     store = arl.Store.open(folder, sync="never")
     collect = collector(store, recipe)
     while collect.iteration <= iterations:

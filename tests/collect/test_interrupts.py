@@ -1,4 +1,4 @@
-"""Ctrl-C and failures at every place of a collection: what was sampled is in the journal, and the run goes on."""
+"""Ctrl-C and failures at every point of a collection: sampled tokens are in the journal, and the run resumes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl_core.recipe import Recipe
 END = 9
 PLACES = ("tasks", "reset", "step", "state_key", "generate", "prompt", "reward", "admit")
 REPAIRED = ("reset", "step", "state_key", "generate")
-"""Where an error that comes once is repaired unseen."""
+"""Places at which a single error is retried silently."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Trap:
 
 
 class Count:
-    """Two turns: the second one ends the episode. A world and an engine in one, with a trap in every method."""
+    """Environment and engine in one, with a trap in every method. The second of two turns ends the episode."""
 
     runs = "inline"
     vocabulary_size = 10
@@ -105,7 +105,7 @@ class Count:
 
 
 def recipe(trap: Trap) -> Recipe:
-    """GRPO that samples groups until they differ, with traps in the recipe's own phases."""
+    """GRPO that samples groups until their rewards differ, with traps in the recipe's own phases."""
 
     class Reward(type(recipes.GRPO.reward)):
         def __call__(self, batch: Any) -> Any:
@@ -126,7 +126,7 @@ def collector(trap: Trap, store: Store | None = None) -> tuple[Collector, Count]
 
 
 def recorded(store: Store) -> set[int]:
-    """The seeds of the segments in the journal of the first iteration."""
+    """Return the seeds of the segments in the journal of the first iteration."""
     records = store.rollout_log(0).records()
     return {read_segment(payload[16:]).seed for name, payload in records if b"/segment" in name}
 

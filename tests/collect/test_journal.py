@@ -1,4 +1,4 @@
-"""What is written for a new process is what it reads."""
+"""A new process reads exactly the data that was written for it."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_record_answers_its_own_question_alone() -> None:
 
 
 def test_digests_are_those_of_parts_behind_their_lengths() -> None:
-    """Journals hold them: another library's XXH3, of bytes that are put together here."""
+    """Format of journals, checked against another library's XXH3 of bytes assembled here."""
     xxhash = pytest.importorskip("xxhash")
 
     def framed(*parts: bytes) -> bytes:

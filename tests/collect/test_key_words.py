@@ -1,4 +1,4 @@
-"""Names that the package uses itself are ordinary names of tasks, domains, metrics, facts and agents."""
+"""The package's internal names also work as names of tasks, domains, metrics, facts and agents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GROUPS, ITERATIONS = 8, 3
 
 
 class NamedWorld(SmallWorld):
-    """Tasks and domains have these names, and so has what it states beyond the reward."""
+    """Tasks, domains and additional facts with these names."""
 
     def __init__(self, names: tuple[str, ...], facts: Mapping[str, ExtraColumn]) -> None:
         super().__init__(self.paid)
@@ -75,13 +75,13 @@ class NamedGame:
 
 
 def recipe(**changes: Any) -> Recipe:
-    """Baseline and selector remember a number for each name."""
+    """A baseline and a selector that keep a number for each name."""
     select = ComposedSelector(track=Beta(), quota=Quota())
     return recipes.GRPO.replace(name="named", **{"select": select, "advantage": TrackedBaseline(kind="ema"), **changes})
 
 
 def trained(collector: Any, path: Path, *, tasks: int, restarts: bool) -> Any:
-    """What is in the store after all iterations, with a process that goes on or a new one in each."""
+    """Return the store's content after all iterations, in one process or in a new one for each."""
     store, collect = None, None
     for iteration in range(ITERATIONS):
         if store is None or restarts:
@@ -116,7 +116,7 @@ def shown(batch: Batch) -> Any:
 
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_names_of_tasks_domains_metrics_and_info(tmp_path: Path, staleness: int) -> None:
-    """A loop with a restart in every iteration is the loop without one, whatever the names are."""
+    """A loop that restarts in every iteration equals an uninterrupted one, whatever the names are."""
     world = NamedWorld(NAMES, {})
 
     def collector(store: Store) -> Collector:
@@ -133,7 +133,7 @@ def test_names_of_tasks_domains_metrics_and_info(tmp_path: Path, staleness: int)
 
 
 def test_names_of_facts(tmp_path: Path) -> None:
-    """Facts of these names are refused when the collector is made, or kept as they are."""
+    """Facts with these names are rejected when the collector is constructed, or stored unchanged."""
     kept, refused = [], []
     for number, name in enumerate(NAMES):
         for level, kind in (("step", "number"), ("trajectory", "key")):
@@ -200,7 +200,7 @@ def listed(value: Any) -> Any:
 
 
 def test_states_of_earlier_versions_are_read() -> None:
-    """They have keys as they are: an array is what has all three keys of one."""
+    """Keys are unescaped: only a value with all three keys of an array is one."""
     array = {"array": "<f8", "shape": [2], "bytes": "AAAAAAAA8D8AAAAAAAAAQA=="}
     old = {"track": {"mean": array, "seen": {"array": 0.5, "shape": 1.0, "bytes": 2.0}, "few": {"array": 1}}}
     state = unpack_state(old)

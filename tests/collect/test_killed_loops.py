@@ -21,7 +21,7 @@ PLACES = {
 
 
 def killed(folder: Path, kind: str, which: str) -> set[str]:
-    """Kill the loop at writes; returns the places, of which none did harm."""
+    """Kill the loop at writes; return the places, after a check that each kill was harmless."""
     command = [sys.executable, str(SUPPORT / "killed_loops.py"), str(folder), kind, which]
     done = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""Memory that a thread has freed goes back to the system."""
+"""Memory freed by a thread is returned to the system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCKS, BYTES = 60_000, 1000
 
 
 def resident() -> int:
-    """Bytes of memory that this process has."""
+    """Return the bytes of memory of this process."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
@@ -24,7 +24,7 @@ def test_what_a_thread_has_freed_goes_back_to_the_system() -> None:
     thread = threading.Thread(target=lambda: blocks.extend(bytes(BYTES) for _ in range(BLOCKS)))
     thread.start()
     thread.join()
-    del blocks[:-1]  # the last one is in the way of all before it
+    del blocks[:-1]  # the last one keeps the memory of all before it
     before = resident()
     freed.trim_heap(1000)
     assert resident() > before - BLOCKS * BYTES // 2, "of a small batch nothing is looked for"

@@ -43,7 +43,7 @@ USED = {"collect/collector.py", "collect/driver.py", "rollout/group.py", "rollou
 
 @contextmanager
 def entered() -> Iterator[set[str]]:
-    """Files of the package whose functions are called, in this thread and in that of the programs."""
+    """Return files of the package with called functions, in this thread and in that of the programs."""
     files: set[str] = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -92,7 +92,7 @@ def test_a_plain_iteration_enters_no_feature_that_it_does_not_use(tmp_path: Path
     assert files >= USED
     assert not files & UNUSED
     assert all(Path(PACKAGE, name).exists() for name in UNUSED), "a file that was renamed is never entered"
-    # The names in stored runs of earlier builds were translated when the run was opened.
+    # Names in stored runs of earlier builds were translated when the run was opened.
     assert "renames.py" not in files
 
 

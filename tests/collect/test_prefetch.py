@@ -1,4 +1,4 @@
-"""Iterations that run ahead of the trainer: what each is made of depends on its begin alone, whoever is faster."""
+"""Iterations that run ahead of the trainer depend only on the state at their start, not on timing."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout import Branch, Rollout
 
 QUIET = 600.0
-"""Seconds behind which a wait hangs."""
+"""Seconds after which a wait fails."""
 
 
 class Speaker(SmallWorld):
-    """Says what a request's seed says, after a while that another number of it says; new weights end what it says.
+    """Generates a token and a delay from the seed of each request; new weights end segments early.
 
     Args:
         delay: seconds of a segment, from its request.
-        shared: whether it says that it shares the trainer's tensors.
+        shared: whether it reports that it shares the trainer's tensors.
     """
 
     def __init__(self, delay: Callable[[Request], float] = lambda _: 0.0, *, shared: bool = False) -> None:
@@ -63,7 +63,7 @@ class Speaker(SmallWorld):
                     self._speaking.discard(sleep)
             if sleep.cancelled():
                 self.ended += 1
-                # Half of it was said: the rest is said under the new weights.
+                # Half of it is generated: the rest is generated with the new weights.
                 half = len(segment.tokens) // 2
                 if request.seed % 2:
                     return aborted(request, version)
@@ -78,14 +78,14 @@ class Speaker(SmallWorld):
 
 
 def uneven(request: Request) -> float:
-    """Delays of up to a few milliseconds, in no order."""
+    """Random delays of up to a few milliseconds."""
     return (request.seed >> 7) % 5 / 1000
 
 
 def trained(
     collect: Collector, iterations: int, *, seconds: float = 0.0, group_size: int = 4, tasks: int = 4
 ) -> list[Batch]:
-    """Batches of a loop whose trainer takes so long."""
+    """Return the batches of a loop whose trainer takes `seconds`."""
     batches = []
     for _ in range(iterations):
         batches.append(collect(tasks=tasks, group_size=group_size))
@@ -97,20 +97,20 @@ def trained(
 
 
 def rows(batch: Batch) -> list[Any]:
-    """What was said and drawn, but for the versions that said it."""
+    """Return sampled and drawn tokens, without versions."""
     names = ("trajectory_id", "group_id", "score", "iteration")
     return [batch.column("token", "token").tolist(), *(batch.column(name, "draw").tolist() for name in names)]
 
 
 def versions(batch: Batch) -> np.ndarray[Any, Any]:
-    """The version of each node that was sampled."""
+    """Return the version of each sampled node."""
     column = pl.DataFrame(batch.nodes)["policy_version"].drop_nulls()
     return column.to_numpy()
 
 
 @pytest.mark.parametrize("staleness", [1, 4])
 def test_a_batch_is_that_of_one_iteration_at_a_time(staleness: int) -> None:
-    """Nothing is remembered and every answer depends on its request: staleness changes versions alone."""
+    """Without state, and with answers that depend on the request alone, staleness changes only versions."""
     found = []
     for ahead, delay in ((0, lambda _: 0.0), (staleness, uneven)):
         speaker = Speaker(delay)
@@ -130,7 +130,7 @@ def test_a_batch_is_that_of_one_iteration_at_a_time(staleness: int) -> None:
     concurrency=st.integers(1, 24),
 )
 def test_no_draw_is_older_than_the_bound(staleness: int, seconds: float, spread: int, concurrency: int) -> None:
-    """min policy version of iteration i >= i - s, however fast the trainer, the engine and its longest answers are."""
+    """min policy version of iteration i >= i - s, whatever the speed of trainer, engine and longest answers."""
     speaker = Speaker(lambda request: (request.seed >> 9) % spread / 500)
     options = {"staleness": staleness, "concurrency": concurrency}
     collect = Collector(speaker, speaker, recipes.GRPO, seed=1, task_pool=64, **options)
@@ -144,8 +144,8 @@ def test_no_draw_is_older_than_the_bound(staleness: int, seconds: float, spread:
 
 
 def test_new_weights_fall_into_segments() -> None:
-    """A segment that new weights end goes on as another node, and no token is lost or said twice."""
-    speaker = Speaker(lambda request: 0.4 if request.seed % 5 == 0 else 0.01)  # some is always being said
+    """A segment ended by new weights continues as another node; no token is lost or duplicated."""
+    speaker = Speaker(lambda request: 0.4 if request.seed % 5 == 0 else 0.01)  # some segments are always in progress
     collect = Collector(speaker, speaker, recipes.GRPO, seed=3, task_pool=64, staleness=2)
     batches = trained(collect, 8)
     collect.close()
@@ -226,16 +226,16 @@ def test_each_environment_has_room_of_its_own() -> None:
     worlds = {name: Counted(name) for name in most}
     collect = Collector(speaker, worlds, recipes.GRPO, task_pool=32, staleness=2, concurrency={"slow": 4, "fast": 8})
     trained(collect, 4, tasks=8)
-    found = dict(most)  # what is cut off afterwards never says that it is over
+    found = dict(most)  # segments that are interrupted later never report their end
     collect.close()
     assert found == {"slow": 4, "fast": 8}
 
 
 class OneAtATime(Speaker):
-    """Makes its tasks for one thread at a time, and tells whether another one came meanwhile.
+    """Fails if two threads use its tasks at the same time.
 
     Args:
-        on_demand: whether it makes each task when it is asked for.
+        on_demand: whether it creates each task on access.
     """
 
     def __init__(self, *, on_demand: bool) -> None:
@@ -263,7 +263,7 @@ class OneAtATime(Speaker):
 
 
 class OnDemand(Sequence[Task]):
-    """Tasks of a world, each made when it is asked for."""
+    """Tasks of an environment, each created on access."""
 
     def __init__(self, made: list[Task], world: OneAtATime) -> None:
         self.made = made
@@ -279,7 +279,7 @@ class OnDemand(Sequence[Task]):
 
 @pytest.mark.parametrize("on_demand", [False, True])
 def test_tasks_are_asked_for_by_one_thread_at_a_time(*, on_demand: bool) -> None:
-    """Iterations that run side by side, and an evaluation beside them; a world need not expect several threads."""
+    """Concurrent iterations and an evaluation: environments need not be thread-safe."""
     world = OneAtATime(on_demand=on_demand)
     collect = Collector(world, world, recipes.GRPO, task_pool=16, staleness=3)
     batch = collect(tasks=4, group_size=2)
@@ -317,7 +317,7 @@ def test_an_error_of_a_program_ends_the_wait_and_the_run_goes_on(tmp_path: Path)
         before = speaker.asked
         batches += trained(collect, 3)
         collect.close()
-        # Iteration 2 had its first turns, 3 and 4 what they had; nothing of it is asked again.
+        # Iteration 2 had its first turns, 3 and 4 had a part of theirs; nothing of it is requested again.
         assert speaker.asked - before <= 2 * 16 + 3 * 32
         assert [rows(batch)[0] for batch in batches] == [rows(batch)[0] for batch in expected]
 
@@ -341,7 +341,7 @@ def test_evaluation_in_between_touches_nothing(tmp_path: Path) -> None:
 
 
 def test_the_states_of_an_iteration_are_those_of_its_begin(tmp_path: Path) -> None:
-    """Iteration k selects by what was known when iteration k - s began: paper against the run."""
+    """Iteration k selects by the state at the start of iteration k - s: simulation against the run."""
     seen: dict[int, list[int]] = {}
 
     class Told(type(recipes.GRPO.rollout)):  # type: ignore[misc]
@@ -358,14 +358,14 @@ def test_the_states_of_an_iteration_are_those_of_its_begin(tmp_path: Path) -> No
         trained(collect, 6)
         collect.close()
     for iteration in range(6):
-        # Iterations 0, 1 and 2 begin together, before anything is known; 3 begins with what 0 came to, and so on.
+        # Iterations 0, 1 and 2 start together, without any results; 3 starts with the results of 0, and so on.
         assert seen[iteration] == [4 * max(iteration - 2, 0)] * 4
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_what_is_remembered_is_the_same_in_every_run(tmp_path: Path, name: str, staleness: int) -> None:
-    """Select, reward, replay, admission and advantage remember; two runs of unequal speed come to the same."""
+    """Stateful select, reward, replay, admission and advantage: two runs of different speed are equal."""
     found = []
     for run, seconds in enumerate((0.0, 0.003)):
         with Store.open(tmp_path / str(run), sync="never") as store:
@@ -378,12 +378,12 @@ def test_what_is_remembered_is_the_same_in_every_run(tmp_path: Path, name: str, 
 
 
 def test_an_iteration_has_one_journal_whoever_opens_it_first() -> None:
-    """The iteration before opens it from its thread, to carry what it leaves, just when the trainer begins this one."""
+    """The previous iteration opens the store in its thread, to carry groups over, while the trainer starts this one."""
     opened = list[int]()
     second = threading.Event()
 
     class Slow:
-        """Gives a journal no sooner than a second one is asked for, or when it is clear that none will be."""
+        """Waits with a journal until a second one is requested, or until it is clear that none will be."""
 
         def rollout_log(self, iteration: int) -> None:
             opened.append(iteration)

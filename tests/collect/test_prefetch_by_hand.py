@@ -1,7 +1,7 @@
-"""Tokens generated, used, stale and left over are those of a simulation on paper, whoever is faster.
+"""Tokens generated, used, stale and left over equal those of a simulation by hand, whatever the timing.
 
-An engine says one token of each segment at each tick of a clock; a trainer takes so many ticks for a step. The paper is
-`Paper`; the clock ticks when the run has come to where the paper stands.
+An engine generates one token of each segment at each tick of a clock; a trainer's step takes a given number of ticks.
+The simulation is `Paper`; the clock ticks when the run has reached its state.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from agentrl_core.engine import Request, Segment
 from agentrl_core.env import StepResult, Task
 
 QUIET = 600.0
-"""Seconds behind which a wait hangs."""
+"""Seconds after which a wait fails."""
 TURN = 4
 """Tokens of an action."""
 SAID = 7
-"""A token that no prompt ends with."""
+"""A token that ends no prompt."""
 SIZE = 2
 TASKS = 3
 ITERATIONS = 7
 
 
 class Paper:
-    """What happens, tick by tick, in plain sums.
+    """Simulate the run tick by tick, in plain sums.
 
     Args:
         lengths: turns of each group of each iteration; both of its trajectories are equally long.
@@ -48,9 +48,9 @@ class Paper:
         self.version = self.current = self.delivered = self.asked = self.training = 0
         self.waits = {"trainer": 0, "engine": 0}
         self.queue: list[tuple[int, int]] = []
-        """Iteration and turns of groups that wait for room."""
+        """Iteration and turns of groups that wait for places."""
         self.running: list[list[int]] = []
-        """Iteration, turns left and tokens of the present one."""
+        """Iteration, turns left and tokens of the current turn."""
         self.left: Counter[int] = Counter()
         """Groups of an iteration that are not complete."""
         self.generated: Counter[tuple[int, int]] = Counter()
@@ -70,7 +70,7 @@ class Paper:
             self.asked += SIZE
 
     def say(self) -> None:
-        """A token of each segment."""
+        """Generate a token of each segment."""
         self.waits["engine"] += not self.running
         self.waits["trainer"] += not self.training
         for group in self.running:
@@ -85,11 +85,11 @@ class Paper:
         self.deliver()
 
     def train(self) -> None:
-        """A tick of the trainer."""
+        """Advance the trainer by a tick."""
         if self.training:
             self.training -= 1
             if not self.training:
-                # New weights end each segment, and the rest of it is asked for again.
+                # New weights end each segment, and the rest of it is requested again.
                 self.version += 1
                 self.asked += SIZE * len(self.running)
                 self.current += 1
@@ -98,20 +98,20 @@ class Paper:
         self.deliver()
 
     def deliver(self) -> None:
-        """A batch that is complete goes to a trainer that waits."""
+        """Give a complete batch to a waiting trainer."""
         if self.current < ITERATIONS and not self.training and not self.left[self.current]:
             self.delivered += 1
             self.training = self.step
 
 
 class Clock(SmallWorld):
-    """An engine that says a token at each tick; a world whose tasks say how many turns they take."""
+    """Engine and environment in one: a token at each tick, and tasks that set their number of turns."""
 
     def __init__(self) -> None:
         super().__init__(self._answered)
         self.asked = 0
         self.ticking: dict[Request, tuple[list[int], int, asyncio.Future[str]]] = {}
-        """What was said of each segment, how much it is to be, and who waits for it."""
+        """Generated tokens of each segment, its length, and its waiting request."""
         self.loop: Any = None
 
     @staticmethod
@@ -136,7 +136,7 @@ class Clock(SmallWorld):
         return Segment(np.array(said, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
 
     def tick(self) -> None:
-        """One token more of each segment."""
+        """Generate one more token of each segment."""
         self.loop.call_soon_threadsafe(self._tick)
 
     def _tick(self) -> None:
@@ -163,7 +163,7 @@ class Clock(SmallWorld):
 
 
 def of_versions(batch: Batch, iteration: int) -> Counter[tuple[int, int]]:
-    """Tokens of a batch that were sampled, by iteration and version."""
+    """Return the sampled tokens of a batch, by iteration and version."""
     nodes = pl.DataFrame(batch.nodes).filter(pl.col("policy_version").is_not_null())
     found: Counter[tuple[int, int]] = Counter()
     for version, tokens in zip(nodes["policy_version"].to_list(), nodes["tokens"].list.len().to_list(), strict=True):
@@ -172,10 +172,10 @@ def of_versions(batch: Batch, iteration: int) -> Counter[tuple[int, int]]:
 
 
 def selected(count: int) -> list[list[int]]:
-    """The turns of the groups that are selected, in their order: without any staleness."""
+    """Return the turns of the selected groups in order, without staleness."""
 
     class Quick(SmallWorld):
-        """The same tasks with one turn each, for the selection depends on no answer."""
+        """The same tasks with one turn each, since the selection depends on no answer."""
 
     here = Quick(lambda _task, _seed, _actions: StepResult(reward=0.0, terminated=True))
     collect = Collector(here, here, recipes.GRPO, seed=11, task_pool=60)
@@ -243,5 +243,5 @@ def test_tokens_are_those_on_paper(staleness: int, room: int, step: int) -> None
     assert all(iteration - staleness <= version <= iteration for iteration, version in used)
     left = paper.generated.total() - used.total()
     assert left == sum(count for (iteration, _), count in paper.generated.items() if iteration >= ITERATIONS)
-    # A trainer that is slower than the engine never waits behind the first batch; a fast one waits.
+    # A trainer slower than the engine never waits after the first batch; a faster one waits.
     assert paper.waits["trainer"] > 0

@@ -1,4 +1,4 @@
-"""Long episodes are as many in training as among the tasks, whatever runs ahead and whenever a run is cut off."""
+"""The share of long episodes in training equals that of the tasks, with prefetch and interruptions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from agentrl_core.engine import Request, Segment
 from agentrl_core.env import StepResult, Task
 
 LONG = 8
-"""One group in so many has episodes of so many turns; the others have one."""
+"""Most groups have episodes of one turn; one group in *n* has longer ones."""
 ITERATIONS = 12
 
 
 class Slow(SmallWorld):
-    """Each turn takes as long as any other, so that long episodes end late."""
+    """Every turn takes equally long, so that long episodes end late."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(self._answered)
@@ -42,7 +42,7 @@ class Slow(SmallWorld):
 
 
 def lengths(batches: list[Batch]) -> Counter[int]:
-    """How many draws have so many turns."""
+    """Return the number of draws with *n* turns."""
     return Counter(Slow.turns(task) for batch in batches for task in batch.texts("task_id", "draw"))
 
 
@@ -53,25 +53,25 @@ def trained(staleness: int, seconds: float, store: Store | None = None, until: i
     while collect.iteration < until:
         batches.append(collect(tasks=8, group_size=2))
         collect.end_iteration(batches[-1], {})
-    # What is under way is cut off where it stands: the next call begins anew, as another process would.
+    # Work in flight is interrupted, and the next call starts like a new process.
     collect.close()
     return batches
 
 
 @pytest.mark.parametrize("staleness", [1, 4])
 def test_lengths_are_distributed_as_without_staleness(staleness: int) -> None:
-    """The share of long episodes is that of the tasks that were selected, iteration by iteration, and so near 1 / 8."""
+    """The share of long episodes is that of the selected tasks, iteration by iteration, and so near 1 / 8."""
     alone, ahead = trained(0, 0.0), trained(staleness, 0.001)
     assert [lengths([batch]) for batch in alone] == [lengths([batch]) for batch in ahead]
     found = lengths(ahead)
     expected = found.total() / LONG
-    # 96 groups of two: three standard deviations of the number of long ones, drawn with chance 1 / 8.
+    # 96 groups of two: three standard deviations of the number of long ones, drawn with probability 1 / 8.
     assert abs(found[LONG] - expected) <= 3 * 2 * np.sqrt(96 / LONG * (1 - 1 / LONG))
     assert found[LONG] > 0
 
 
 def test_a_restart_prefers_no_short_episode(tmp_path: Path) -> None:
-    """Cut off behind each iteration, with the long episodes of the next ones in the middle (NeMo-RL#3599)."""
+    """Interrupted after each iteration, amid the long episodes of the next ones (NeMo-RL#3599)."""
     expected = trained(3, 0.0)
     batches: list[Batch] = []
     for iteration in range(ITERATIONS):

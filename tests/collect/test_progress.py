@@ -1,4 +1,4 @@
-"""What is counted while a collection runs, and what of it becomes metrics."""
+"""Counts during a collection, and the metrics derived from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl_core.rollout import Branch, Group
 
 
 def last(collect: arl.Collector, **sizes: int) -> Progress:
-    """What was counted in the end."""
+    """Return the final counts."""
     seen: list[Progress] = []
     collect.progress = seen.append
     collect(**sizes)
@@ -26,7 +26,7 @@ def last(collect: arl.Collector, **sizes: int) -> Progress:
 
 
 class Forking(rollout.Rollout):
-    """One branch and a fork of it before its second turn; a third that goes back once."""
+    """One branch, a fork of it before its second turn, and a third that rolls back once."""
 
     async def group(self, group: Group) -> None:
         first, third = group.start_many(2)
@@ -54,7 +54,7 @@ def test_sharing_is_tokens_of_paths_over_tokens_stored() -> None:
 
 
 def test_forks_and_rollbacks_share() -> None:
-    """First: 3 + 10. Its fork behind 9 tokens: 9 shared, 4 more. Third: prompt shared, 6; back to it: 3 shared, 10."""
+    """First: 3 + 10. Its fork after 9 tokens: 9 shared, 4 more. Third: prompt shared, 6; back to it: 3 shared, 10."""
     world = SmallWorld()
     recipe = recipes.GRPO.replace(rollout=Forking())
     collect = arl.Collector(world, world, recipe, task_pool=4)

@@ -44,7 +44,7 @@ def _cluster() -> Iterator[None]:
         try:
             ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
             break
-        except Exception as error:  # Ray raises nothing more special, and waits half a minute and no longer
+        except Exception as error:  # Ray raises nothing more specific, and waits only half a minute
             ray.shutdown()
             if attempt == 4 or "timed out" not in str(error):
                 raise
@@ -85,14 +85,14 @@ def test_an_actor_that_hangs_or_dies_takes_nobody_with_it(tmp_path: Path) -> Non
 
 
 def test_killed_actors_lose_and_double_nothing(tmp_path: Path) -> None:
-    """Actors are killed from outside again and again: the tree is that of a quiet run."""
+    """Actors are killed from outside repeatedly: the tree equals that of an undisturbed run."""
     quiet = collected(tmp_path / "quiet", ("fine",), "inline", 8)
     world = Waiting(str(tmp_path), ("fine",), "ray")
     collect = arl.Collector(SmallWorld(), world, recipes.GRPO, task_pool=8, processes=2)
     killed: list[int] = []
 
     def kill() -> None:
-        """Two actors, each when it has an episode that waits; then all may go on."""
+        """Kill two actors that have a waiting episode; then let all continue."""
         while len(killed) < 2:
             time.sleep(0.01)
             for path in tmp_path.glob("* in process *"):
@@ -141,11 +141,11 @@ def test_an_engine_in_an_actor_answers_aborts_and_fails_as_itself() -> None:
 
 
 class ReportedError(Exception):
-    """The message of a log record."""
+    """Return the message of a log record."""
 
 
 class Raising(logging.Handler):
-    """Ends the caller at its warning: a thread that waits in Ray when the cluster ends takes the process with it."""
+    """Interrupts the caller at its warning: a thread waiting in Ray at the cluster's end takes the process with it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         raise ReportedError(record.getMessage())
@@ -204,7 +204,7 @@ def test_a_pool_answers_as_one_engine_and_outlives_its_actors() -> None:
     actors = [member.actor for member in pool._pool]
     homes = {name: pool._homes.choose(name, pool._pool, load=lambda member: member.busy) for name in ("0", "1", "2")}
     assert set(homes.values()) == set(pool._pool), "the groups are shared out"
-    ray.kill(actors[0])  # during an update: the other one has the weights, and a third gets them
+    ray.kill(actors[0])  # during an update: the other one has the weights, and a third one receives them
     weights = {"weight": torch.ones(2)}
     pool.update_weights(weights, version=3)
     check(3)

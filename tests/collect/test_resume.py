@@ -1,4 +1,4 @@
-"""A run that was killed in the middle of groups goes on with what was recorded, to the same trees."""
+"""A run that was killed in the middle of groups resumes from its records, with identical trees."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def go_on(folder: Path, kills: int, seed: int, script: str = resuming.__file__, seconds: float = 0.04) -> int:
-    """Kill the run at random moments until all is done; how often it was."""
+    """Kill the run at random moments until it completes; return the number of kills."""
     rng = np.random.default_rng(seed)
     killed = 0
     command = [sys.executable, script, str(folder)]
@@ -54,9 +54,9 @@ def go_on(folder: Path, kills: int, seed: int, script: str = resuming.__file__, 
             runs.stdin.write("\n")
             runs.stdin.flush()
             process = int(runs.stdout.readline().split()[1])
-            # Patience grows, so that a slow machine comes to the end too.
+            # The time before a kill grows, so that a slow machine completes too.
             time.sleep(rng.uniform(0.0, seconds * (1 + killed / 10)) if killed < kills else 0.5 * killed)
-            with contextlib.suppress(ProcessLookupError):  # it was done already
+            with contextlib.suppress(ProcessLookupError):  # it had completed already
                 os.kill(process, signal.SIGKILL)
             if runs.stdout.readline().split()[1] == "0":
                 break
@@ -90,7 +90,7 @@ def test_kills_in_the_middle_of_groups_change_nothing(tmp_path: Path, undisturbe
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.full)])
 def test_kills_of_a_run_with_a_model_change_nothing(tmp_path: Path, kills: int) -> None:
-    """As above with a real model, row by row."""
+    """The same with a real model, row by row."""
     with arl.Store.open(tmp_path / "undisturbed", sync="never") as store:
         resuming_model.train(tmp_path / "undisturbed", store)
         expected = outcome(store)
@@ -111,7 +111,7 @@ def test_kills_of_a_run_with_a_model_change_nothing(tmp_path: Path, kills: int) 
 
 
 def test_an_interrupt_goes_on_in_the_same_process() -> None:
-    """Ctrl-C in the middle: the next call gets what was recorded, and comes to the same batch."""
+    """Ctrl-C in the middle: the next call gets the recorded data, and returns the same batch."""
     asked: list[int] = []
 
     class Listening(SmallWorld):
@@ -147,7 +147,7 @@ def test_an_interrupt_goes_on_in_the_same_process() -> None:
 
 
 class Delayed(Numbers):
-    """Answers after delays that nothing depends on."""
+    """Answers after delays that affect no result."""
 
     def __init__(self, delays: list[float], failures: set[int]) -> None:
         self.delays = delays
@@ -222,7 +222,7 @@ def test_a_changed_program_says_what_was_not_asked_for_again(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["store", "memory"])
 def test_what_a_changed_program_had_sampled_is_kept_undrawn(tmp_path: Path, *, kept: bool) -> None:
-    """The first program starts three, the second two, and samples the first turn of its second one otherwise."""
+    """The first program starts three branches, the second two, with another first turn of its second branch."""
     changed: list[bool] = []
 
     class Changes(rollout.Rollout):
@@ -247,8 +247,8 @@ def test_what_a_changed_program_had_sampled_is_kept_undrawn(tmp_path: Path, *, k
         batch = collect(tasks=1, group_size=2)
     rows = pl.DataFrame(batch.trajectories)
     left = rows.filter(pl.col("info").str.contains("recorded as"))
-    # Of the third branch and of the derived group two turns each; of the second branch the first, asked for otherwise:
-    # it is answered alike, so that the second fits again.
+    # Two turns each of the third branch and of the derived group, and the first turn of the second branch with a
+    # different request. Its answer is equal, so that its second turn matches again.
     assert sorted(json.loads(info)["aborted"].split()[2].rstrip(",") for info in left["info"]) == [
         *(f"0.0.0/0.0/segment{turn}" for turn in range(2)),
         "0.0/0.1/segment0",

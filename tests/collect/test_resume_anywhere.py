@@ -1,4 +1,4 @@
-"""A run goes on as if nothing had been: after Ctrl-C at every line of the collector, and after kills."""
+"""A run resumes with identical results after Ctrl-C at every line of the collector, and after kills."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from agentrl_core.exceptions import InvalidInputError
 
 NAMES = list(RECIPES)
 KILLS = 100
-"""Of the fault run, over all that is run."""
+"""Kills of the fault run, over all of its recipes."""
 
 
 class Interrupt:
-    """Ctrl-C before the n-th line that Python runs in the collector and the store; keeps which lines it ran."""
+    """Sends Ctrl-C before the n-th line that Python runs in the collector and the store; records the lines."""
 
     modules = (collector_module, iteration_module, making, ahead, head, journal, loop, store_module, underway)
     files = tuple(module.__file__ for module in modules)
@@ -55,11 +55,11 @@ class Interrupt:
 
     @property
     def places(self) -> list[int]:
-        """A value of `at` for each line of the source that ran, the first time it did."""
+        """Return a value of `at` for the first run of each source line."""
         return [self.lines.index(line) + 1 for line in dict.fromkeys(self.lines)]
 
     def __enter__(self) -> Self:
-        gc.disable()  # Python drops a Ctrl-C that comes while garbage is finalized
+        gc.disable()  # Python drops a Ctrl-C during the finalization of garbage
         sys.settrace(self._call)
         return self
 
@@ -80,7 +80,7 @@ class Interrupt:
         return self._line
 
     def _leaves_with(self, frame: FrameType) -> bool:
-        """Whether `__exit__` is called next: no signal comes between a body and it, so that locks are released."""
+        """Return whether `__exit__` is called next: no signal comes between a body and it, so locks are released."""
         place = (frame, frame.f_lineno)
         if not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
             return False
@@ -91,7 +91,7 @@ class Interrupt:
 
 @pytest.fixture(autouse=True)
 def heard() -> Iterator[None]:
-    """Ctrl-C is heard wherever the tests are started."""
+    """Restore the handler of Ctrl-C, however the tests are started."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -113,7 +113,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int]
 def two_iterations(
     name: str, store: Store | None, place: str, at: int, staleness: int = 0
 ) -> tuple[Collector, list[int]]:
-    """Train two iterations with a Ctrl-C in a call of the second one, and call again what did not count."""
+    """Train two iterations with a Ctrl-C in a call of the second one, and repeat incomplete calls."""
     loop = collector(name, store, staleness)
     for iteration in range(2):
         calls = {"collect": Interrupt(), "update": Interrupt()}
@@ -167,7 +167,7 @@ def test_ctrl_c_without_a_store_changes_nothing() -> None:
 
 
 def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30, staleness: int = 0) -> int:
-    """Kill a run at random moments until all is done, `most` times at most; how often it was."""
+    """Kill a run at random moments until it completes, at most `most` times; return the number of kills."""
     rng = np.random.default_rng(seed)
     killed = 0
     command = [sys.executable, remembering.__file__, str(folder), name, str(staleness)]
@@ -187,9 +187,9 @@ def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30, s
             loops.stdin.flush()
             process = heard_word("process")
             if killed < most:
-                # Patience grows, so that a slow machine comes to the end too.
+                # The time before a kill grows, so that a slow machine completes too.
                 time.sleep(rng.uniform(0.0, 0.03 * (1 + killed / 4)))
-                with contextlib.suppress(ProcessLookupError):  # it was done already
+                with contextlib.suppress(ProcessLookupError):  # it had completed already
                     os.kill(process, signal.SIGKILL)
             ended = heard_word("died")
             if ended == 0:
@@ -205,9 +205,9 @@ def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30, s
 def test_kills_change_nothing_that_is_remembered(
     tmp_path: Path, name: str, undisturbed: Callable[[str, int], dict[str, Any]]
 ) -> None:
-    """Killed at random moments until all is done, a run has the batches and states of one that was never disturbed."""
+    """After kills at random moments, a run has the batches and states of an undisturbed one."""
     killed = runs = 0
-    while killed < 5:  # a fast machine may come to the end before
+    while killed < 5:  # a fast machine may complete before
         folder = tmp_path / str(runs)
         killed += killed_until_done(folder, name, 3 + runs)
         runs += 1
@@ -225,11 +225,11 @@ def test_kills_change_nothing_that_is_remembered(
 def test_the_fault_run(
     tmp_path: Path, undisturbed: Callable[[str, int], dict[str, Any]], name: str, staleness: int
 ) -> None:
-    """Select, replay, advantage and controllers remember; over a hundred kills batches and states are the same.
+    """Stateful select, replay, advantage and controllers: batches and states survive over a hundred kills.
 
-    With work in flight too: three iterations are under way at each kill, or as many as a gate lets. What went on after
-    it equals what was never disturbed, so no task is skipped or done twice, and long episodes are as many as before
-    (NeMo-RL#3599 lost those that were not complete at a kill, which were the long ones).
+    Work in flight too: three iterations are in progress at each kill, or as many as a gate allows. The resumed run
+    equals an undisturbed one, so no task is skipped or repeated, and long episodes are as frequent as before
+    (NeMo-RL#3599 lost groups that were incomplete at a kill, mostly long ones).
     """
     killed = runs = 0
     while killed < KILLS // 4:
@@ -246,7 +246,7 @@ def test_the_fault_run(
 
 
 def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
-    """Folding the closed iterations again, from the store alone, gives the states that it has."""
+    """Folding the closed iterations again, from the store alone, gives the stored states."""
     with Store.open(tmp_path, sync="never") as store:
         loop = collector("everything", store)
         train(loop, until=8)
@@ -256,7 +256,7 @@ def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
         for iteration in range(8):
             batch = store.batch(iteration)
             scored = loop.recipe.with_states(batch, states)
-            scored = scored if batch.num_draws else loop.recipe.score(scored)  # a column of no draws is not stored
+            scored = scored if batch.num_draws else loop.recipe.score(scored)  # a column without draws is not stored
             ended = iteration_record(
                 scored, metrics(batch), iteration, loop._known_pool(loop._now().tasks), loop.recipe.score
             )
@@ -268,10 +268,10 @@ def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_was_given_again_has_the_same_scores(tmp_path: Path) -> None:
-    """Several rounds, of which admission rejects groups, are scored as the restart scores what is left of them."""
+    """Several rounds, with groups rejected by admission, have the scores of a restart with the remaining groups."""
 
     class Centred(type(recipes.GRPO.reward)):
-        """Scores that depend on all draws that are scored together."""
+        """Scores that depend on all draws scored together."""
 
         def __call__(self, batch: Batch) -> Batch:
             rewards = batch.column("reward", "draw")

@@ -1,4 +1,4 @@
-"""A run that goes on with another recipe keeps what still fits, and begins the rest anew: never a wrong state."""
+"""A run resumed with another recipe keeps compatible state, and resets the rest: never a wrong state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FITTING = {
     "a column less": (mixed(keep="reward"), mixed()),
     "a column more": (mixed(), mixed(keep="success")),
 }
-"""Changes that every state outlives."""
+"""Changes that keep every state."""
 ANEW = {
     "another tracker": (tracked(track=select.Beta()), tracked(track=RecentVisits(5)), TASKS),
     "longer windows": (tracked(track=RecentVisits(5)), tracked(track=RecentVisits(7)), TASKS),
@@ -73,11 +73,11 @@ ANEW = {
         "advantage[0].TrackedBaseline",
     ),
 }
-"""Changes of which something begins anew, and where."""
+"""Changes that reset a state, and its place."""
 
 
 def go_on(path: Path, recipe: Recipe, until: int, **options: Any) -> dict[str, Any]:
-    """Close iterations; what is remembered then."""
+    """Close iterations; return the state after them."""
     with Store.open(path, sync="never") as store:
         world = SmallWorld()
         world.policy_version = store.iteration
@@ -119,7 +119,7 @@ def test_what_does_not_fit_begins_anew_and_is_told(tmp_path: Path, change: str) 
     before, now, place = ANEW[change]
     found = []
     for each in ((4,), (3, 4)):
-        # In one go, or stopped in between: the same.
+        # In one run, or stopped in between: the same.
         path = tmp_path / str(len(each))
         go_on(path, before, 2)
         with pytest.warns(RuntimeWarning, match=rf"recipe has changed: .*{place.replace('[', '.').replace(']', '.')}"):
@@ -129,7 +129,7 @@ def test_what_does_not_fit_begins_anew_and_is_told(tmp_path: Path, change: str) 
             found.append(go_on(path, now, each[1]) if len(each) > 1 else states)
     assert repr(found[0]) == repr(found[1])  # also where they are NaN
     if place == MIX:
-        # The trajectories stay; only the new column is not known of the old ones.
+        # The trajectories stay; only the new column is missing for the old ones.
         [column] = now.replay.memory.keep  # type: ignore[union-attr]
         values = np.array(found[0]["arrays"][f"{MIX}/memory/columns/{column}"])
         assert np.isnan(values).tolist() == [True] * 32 + [False] * 32
@@ -141,7 +141,7 @@ def test_what_does_not_fit_begins_anew_and_is_told(tmp_path: Path, change: str) 
 
 
 def test_what_runs_ahead_is_carried_over_too(tmp_path: Path) -> None:
-    """Iterations that had begun under the other recipe read what was remembered then, as far as it fits."""
+    """Iterations that started under the other recipe read the state of that time, if it is compatible."""
     before, now, _ = ANEW["another tracker"]
     go_on(tmp_path, before, 2, staleness=2)
     with warnings.catch_warnings(record=True) as told:

@@ -1,4 +1,4 @@
-"""Images from an environment to a real engine, the store, the journal and the model that is trained."""
+"""Images from an environment to a real engine, the store, the journal and the trained model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLING = Sampling(temperature=0.8, max_tokens=5)
 
 
 class Counted(engine.Transformers):
-    """Counts what it is asked, and is cut off after some answers."""
+    """Counts its requests, and is interrupted after some answers."""
 
     asked: int = 0
     most: int | None = None
@@ -33,7 +33,7 @@ class Counted(engine.Transformers):
 
 
 def agrees(batch: Any, model: Any, processor: Any) -> None:
-    """The log-probs of the engine are those of the model that is trained."""
+    """The log-probs of the engine equal those of the trained model."""
     known = arl.annotate(batch, "recomputed_logprob", model, processor=processor)
     sampled = np.asarray(batch.column("behaviour_logprob", "token"))
     assert np.isfinite(sampled).sum() > 20
@@ -41,7 +41,7 @@ def agrees(batch: Any, model: Any, processor: Any) -> None:
 
 
 class Forks(rollout.Rollout):
-    """A fork before the second action and one inside of it."""
+    """Fork before the second action, and inside of it."""
 
     async def branch(self, branch: Branch) -> None:
         await branch.turn()

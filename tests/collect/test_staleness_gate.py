@@ -1,4 +1,4 @@
-"""The staleness gate: how far generation runs ahead of the trainer follows what was measured, exactly."""
+"""The staleness gate: how far generation runs ahead of the trainer follows the measurements exactly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TASKS = 4
 def begins(
     recipe: Recipe, drift: Sequence[float], staleness: int, ages: list[float] | None = None
 ) -> tuple[list[int], list[int]]:
-    """When each iteration began, and the smallest policy version of its batch; `ages` gets the mean age of each."""
+    """Return each iteration's start and smallest policy version; `ages` gets the mean staleness of its batch."""
     world, seen = SmallWorld(), dict[int, set[int]]()
 
     class Told(Independent):
@@ -52,7 +52,7 @@ def begins(
 
 
 def on_paper(allowed: Sequence[int]) -> list[int]:
-    """When each iteration begins, where so many may begin behind the open one when each is asked for."""
+    """Return when each iteration starts, given how many may start after the open one at each request."""
     return [
         min(asked for asked in range(iteration + 1) if asked + allowed[asked] >= iteration)
         for iteration in range(len(allowed))
@@ -68,7 +68,7 @@ def on_paper(allowed: Sequence[int]) -> list[int]:
 def test_no_iteration_begins_before_the_gate_lets_it(
     staleness: int, numbers: tuple[int, int], drift: list[float]
 ) -> None:
-    """Near policies let one number of iterations run ahead, far ones another; the collector's number bounds both."""
+    """Near policies allow one number of iterations ahead, far ones another; the collector's number bounds both."""
     near, far = numbers
     recipe = recipes.GRPO.replace(hooks=LimitStaleness(Choice((near, far), by=Above("drift", 0.5))))
     # The call for iteration k reads the drift of k - 1; before the first there is none, and the condition is 0.
@@ -84,8 +84,8 @@ def test_no_iteration_begins_before_the_gate_lets_it(
 def test_a_condition_closes_it_and_a_schedule_opens_it() -> None:
     drift = [0.1, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1]
     closed = recipes.GRPO.replace(hooks=LimitStaleness(when=Above("drift", 0.5)))
-    # 0, 1 and 2 begin at first, 3 behind 0 was closed; then the drift is read as 0.9 twice: nothing more begins.
-    # Iteration 4 is asked for with a drift of 0.1, and 5 and 6 begin with it.
+    # 0, 1 and 2 start at first, 3 after 0 was closed; then the drift is read as 0.9 twice: no further iteration starts.
+    # Iteration 4 is requested with a drift of 0.1, and 5 and 6 start with it.
     assert begins(closed, drift, 2)[0] == [0, 0, 0, 1, 4, 4, 4]
     opened = recipes.GRPO.replace(hooks=LimitStaleness(Schedule(0, 2, iterations=4, kind="stairs", stairs=2)))
     # Calls 0 to 4 allow 0, 1, 1, 2, 2 iterations ahead (half of the way rounds up to the first stair at once).
@@ -96,21 +96,21 @@ def test_a_condition_closes_it_and_a_schedule_opens_it() -> None:
 
 
 def test_a_number_follows_the_age_of_the_batches() -> None:
-    """A PID that aims at a mean age of one version, against its formula and the nodes' own versions."""
+    """A PID with a target mean staleness of one version, against its formula and the nodes' own versions."""
     number = PID(
         "tokens.staleness", target=1.0, start=3.0, proportional=-1.0, integral=0.0, derivative=0.0, at_least=0.0
     )
     ages = list[float]()
     gate = LimitStaleness(number)
     found, oldest = begins(recipes.GRPO.replace(hooks=gate), [0.0] * ITERATIONS, 4, ages=ages)
-    # start - (age - target), at least 0, rounded; before the first batch it is start.
+    # start - (staleness - target), at least 0, rounded; before the first batch it is start.
     assert found == on_paper([3, *(min(4, round(max(3.0 - (age - 1.0), 0.0))) for age in ages[:-1])])
     assert len(ages) == ITERATIONS
     assert all(0.0 <= age <= iteration - began for iteration, (age, began) in enumerate(zip(ages, oldest, strict=True)))
 
 
 def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) -> None:
-    """Batches that are cut, and a gate that opens and closes, in one run and in a process for each: nothing is lost."""
+    """Cut batches, and a gate that opens and closes, in one process and in several: nothing is lost."""
     recipe = recipes.GRPO.replace(hooks=LimitStaleness(when=Below("drift", 0.5)))
     drift = [0.1, 0.9, 0.9, 0.1, 0.1, 0.9, 0.9]
     for each in (ITERATIONS, 1):
@@ -138,7 +138,7 @@ def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) 
             assert store.iteration == len(accounts) == ITERATIONS
             assert store.state["components"]["hooks[0].LimitStaleness.when"] == {"value": 0.0, "missed": 0}
         total = {name: sum(account[name] for account in accounts) for name in ("generated", "consumed", "dropped")}
-        # Two turns of four tokens in each of eight trajectories, in every batch; and what is in flight behind the last.
+        # Two turns of four tokens in each of eight trajectories, in every batch; and tokens in flight after the last.
         assert total == {"generated": 7 * 64 + accounts[-1]["in_flight"], "consumed": 7 * 64, "dropped": 0}
 
 
@@ -162,7 +162,7 @@ def test_what_is_no_gate_is_refused() -> None:
 
 
 def test_a_run_goes_on_with_what_the_gate_remembers(tmp_path: Path) -> None:
-    """Stopped and begun again behind every iteration, by a collector of its own; another gate is another run."""
+    """Restart after every iteration with a new collector; another gate makes another run."""
     found = []
     for stops in (False, True):
         path = tmp_path / str(stops)

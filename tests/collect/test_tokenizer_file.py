@@ -1,4 +1,4 @@
-"""A run keeps the tokenizer of its engine."""
+"""A run stores the tokenizer of its engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that cannot be used costs its group, is named with its task, and never enters a journal."""
+"""Unusable data drops only its group, is reported with its task, and never enters a journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAN, INF = math.nan, math.inf
 
 
 def with_values(**values: Any) -> Callable[[Segment], Any]:
-    """The segment with other values, whatever their types."""
+    """Return the segment with other values, whatever their types."""
 
     def changed(segment: Segment) -> Segment:
         copy = replace(segment)
@@ -223,7 +223,7 @@ def test_an_environment_that_refuses_a_task_costs_its_group() -> None:
 
 
 class Long(SmallWorld):
-    """A world in which the prompt of one task is longer than the context."""
+    """An environment in which the prompt of one task is longer than the context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ def test_tasks_are_checked_wherever_they_are_taken(tasks: list[Task], message: s
 
 
 class Generated(Sequence[Task]):
-    """Tasks that are not a list, as those that are generated on demand."""
+    """Tasks that are not a list, like those generated on demand."""
 
     def __init__(self, tasks: list[Task]) -> None:
         self.given = tasks
@@ -347,7 +347,7 @@ def test_an_evaluation_of_fewer_tasks_is_refused() -> None:
 
 
 def test_a_task_that_is_given_several_times_is_one_task() -> None:
-    """As generated questions repeat: its statistics are in all its rows, and an evaluation counts all its rollouts."""
+    """Repeated tasks: statistics are in all rows of a task, and an evaluation counts all of its rollouts."""
     world = SmallWorld()
     tasks = [Task(name, "?", "x", math.nan + 0) for name in ("a", "b", "a", "a")]
     world.tasks = lambda count, split="train", start=0: tasks[start : start + count]  # type: ignore[method-assign]  # noqa: ARG005
@@ -387,7 +387,7 @@ def test_another_data_set_is_refused_after_a_restart(tmp_path: Any) -> None:
     for committed in (False, True):  # before the first iteration was closed
         with arl.Store.open(tmp_path) as store:
             other = collector(store, "second")
-            for _ in range(2):  # another call does not slip through
+            for _ in range(2):  # another call is not skipped
                 with pytest.raises(InvalidInputError, match=r"tasks.world.first='first 0', not 'second 0'"):
                     other(tasks=2, group_size=2)
             if not committed:

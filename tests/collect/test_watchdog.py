@@ -1,4 +1,4 @@
-"""Code that holds the event loop is reported once, with its place; many short calls are not."""
+"""Code that blocks the event loop is reported once, with its place; many short calls are not."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from agentrl_core.rollout import Branch, Rollout
 
 class Sleepy(Rollout):
     async def branch(self, branch: Branch) -> None:
-        for _ in range(200):  # a busy machine may not see the first
+        for _ in range(200):  # a busy machine may miss the first
             if Watchdog.reported:
                 break
-            time.sleep(0.2)  # noqa: ASYNC251 -- what it must not do
+            time.sleep(0.2)  # noqa: ASYNC251 -- the forbidden call
         while not branch.over:
             await branch.turn()
 
@@ -49,7 +49,7 @@ def test_a_program_that_holds_the_loop_is_named(monkeypatch: pytest.MonkeyPatch)
 
 def test_many_short_calls_in_one_turn_of_the_loop_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watchdog, "reported", set())
-    # So that a machine which stands still for a moment in one of the calls is not blamed on it.
+    # So that a short pause of the machine during a call is not attributed to it.
     monkeypatch.setattr(event_loop, "_MOST_SECONDS", 0.25)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

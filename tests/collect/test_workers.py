@@ -1,4 +1,4 @@
-"""Rollouts of several processes are those of one, and each is counted once."""
+"""Rollouts of several processes equal those of one, and each is counted once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLOCK = ("time", "seconds", "created", "latency", "duration")
 
 
 def rows(source: Any) -> dict[str, pl.DataFrame]:
-    """The tables of a batch or a store, without times."""
+    """Return the tables of a batch or a store, without times."""
     found = {}
     for name in TABLES:
         table = pl.DataFrame(getattr(source, name))
@@ -42,7 +42,7 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 class Sent:
-    """A worker in this process: what it gets and gives is pickled, as on the way to another one."""
+    """A worker in this process: its inputs and results are pickled, as for another process."""
 
     def __init__(self, world: SmallWorld | None = None, recipe: Recipe = recipes.GRPO, **options: Any) -> None:
         self.world = SmallWorld() if world is None else world
@@ -80,7 +80,7 @@ def test_four_processes_and_one_trainer_store_what_one_process_stores(
 ) -> None:
     def train(collector: Collector) -> list[Batch]:
         batches = []
-        # Groups without a difference are replaced, in further rounds; one worker dies in the second iteration.
+        # Groups with equal rewards are replaced, in further rounds; one worker dies in the second iteration.
         for iteration, batch in enumerate(run(collector, 3, tasks=6, group_size=2)):
             batches.append(batch)
             if collector.store is stores[1]:
@@ -142,7 +142,7 @@ def test_a_worker_uses_sampling_seed_and_limits_of_the_writer() -> None:
 
 
 class Reads(Rollout):
-    """Notes what it reads of the run."""
+    """Records its reads of the run."""
 
     async def group(self, group: Group) -> None:
         found = group.library.solved()
@@ -182,7 +182,7 @@ def test_a_resumed_writer_asks_for_missing_parts_alone(tmp_path: Path) -> None:
         raise DataError("a stand-in for a kill of the writer")
 
     with arl.Store.open(tmp_path, sync="never") as store, pytest.raises(DataError):
-        # The first part arrives before the error of the second, and is journalled.
+        # The first part arrives before the error of the second, and is written to the journal.
         next(run(writer([first, lambda order: (workers[1](order), killed(order))[1]], store=store), 1))
     (alone,) = run(writer(None), 1)
     with arl.Store.open(tmp_path, sync="never") as store:
@@ -250,7 +250,7 @@ def test_failed_groups_are_judged_over_all_workers(share: int, fails: bool) -> N
     workers = [Sent(recipe=recipe) for _ in range(4)]
     (first,) = run(writer([Sent(recipe=recipe) for _ in range(4)], recipe), 1)
     tasks = pl.DataFrame(first.trajectories)["task_id"].unique(maintain_order=True).to_list()
-    # Of a part of two groups one is a half, of the whole selection an eighth.
+    # One failed group is half of a part of two groups, and an eighth of the whole selection.
     BROKEN.update(tasks[:: 8 // share][:share])
     collector = writer(workers, recipe)
     if fails:
@@ -267,7 +267,7 @@ def test_failed_groups_are_judged_over_all_workers(share: int, fails: bool) -> N
 
 
 class Speaks(Rollout):
-    """Starts a branch of an agent without an engine, another one by the task."""
+    """Starts a branch of an agent without an engine; the task decides which."""
 
     async def group(self, group: Group) -> None:
         number = int(group.task.task_id.split()[1])
@@ -314,7 +314,7 @@ def test_an_interrupted_call_leaves_no_answer_behind() -> None:
     with pytest.raises(InterruptError, match="0 running"):
         collector(tasks=8, group_size=4)
     goes_on.set()
-    # The worker is still busy with the order of the first call, whose size is another one.
+    # The worker is still busy with the order of the first call, whose size differs.
     (alone,) = run(writer(None), 1, tasks=3)
     with pytest.warns(AgentRLWarning, match="recorded answers were not used after the resume"):
         (again,) = run(collector, 1, tasks=3)

@@ -1,4 +1,4 @@
-"""What an environment or a caller gets wrong is one error that names place, value and remedy."""
+"""Mistakes of an environment or a caller: one error each that names place, value and remedy."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_replay_is_compared_by_its_state_too() -> None:
     runs: dict[tuple[str, int], int] = {}
 
     class Hidden(SmallWorld):
-        """Says the same in every episode, and is somewhere else in each."""
+        """Observations are equal in every episode, but the states differ."""
 
         def reset(self, task: Task, seed: int) -> Any:
             episode = super().reset(task, seed)

@@ -1,4 +1,4 @@
-"""Credit and weights of a batch against verl's on the same rollouts, padded; the functions on every kind of column."""
+"""Credit and weights of a batch against verl on the same padded rollouts; functions on every kind of column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ groups = st.lists(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=
 
 
 def padded(batch: Batch, name: str) -> torch.Tensor:
-    """A token column as a matrix: a row for each draw, zeros behind."""
+    """Return a token column as a matrix: a row for each draw, padded with zeros."""
     bounds = batch.offsets("token")[batch.offsets("step")]
     rows = [torch.from_numpy(batch.column(name, "token")[a:b].astype(np.float64)) for a, b in pairwise(bounds)]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)

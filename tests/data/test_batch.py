@@ -1,4 +1,4 @@
-"""Columns, weights and packs of a Batch against plain loops; joining, cutting and pickling."""
+"""Columns, weights and packs of a Batch against plain loops; concatenation, slicing and pickling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def levels(batch: Batch) -> dict[str, int]:
-    """How many rows each level has."""
+    """Return the number of rows of each level."""
     offsets = batch.offsets("token")
     return {
         "draw": batch.num_draws,
@@ -76,7 +76,7 @@ def test_token_weights_equal_plain_loops(seed: int, denominator: str, shared: st
     m = np.zeros(len(trainable))
     for token in np.flatnonzero(trainable):
         if of_draw[token] in counted:
-            # A branch that leaves inside an action shares the tokens before it, not the whole step.
+            # A branch that forks inside an action shares the tokens before the fork, not the whole step.
             holding = [draw for draw in counted if stored[token] in stored[(of_draw == draw) & (trainable == 1)]]
             m[token] = {
                 "each": 1.0,

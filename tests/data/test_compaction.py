@@ -1,4 +1,4 @@
-"""Files are merged in a thread of its own: nobody waits for it, and nobody sees it."""
+"""Files are merged in a background thread, without waits or visible changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_run_goes_on_while_its_files_are_merged(tmp_path: Path) -> None:
                 merged.append(store.compact())
 
         def read() -> None:
-            """What a reader sees grows, and is what was trained."""
+            """A reader sees a growing store with exactly the trained rows."""
             reader = Store.open(tmp_path, read_only=True)
             while not stop.is_set():
                 reader.refresh()

@@ -1,4 +1,4 @@
-"""Wrong input: the class says what to do, the message names the argument and its value, and nothing is lost."""
+"""Wrong input: the class shows the remedy, the message names argument and value, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACT = {"kind": "action", "logprobs": [-1.0, -1.0]}
 
 
 def forest_like_that() -> Forest:
-    """Another forest with the same groups."""
+    """Return another forest with the same groups."""
     forest = Forest()
     forest.add_group(0, "task")
     return forest
@@ -29,7 +29,7 @@ def forest_like_that() -> Forest:
 
 @pytest.fixture
 def grown() -> tuple[Forest, int]:
-    """A trajectory t with the prompt [1, 2, 3] as node t and the open action [4, 5] as node t + 1."""
+    """Return a trajectory t with the prompt [1, 2, 3] as node t and the open action [4, 5] as node t + 1."""
     forest = Forest()
     forest.add_group(0, "task")
     trunk = forest.start(0, 0)
@@ -311,7 +311,7 @@ def test_rewards_that_are_not_known_neither_vote_nor_train() -> None:
     for recipe in (recipes.GRPO, recipes.RLOO):
         advantage = recipe.credit(batch).column("advantage", "draw")
         assert np.isfinite(advantage).all()
-        # Not known, alone in its group, or equal to all others: nothing to learn.
+        # Unknown, alone in its group, or equal to all others: nothing to learn.
         assert np.flatnonzero(advantage).tolist() == [0, 2]
         assert advantage[0] == -advantage[2] > 0
     valid = np.isfinite(batch.column("score", "draw"))

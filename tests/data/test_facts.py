@@ -1,4 +1,4 @@
-"""Facts of the environment: the same on every way that rows go, compared with plain dicts."""
+"""Facts of the environment are identical on every path of the rows, compared with plain dicts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Said = list[dict[str, Any]]
 
 
 def whole(said: dict[str, Any], level: str) -> dict[str, Any]:
-    """What a row has of what was said: None for the rest."""
+    """Return the facts of a row, None for missing ones."""
     return {name: said.get(name) for name in sorted(FACTS[level])}
 
 
 def grow(script: Any, iteration: int) -> tuple[Batch, Said, Said]:
-    """A batch of groups, and what was said of its steps and trajectories; a forked one inherits its parent's first."""
+    """Return a batch of groups, with facts of its steps and trajectories; a fork inherits its parent's first ones."""
     forest = Forest(iteration=iteration, facts=FACTS)
     of_steps: Said = []
     of_ends: Said = []
@@ -65,7 +65,7 @@ def said(table: Any) -> Said:
 
 
 def check(batch: Batch, of_steps: Said, of_ends: Said) -> None:
-    """The columns at every level against the dicts."""
+    """Compare the columns at every level with the dicts."""
     assert said(batch.steps) == of_steps
     assert said(batch.trajectories) == of_ends
     assert batch.facts == FACTS

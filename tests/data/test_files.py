@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, and never through a link that somebody planted."""
+"""Files and folders appear completely or not at all, and never through a planted link."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from agentrl_core.view import Page
 
 
 def shown(name: str) -> str:
-    """The name of a file; those that are being written have a random one."""
+    """Return the name of a file; temporary files have a random one."""
     return UNFINISHED if name.endswith(UNFINISHED) else name
 
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """What was synced, in order: its name, and what lay in its folder (or in it) at that moment."""
+    """Return what was synced, in order: its name, and the content of its folder (or of itself) at that moment."""
     seen: list[tuple[str, list[str]]] = []
     sync = os.fsync
 
@@ -84,7 +84,7 @@ def test_an_interrupt_as_the_file_appears_leaves_none(tmp_path: Path, monkeypatc
 
 
 def test_a_new_file_has_the_rights_that_others_have_and_any_name(tmp_path: Path) -> None:
-    name = "n" * 255  # as long as names may be
+    name = "n" * 255  # of the maximal length of names
     with new_file(tmp_path / name) as file:
         file.write(b"new")
     (tmp_path / "other").write_bytes(b"other")
@@ -93,7 +93,7 @@ def test_a_new_file_has_the_rights_that_others_have_and_any_name(tmp_path: Path)
 
 
 def test_names_cannot_be_guessed_and_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even one who guesses the name plants a link in vain."""
+    """Even a link at a guessed name has no effect."""
     names = {new_folder(tmp_path / "a").name for _ in range(8)}
     assert len(names) == 8
     victim = tmp_path / "victim"
@@ -124,7 +124,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_commands_that_write_follow_no_planted_link(tmp_path: Path, run: Path) -> None:
-    """The names that earlier versions wrote under, and those of the files themselves, lead to a file of somebody."""
+    """Links at earlier temporary names and at the files themselves lead to a file of another user."""
     victim, out = tmp_path / "victim", tmp_path / "out"
     victim.write_bytes(b"precious")
     out.mkdir()

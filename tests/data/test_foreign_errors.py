@@ -1,4 +1,4 @@
-"""What is no column, no text, or a number too large is one error that names the argument; and what is one is taken."""
+"""Non-columns, non-texts and numbers out of range are errors that name the argument; valid values pass."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TWO = {"rewards": [1.0, 2.0], "sequence_ids": [0, 0], "gamma": 0.5}
 SQUARE = np.zeros((2, 2), np.int32)
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    # Numbers that do not fit.
+    # Numbers out of range.
     "realign": (lambda: turn(realign=2**64), "realign is 18446744073709551616; give a whole number from 0"),
     "negative realign": (lambda: turn(realign=-1), "realign is -1; give a whole number from 0"),
     "bins": (
@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: grow(0)[0].plan([0], 100, shards=2**45),
         "shards is 35184372088832, for which there is not enough memory",
     ),
-    # Rows that are no lists of values.
+    # Rows that are not lists of values.
     "a matrix in a row": (
         lambda: imported([np.zeros(2, np.int32), SQUARE], [[0, 1]] * 2),
         r"tokens\[1\] has shape \(2, 2\)",
@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "ragged ends": (lambda: row(terminated=[[1], [1, 2]]), "terminated of type list is not a column"),
     "ends in words": (lambda: row(terminated=["yes"]), "terminated has dtype <U3; give whole numbers"),
     "kind of a list": (lambda: row(kind=[[1]]), r"kind is \[1\]; use one of"),
-    # Texts with half a character.
+    # Texts with a lone surrogate.
     "state": (
         lambda: on(lambda f, t: f.append(t, [1], kind="prompt", state=HALF)),
         r"state is 'a\\ud800', which is not Unicode",
@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "source": (lambda: grow(0)[0].with_recipe(HALF, {}), r"recipe is 'a\\ud800', which is not Unicode"),
     "texts": (lambda: similar([HALF], kind="minhash"), r"texts is 'a\\ud800', which is not Unicode"),
     "keys": (lambda: keys.dense([HALF]), r"ids is 'a\\ud800', which is not Unicode"),
-    # Offsets of nothing, and memory that is none.
+    # Offsets of nothing, and memory without a valid buffer.
     **{
         f"offsets of {name}": (functools.partial(call, offsets=[]), "offsets is empty; give the start of each sequence")
         for name, call in {
@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         )
         for value in (np.array(2), 3, SimpleNamespace(take=1, next=2), SimpleNamespace(take=len))
     },
-    # Lists and scalars where arrays and tables are meant.
+    # Lists and scalars instead of arrays and tables.
     "out of returns": (
         lambda: returns.discounted(**TWO, out=[0.0, 0.0]),
         r"out is list; give an array \(2,\) of float64",
@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "buffers": (lambda: packing.tree_layout([1, 2], [0, 2], buffers=[]), "buffers is list; give a PackBuffers"),
     "curve": (lambda: tail_risk([1.0], 0.1, 0.5, curve=[]), r"curve is \[\]; give a pair"),
     "half a curve": (lambda: tail_risk([1.0], 0.1, 0.5, curve=3.0), r"curve is 3.0; give a pair"),
-    # Messages that name what was given, and what helps.
+    # Messages that name the value and a remedy.
     "unknown reward": (
         lambda: advantage.group_relative([1.0, float("nan")], [0, 0]),
         r"rewards\[1\] is nan, but must be finite; correct it, or leave the row out: valid=np.isfinite\(rewards\)",

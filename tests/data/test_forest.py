@@ -19,7 +19,7 @@ logprobs = st.floats(-30.0, 0.0, width=32)
 
 
 def check_against_lists(batch: Batch, paths: list[Path]) -> None:
-    """Every table and level says what the lists say."""
+    """Compare every table and level with the lists."""
     tables = frames(batch)
     assert rebuilt(tables["nodes"], tables["trajectories"]) == [path.tokens for path in paths]
     steps = tables["steps"]
@@ -42,7 +42,7 @@ def check_against_lists(batch: Batch, paths: list[Path]) -> None:
     assert batch.column("policy_version", "token").tolist() == [token.version for token in flat]
     trained = [token.trainable and position > 0 for token, position in zip(flat, positions, strict=True)]
     assert batch.column("trainable", "token").tolist() == trained
-    # Nothing is stored twice: the nodes hold exactly what was appended.
+    # Nothing is stored twice: the nodes hold exactly the appended tokens.
     assert batch.column("token", "node_token")[batch.column("node_token", "token")].tolist() == [t.token for t in flat]
 
 

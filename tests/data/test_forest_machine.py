@@ -1,4 +1,4 @@
-"""Any order of operations on a forest, beside plain lists: what a step trained, in which context, and who is drawn."""
+"""Any order of operations on a forest, beside plain lists: trained tokens, contexts and draws."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Lists:
     name: str
     tokens: list[int] = field(default_factory=list)
     nodes: list[tuple[int, int, int]] = field(default_factory=list)
-    """Handle of each node of the context, where it begins, and where the path leaves it."""
+    """Handle, first token and end on the path of each node of the context."""
     steps: list[tuple[list[int], int, float | None]] = field(default_factory=list)
-    """Context and action of each step, how many of those tokens come before the action, and what was paid."""
+    """Context and action of each step, number of those tokens before the action, and reward."""
     open: int | None = None
     status: str = "running"
     rewritten: bool = False
@@ -52,7 +52,7 @@ class Lists:
         child.tokens = self.tokens[:end]
         child.nodes = [(node, begin, min(stop, end)) for node, begin, stop in self.nodes if begin < end]
         cut = [begin for path, begin, _ in self.steps if begin < end < len(path)]
-        if not self.rewritten:  # else the whole path is forked
+        if not self.rewritten:  # otherwise the whole path is forked
             child.steps = [step for step in self.steps if len(step[0]) <= end]
             child.open = cut[0] if cut else self.open
         child.open = child.open if child.open is not None and child.open < end else None
@@ -75,7 +75,7 @@ class Machine(RuleBasedStateMachine):
         return row
 
     def running(self, row: Lists) -> bool:
-        """Whether the row takes tokens; the forest must say the same."""
+        """Return whether the row takes tokens, and check that the forest returns the same."""
         if row.status != "running":
             with pytest.raises(InvalidInputError, match="has ended"):
                 self.forest.append(row.handle, [1], kind="observation")

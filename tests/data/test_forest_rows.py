@@ -1,4 +1,4 @@
-"""What a forest freezes to, in every bit, is what it froze to when format v1 was made."""
+"""Forests freeze bit for bit to the same tables as at the introduction of format v1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl_core import Batch, Forest
 
 
 def forks_of_forks() -> Batch:
-    """Branches without ordinals, of branches, of branches; some at tokens of steps that they inherited themselves."""
+    """Branches without ordinals, of branches, of branches; some at tokens of inherited steps."""
     forest = empty(range(2))
     for group in range(2):
         for member in range(MEMBERS):
@@ -23,7 +23,7 @@ def forks_of_forks() -> Batch:
 
 
 def surgery() -> Batch:
-    """Contexts that are rewritten, then forked; splices, rollbacks, and what was adopted and goes on."""
+    """Rewritten contexts that are forked; splices, rollbacks, and adopted trajectories that continue."""
     rng = np.random.default_rng(5)
     forest = Forest(iteration=2, seed=9)
     forest.add_group(0, "task")
@@ -75,7 +75,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Batch], str]] = {
 
 
 def digest(batch: Batch) -> str:
-    """A hash of all tables but for the times in them, and for the columns that later formats added."""
+    """Return a hash of all tables without times and without columns added by later formats."""
     added = ("role", "trained", "votes")
     rows = {name: frame.drop(added, strict=False).to_dict(as_series=False) for name, frame in frames(batch).items()}
     return hashlib.sha256(json.dumps(rows, default=bytes.hex).encode()).hexdigest()

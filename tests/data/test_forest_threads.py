@@ -1,4 +1,4 @@
-"""Many hands on one forest: threads, asyncio tasks, other processes, and a freeze in the middle."""
+"""Concurrent use of one forest: threads, asyncio tasks, other processes, and a freeze in the middle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_freeze_beside_writers_takes_whole_groups() -> None:
 
     def write(group: int) -> None:
         forest.add_group(group, f"task {group}")
-        # The first member is started before anybody else can freeze, and the last one is ended at the end.
+        # The first member starts before any freeze, and the last one ends at the end.
         handle = forest.start(group, MEMBERS)
         for member in range(MEMBERS):
             grow_member(forest, group, member, turns=3)

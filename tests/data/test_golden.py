@@ -1,4 +1,4 @@
-"""Stores that older versions wrote are read for ever. Their files are never written again."""
+"""Stores written by older versions stay readable. Their files are never rewritten."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_store_of_format_v1_is_read(tmp_path: Path, writes: bool) -> None:
             count = len(fresh.column("token", "token"))
             assert batch.column("token", "token").tolist()[:count] == fresh.column("token", "token").tolist()
             if iteration < 2:
-                # The flag of a truncated trajectory's last step was not derived from its status then.
+                # In that version, the flag of a truncated trajectory's last step was not derived from its status.
                 ids = ("trajectory_id", "first_node_id", "node_id", "origin_trajectory_id", "truncated")
                 steps, again = (frames(each)["steps"].drop(*ids) for each in (batch, fresh))
                 assert steps.equals(again, null_equal=True)

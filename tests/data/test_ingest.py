@@ -34,7 +34,7 @@ def frames(batch: Batch) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def turns_of(batch: Batch, trajectory: int = 0) -> list[Turn]:
-    """Context and action of each step, by following parents in the table of nodes."""
+    """Return context and action of each step, by following parents in the table of nodes."""
     nodes, steps = frames(batch)
     rows = {row["node_id"]: row for row in nodes.iter_rows(named=True)}
     found = []
@@ -51,7 +51,7 @@ def turns_of(batch: Batch, trajectory: int = 0) -> list[Turn]:
 
 
 def skyrl_rows(turns: list[Turn]) -> list[tuple[list[int], list[int]]]:
-    """Prefix-aware merging of steps, from its definition: tokens and loss mask of each row."""
+    """Return prefix-aware merged steps, by definition: tokens and loss mask of each row."""
     rows: list[tuple[list[int], list[int]]] = []
     for prompt, output in turns:
         if rows and prompt[: len(rows[-1][0])] == rows[-1][0]:
@@ -118,7 +118,7 @@ def test_slime_merges_a_short_rewrite_and_here_its_output_stays_trained() -> Non
 
 
 def trained(batch: Batch) -> list[list[int]]:
-    """The tokens of each step of drawn trajectories."""
+    """Return the tokens of each step of drawn trajectories."""
     return [action for row in range(batch.num_draws) for _, action in turns_of(batch, row)]
 
 
@@ -396,7 +396,7 @@ def test_every_output_is_trained_once_and_rows_are_those_of_skyrl(
     turns: list[tuple[int, Turn]] = []
     for member, (cut, skip, middle, new), output in plays:
         base = contexts[member][skip % len(contexts[member])] if contexts[member] else []
-        # Mostly the context goes on; else a part of it is replaced.
+        # Most contexts continue the previous one; in the others a part is replaced.
         prompt = (base if cut > 10 else base[:cut] + middle + base[cut + skip % 4 :]) + new or [0]
         if (member, (prompt, output)) in turns:
             continue
@@ -416,7 +416,7 @@ def test_every_output_is_trained_once_and_rows_are_those_of_skyrl(
         if not own:
             continue
         assert turns_of(batch, row) == own
-        # As many tokens are trained as in SkyRL's rows, and no row of its stores less than the tree.
+        # The number of trained tokens equals that of SkyRL's rows, and no row of theirs stores less than the tree.
         rows = skyrl_rows(own)
         assert sum(len(output) for _, output in own) == sum(sum(mask) for _, mask in rows)
         row += 1

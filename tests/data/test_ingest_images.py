@@ -1,4 +1,4 @@
-"""Turns with images that are ingested, against contexts and classes that are written down by hand."""
+"""Ingested turns with images, against contexts and classes written by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECOND = ([1, IMAGE, IMAGE, 2, 20, 3, IMAGE], [0, 1, 0])
 
 
 class RecordedTurns:
-    """A trajectory, and the hashes of four images."""
+    """Return a trajectory, and the hashes of four images."""
 
     def __init__(self) -> None:
         self.forest = arl.Forest()
@@ -45,7 +45,7 @@ class RecordedTurns:
         return self.forest.freeze()
 
     def found(self, batch: Any) -> list[tuple[list[int], list[int]]]:
-        """Tokens and images before each action, a node at a time."""
+        """Return tokens and images before each action, node by node."""
         nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).to_dicts()}
         contexts = []
         for row in nodes.values():
@@ -78,10 +78,10 @@ def test_a_chat_that_grows_is_one_path() -> None:
 @pytest.mark.parametrize(
     ("context", "images", "added", "drift"),
     [
-        ([*SECOND[0], 5], [0, 1, 3], 3, ("rewritten", 5)),  # the last image: what is before it is shared
+        ([*SECOND[0], 5], [0, 1, 3], 3, ("rewritten", 5)),  # the last image: the part before it is shared
         ([*SECOND[0], 5], [0, 2, 0], 8, ("rewritten", 0)),
         ([*SECOND[0], 5], [1, 0, 0], 8, ("rewritten", 0)),
-        ([*SECOND[0], 21, 5], [0, 1, 3], 4, ("rewritten", 5)),  # equal tokens, and another image
+        ([*SECOND[0], 21, 5], [0, 1, 3], 4, ("rewritten", 5)),  # equal tokens, but another image
         ([*SECOND[0], 21], [0, 1], 8 - 5, ("rewritten", 5)),
         ([*SECOND[0], 5, IMAGE], [0, 1, 0, 3], 2, ("realigned", 7)),  # the template strips the end of the output
         ([*SECOND[0], 5], [0, 1, 0], 1, ("realigned", 7)),
@@ -90,8 +90,8 @@ def test_a_chat_that_grows_is_one_path() -> None:
         ([9, IMAGE, 5], [0], 3, ("rewritten", 0)),  # no token is shared
         ([1, IMAGE, IMAGE, 2, 20, 6], [0, 1], 1, ("rewritten", 5)),
         ([1, IMAGE, IMAGE, 2], [0, 1], 0, ("truncated", 4)),
-        ([1, IMAGE, IMAGE, 2, 20, 3], [0, 1], 1, ("truncated", 6)),  # the image of a part is in none of its tokens
-        ([1, IMAGE, IMAGE, 2, 20, 3], [0, 1, 0], 1, ("truncated", 6)),  # or in one that is there
+        ([1, IMAGE, IMAGE, 2, 20, 3], [0, 1], 1, ("truncated", 6)),  # the image of a part belongs to none of its tokens
+        ([1, IMAGE, IMAGE, 2, 20, 3], [0, 1, 0], 1, ("truncated", 6)),  # or to an existing one
         ([1, IMAGE, IMAGE, 2, 21, 5], [0, 1], 2, ("truncated", 4)),  # a middle part is left out
         ([1, IMAGE, IMAGE, 2, 21, 5, IMAGE], [0, 1, 3], 3, ("truncated", 4)),
     ],
@@ -163,7 +163,7 @@ def test_states_with_other_images_differ() -> None:
 
 
 def test_without_images_texts_are_as_before() -> None:
-    """An empty row of images for each turn changes nothing."""
+    """An empty row of images for each turn has no effect."""
     rng, rows = np.random.default_rng(0), list[list[int]]()
     for _ in range(40):
         context = rng.integers(1, 4, rng.integers(1, 9)).tolist()

@@ -1,4 +1,4 @@
-"""The tables in other libraries: Polars without pyarrow, pyarrow, and whoever speaks the capsule interface."""
+"""The tables in other libraries: Polars without pyarrow, pyarrow, and any user of the capsule interface."""
 
 from __future__ import annotations
 

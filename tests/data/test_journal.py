@@ -1,4 +1,4 @@
-"""The journal of an iteration that is under way, in a real process that is killed."""
+"""The journal of an iteration in progress, in a real process that is killed."""
 
 from __future__ import annotations
 

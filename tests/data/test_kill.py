@@ -1,4 +1,4 @@
-"""A real process, killed at random moments: nothing acknowledged is lost, and stock tools read at every moment."""
+"""Kill a real process at random moments: acknowledged data is never lost, and other tools can always read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def killed(writers: subprocess.Popen[str], words: int, seconds: float) -> list[tuple[str, int]]:
-    """Let a process write, kill it some words and seconds after it has opened the store; what it said."""
+    """Kill a writer a few words and seconds after it has opened the store; return its output."""
     said: list[tuple[str, int]] = []
 
     def hear() -> None:
@@ -57,13 +57,13 @@ def killed(writers: subprocess.Popen[str], words: int, seconds: float) -> list[t
 
 
 def check_scan(folder: Path) -> int:
-    """What stock Polars reads from the folders is whole, whoever is in the middle of what; returns the trajectories.
+    """Check that Polars reads complete rows from the folders at any moment; return the number of trajectories.
 
     Raises:
         FileNotFoundError: files were just being merged.
         PolarsError: the same.
     """
-    # Rows refer to rows of tables read later, which can only have become more.
+    # Rows refer to rows of tables read later, which can only have grown.
     draws, trajectories = scan(folder / "draws"), scan(folder / "trajectories")
     steps, nodes = scan(folder / "steps"), scan(folder / "nodes")
     if not len(draws):
@@ -81,7 +81,7 @@ def check_scan(folder: Path) -> int:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[list[int]]:
-    """A reader that scans all the while; gives the number of trajectories that it saw each time."""
+    """Scan continuously; return the number of trajectories of each scan."""
     seen: list[int] = []
     exchanges: list[int] = []
     failures: list[Exception] = []
@@ -96,7 +96,7 @@ def reading(folder: Path) -> Iterator[list[int]]:
             except (AssertionError, OSError) as error:
                 failures.append(error)
                 return
-            # The tests are about moments, and a busy reader would leave the writers few of them.
+            # The tests are about timing, and a busy reader would slow the writers down.
             stop.wait(0.02)
 
     thread = threading.Thread(target=read)
@@ -125,7 +125,7 @@ def test_nothing_acknowledged_is_lost_in_many_kills(tmp_path: Path, kills: int) 
             try:
                 check_scan(tmp_path)
             except pl.exceptions.PolarsError:
-                # Killed while files were exchanged: stock tools are told so until the next open.
+                # Killed while files were exchanged: other tools get an error until the next open.
                 assert any((tmp_path / name / "0-being-rewritten.arrow").exists() for name in FACTS)
             left = bool(list(tmp_path.rglob("*.tmp")))
             with Store.open(tmp_path, read_only=True) as store:

@@ -37,7 +37,7 @@ def filled(path: Path) -> Store:
 
 
 def forked(work: Callable[[], object]) -> int:
-    """Run work in a child that is forked here and now; returns how it ended, killed where it hangs."""
+    """Run work in a child forked at this moment; return its exit, or kill it if it hangs."""
     child = os.fork()
     if not child:
         try:
@@ -59,7 +59,7 @@ def forked(work: Callable[[], object]) -> int:
 def test_a_loader_reads_a_store_in_its_workers(tmp_path: Path, method: str) -> None:
     data = pytest.importorskip("torch.utils.data")
     with filled(tmp_path) as store:
-        # What a worker gets is a reader, in whichever way it was started: a writer does not leave its process.
+        # A worker gets a reader, however it was started: a writer stays in its process.
         dataset = Iterations(copy.copy(store), store.batch(0))
         loader = data.DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=method)
         rows = list(loader)
@@ -71,7 +71,7 @@ def test_a_loader_reads_a_store_in_its_workers(tmp_path: Path, method: str) -> N
 
 @contextmanager
 def busy(*works: Callable[[], object]) -> Iterator[list[BaseException]]:
-    """Threads that do some works again and again."""
+    """Threads that repeat some work."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -95,7 +95,7 @@ def busy(*works: Callable[[], object]) -> Iterator[list[BaseException]]:
 
 
 def test_children_forked_in_the_middle_of_calls_work(tmp_path: Path) -> None:
-    """Kernels with several threads, appends, freezes, commits and reads are going on at the moment of every fork."""
+    """Kernels with several threads, appends, freezes, commits and reads are in progress at the moment of every fork."""
     store = filled(tmp_path / "run")
     reader = copy.copy(store)
     batch = grow(9)[0]
@@ -109,7 +109,7 @@ def test_children_forked_in_the_middle_of_calls_work(tmp_path: Path) -> None:
         forest.add_group(0, "task")
         grow_member(forest, 0, 0)
         assert len(forest.freeze().nodes) > 4
-        # Polars is not asked here: its own threads do not come along.
+        # Polars is not used here: its own threads do not survive a fork.
         np.testing.assert_array_equal(pickle.loads(text).column("token", "token"), tokens)
         with Store.open(tmp_path / "run", read_only=True) as mine:
             assert len(mine.batch(1).draws) == len(store_batch.draws)
@@ -152,7 +152,7 @@ def test_children_forked_in_the_middle_of_calls_work(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_about_to_be_given_up_is_waited_for(tmp_path: Path) -> None:
-    """As by a child that was forked by a writer which was killed, and has not run since."""
+    """The lock is held by a forked child that has not run since its writer was killed."""
     Store.open(tmp_path).close()
     with (tmp_path / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -213,7 +213,7 @@ def test_a_forest_that_was_being_changed_is_refused_in_a_forked_child() -> None:
             forest.append(handle, [2], kind="observation")
         except arl.exceptions.UnsupportedError as error:
             os._exit(3 if "while a thread was inside this Forest" in str(error) else 4)
-        # What nobody was changing is whole, and the child's own from then on.
+        # State that was not being changed is intact, and the child's own from then on.
         assert forest.tokens(handle)[-1] == 2
         forest.finish(handle, status="aborted")
         assert len(forest.freeze().trajectories) == 1

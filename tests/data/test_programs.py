@@ -1,4 +1,4 @@
-"""What rollout programs ask of a forest, through the public methods; the numbers are checked beside the crate."""
+"""Operations of rollout programs on a forest through public methods; the crate checks the same numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def acted(
     state: str | None = None,
     seed: int | None = None,
 ) -> int:
-    """An action and what was answered; the node of the action."""
+    """Append an action and its answer; return the node of the action."""
     node = forest.append(trajectory, tokens, kind="action", logprobs=[-0.5] * len(tokens), seed=seed)
     forest.step(trajectory, reward=reward)
     if observation is not None:
@@ -138,7 +138,7 @@ def test_what_a_branch_does_not_train_stays_so_whatever_becomes_of_it(forest: Fo
         (3, 4, 7, 10): [0, 1, 1, 1],
         (3, 4, 11): [0, 1, 1],
         (3, 4, 12): [0, 1, 1],
-        (3, 4, 13): [1, 1, 1],  # a fork of it trains what it inherits, as it was asked to
+        (3, 4, 13): [1, 1, 1],  # a fork of it trains the inherited part, as requested
     }
 
 
@@ -162,7 +162,7 @@ def test_forks_of_one_episode_say_so(forest: Forest) -> None:
 
 
 def tokens_of(batch: Batch, column: str = "token") -> list[list[int]]:
-    """Those of each draw."""
+    """Return the values of each draw."""
     offsets = batch.offsets("token")[batch.offsets("step")]
     return [batch.column(column, "token")[one:other].tolist() for one, other in pairwise(offsets.tolist())]
 

@@ -1,4 +1,4 @@
-"""The turns and states of a group, read from a forest and from its batch, where branches share, cut and end oddly."""
+"""Turns and states of a group, read from a forest and from its batch, for unusual shares, cuts and ends of branches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_fork_that_cuts_an_action_takes_a_turn_of_its_own(forest: Forest) -> N
     branch = forest.fork(trunk, node=action, end=1)
     acted(forest, branch, [-0.25], "cellar")
     tree = followed(forest)
-    # The trunk: -0.5 - 1. The branch shares the first token: -0.5 - 0.25. Both begin in the hall.
+    # The trunk: -0.5 - 1. The branch shares the first token: -0.5 - 0.25. Both start in the hall.
     assert tree.parent.tolist() == [-1, -1]
     np.testing.assert_allclose(tree.logprob, [-1.5, -0.75])
     assert tree.state[0] == tree.state[1]
@@ -80,7 +80,7 @@ def test_the_last_turn_is_known_when_something_lies_behind_it(forest: Forest) ->
     assert (len(core), core.frontier(9)) == (1, [0])
     core.follow(forest._core, 0)
     assert len(core) == 1, "nothing is read twice"
-    # One that is given up before an answer leads to a state that nobody knows.
+    # A branch dropped before an answer leads to an unknown state.
     other = forest.fork(trunk, node=node, end=1)
     acted(forest, other, [-0.5], None)
     forest.prune(other, "given up")
@@ -104,7 +104,7 @@ def test_failed_and_truncated_ends_are_not_solved(forest: Forest) -> None:
     stored = SearchTree.of(forest.freeze(), 0)
     assert stored.status == tree.status
     np.testing.assert_array_equal(stored.value, tree.value)
-    # A program's word that a branch succeeded counts for the state that it stands in.
+    # A success reported by a program counts for the current state of the branch.
     forest.add_group(1, "task")
     said = begun(forest, 0, 1)
     acted(forest, said, [-0.5], "room")
@@ -137,7 +137,7 @@ def test_a_tree_follows_one_group(forest: Forest) -> None:
 
 
 def facts_of(tree: SearchTree) -> list[tuple[object, ...]]:
-    """Each turn by who took it, whatever its row: who took the one before, its log-prob, visits, worth and states."""
+    """Each turn by its agent, whatever its row: previous agent, log-prob, visits, value and states."""
     taken = list(zip(tree.trajectory.tolist(), tree.step.tolist(), strict=True))
     parents = [taken[parent] if parent >= 0 else None for parent in tree.parent.tolist()]
     status, distance = tree.status, tree.distance.tolist()
@@ -147,7 +147,7 @@ def facts_of(tree: SearchTree) -> list[tuple[object, ...]]:
 
 
 @settings(max_examples=60, deadline=None)
-@example([(4, 1, False), (0, 2, False), (1, 3, True), (4, 1, False)])  # a turn that leads back to a state that failed
+@example([(4, 1, False), (0, 2, False), (1, 3, True), (4, 1, False)])  # a turn that leads back to a failed state
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 5), st.booleans()), min_size=1, max_size=30))
 def test_what_is_read_bit_by_bit_is_what_is_read_at_once(moves: list[tuple[int, int, bool]]) -> None:
     forest = Forest()

@@ -1,4 +1,4 @@
-"""Arrays of a state: what was given comes back, whatever changed in between, and little is written for little."""
+"""Arrays of a state are restored exactly, whatever changed in between, and small changes write few bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Store: what is acknowledged is there, whatever happens to the process that wrote it."""
+"""The Store: acknowledged data survives any failure of the writing process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_only_a_batch_is_written(tmp_path: Path) -> None:
 
 
 def adopting(batch: Batch, trajectory: int) -> Batch:
-    """A batch that goes on from a trajectory of another one."""
+    """Return a batch that continues a trajectory of another one."""
     forest = Forest(iteration=0, seed=3)
     forest.add_group(0, "task")
     path = forest.fork(forest.adopt(0, batch, trajectory))
@@ -416,7 +416,7 @@ def test_a_forked_child_is_told_to_open_the_store_again(tmp_path: Path, monkeypa
 
 
 def described(iteration: int, components: list[str] | None, estimator: str) -> tuple[Batch, bytes]:
-    """A trajectory with rewards of some components, entropies, and a picture; and what the picture is known by."""
+    """A trajectory with rewards of some components, entropies, and a picture; and the picture's key."""
     forest = Forest(iteration=iteration, reward_components=components, entropies=estimator)
     forest.add_group(0, "task")
     path = forest.start(0, 0)
@@ -450,7 +450,7 @@ def test_names_of_rewards_and_pictures_stay_with_their_rows(tmp_path: Path) -> N
             Batch.concat([store.batch(0), store.batch(1)])
         with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give all 32"):
             batch.blob(b"abc")
-        # Stock tools read files that say different things about their rows.
+        # Other tools read files with different metadata about their rows.
         assert pl.scan_ipc(tmp_path / "steps" / "*.arrow").collect()["rewards"].list.len().to_list() == [1, 2, None, 1]
         assert pickle.loads(pickle.dumps(store.nodes)).num_rows == 8
 

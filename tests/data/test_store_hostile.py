@@ -1,4 +1,4 @@
-"""Stores that somebody else has prepared: nothing outside of them is changed, and nothing waits or fills the memory."""
+"""Stores prepared by an attacker: nothing outside of them changes, and nothing hangs or fills the memory."""
 
 from __future__ import annotations
 

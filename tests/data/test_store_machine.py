@@ -1,4 +1,4 @@
-"""Any order of operations on a store, beside what it was told: a map in memory."""
+"""Any order of operations on a store, beside a map in memory of the same data."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Append:
     partial: bool
     batch: Batch
     rows: dict[str, pl.DataFrame]
-    """The rows that were new in it."""
+    """New rows of the write."""
     replayed: list[int]
 
 
 @dataclass
 class Memory:
-    """What a store was told."""
+    """Data given to a store."""
 
     appends: list[Append] = field(default_factory=list)
     closed: list[tuple[Batch, Any]] = field(default_factory=list)
@@ -60,7 +60,7 @@ def alike(mine: pl.DataFrame, other: pl.DataFrame) -> bool:
 
 
 class Machine(RuleBasedStateMachine):
-    """One run, one writer, one reader that is now and then behind."""
+    """One run, one writer, and one reader that may lag."""
 
     @initialize()
     def begin(self) -> None:
@@ -78,7 +78,7 @@ class Machine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def grown(self, members: int, turns: int, *, rewritten: bool, blob: bytes | None) -> Batch:
-        """Some rollouts of the iteration that is open."""
+        """Some rollouts of the open iteration."""
         self.seed += 1
         forest = Forest(iteration=self.store.iteration, seed=self.seed, reward_components=["answer"])
         forest.add_group(0, f"task {self.seed % 3}")
@@ -119,7 +119,7 @@ class Machine(RuleBasedStateMachine):
             batch, ids = batch.select_draws([]), []
         elif ids:
             batch = Batch.concat([batch, self.store.trajectory_batch(ids)])
-            # They vote in the new group, so that one iteration can draw them several times.
+            # They vote in the new group, so one iteration can draw them several times.
             group = pl.DataFrame(batch.trajectories)["group_id"][-1]
             batch = batch.with_draws(ids, group_ids=[group] * len(ids), source="replay")
         batch = self.store.rebase(batch)
@@ -156,7 +156,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """A reader opens, and stays where it is."""
+        """A reader opens, and keeps its snapshot."""
         self.store.flush()
         self.reader = Store.open(self.folder, read_only=True)
         self.seen = {name: pl.DataFrame(getattr(self.store, name)) for name in ROWS}
@@ -196,7 +196,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.store.drop_before(first, rewrite=rewrite)
         self.memory.appends, self.memory.dropped = kept, first
-        # The trajectories that are drawn again stay, with their steps and the nodes of all of their contexts.
+        # Trajectories that are drawn again stay, with their steps and the nodes of all of their contexts.
         kept_rows = {name: rows.head(0) for name, rows in older.items()}
         steps, trajectories = (
             older[name].filter(pl.col("trajectory_id").is_in(list(needed))) for name in ("steps", "trajectories")

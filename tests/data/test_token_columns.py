@@ -35,7 +35,7 @@ def recorded(iteration: int, dtype: Any = np.uint16, width: int = 3) -> tuple[ar
 
 
 def rows_of(batch: arl.Batch, level: Any = "node_token") -> dict[int, list[float]]:
-    """The rows by token, of tokens that have one."""
+    """The rows by token, for tokens that have one."""
     known = batch.column("routes.known", level) != 0
     return dict(
         zip(
@@ -110,12 +110,12 @@ def test_rows_that_do_not_fit_are_one_error(rows: Any, message: str) -> None:
 
 
 def grown(by: str) -> arl.Batch:
-    """Two chats of two turns; the experts of all that was read come with each answer."""
+    """Two chats of two turns; the experts of all context tokens come with each answer."""
     forest = arl.Forest()
     forest.add_group(0, "task")
     chats = [forest.start(0, member) for member in range(2)]
     prompts, answers, more, last = [[1, 2], [1, 2]], [[3, 4], [5, 6]], [[7], [8]], [[9, 10], [11]]
-    # Tokens that both chats share have one row, of the first that came.
+    # Tokens shared by both chats have one row, from the first chat.
     routes = [np.full((5, 2), 10 * chat, np.uint8) + np.arange(5, dtype=np.uint8)[:, None] for chat in (1, 2)]
     first = [None if by == "one by one" else (0, rows[:3]) for rows in routes]
     second = [(2, routes[0][2:]), None]
@@ -183,7 +183,7 @@ def test_a_call_that_fails_records_no_rows() -> None:
         )
     with pytest.raises(InvalidInputError, match=r"turn 0 .* 4 rows from position 0 on, but the path has 3 tokens"):
         forest.ingest([chat], [[1, 2]], [[3]], logprobs=[[-0.5]], columns={"routes": [(0, np.ones((4, 2), np.uint8))]})
-    # Neither the type nor a row of the calls that failed is left.
+    # Neither the type nor a row of the failed calls is left.
     forest.append(chat, [3], kind="action", logprobs=[-0.5], columns={"routes": (1, np.full((2, 2), 7, np.uint8))})
     forest.finish(chat, reward=1.0)
     assert rows_of(forest.freeze()) == {2: [7, 7], 3: [7, 7]}

@@ -1,4 +1,4 @@
-"""Trouble as a system makes it: Ctrl-C in long work, a full disk, folders of others, paths that are no stores."""
+"""System failures: Ctrl-C in long work, a full disk, folders of other users, paths that are not stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOBODY = 65_534
 
 
 def rollouts(iteration: int, trajectories: int) -> Batch:
-    """Trajectories of 32 nodes each."""
+    """Return trajectories of 32 nodes each."""
     forest = Forest(iteration=iteration)
     forest.add_group(0, "task")
     handles = [forest.start(0, member) for member in range(trajectories)]
@@ -42,7 +42,7 @@ def rollouts(iteration: int, trajectories: int) -> Batch:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 100 MB, in files of 5 MB that are large enough not to be merged as they are written."""
+    """A run of 100 MB, in files of 5 MB, which are too large to be merged while they are written."""
     folder = tmp_path_factory.mktemp("large") / "run"
     with Store.open(folder, sync="never") as store:
         for iteration in range(20):
@@ -54,8 +54,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[None]:
-    """Ctrl-C, when this process has computed for so many seconds from now: on a busy machine as on a quiet one."""
-    # A shell without job control starts what is in the background deaf to Ctrl-C.
+    """Send Ctrl-C after some CPU seconds of this process, independent of the machine's load."""
+    # A shell without job control starts background jobs that ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     clock = signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -68,7 +68,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 
 
 def interrupted(work: Callable[[], object], times: int = 8) -> list[bool]:
-    """Break work off at different moments, until it is done before; whether it was broken off, each time."""
+    """Interrupt work at different moments, until it completes first; return whether each time was interrupted."""
     done = []
     for moment in np.linspace(0.0, 1.0, times):
         broken = True
@@ -106,7 +106,7 @@ def test_an_ingest_that_is_broken_off_stored_nothing(call: str) -> None:
     forest.add_group(0, "task")
     handles = [forest.start(0, member) for member in range(30_000)]
     rows = {"append_many": 1_200_000, "ingest": 300_000}[call]
-    # No two outputs are equal: a turn that is given twice is refused.
+    # No two outputs are equal: a repeated turn is rejected.
     outputs = (np.arange(4 * rows, dtype=np.int32), np.arange(rows + 1, dtype=np.int64) * 4)
     prompts = (np.ones(2 * rows, np.int32), np.arange(rows + 1, dtype=np.int64) * 2)
     logprobs = (np.full(4 * rows, -0.5, np.float32), outputs[1])
@@ -118,7 +118,7 @@ def test_an_ingest_that_is_broken_off_stored_nothing(call: str) -> None:
         else:
             forest.append_many(trajectories, outputs, kind=np.full(rows, 2, np.uint8))
 
-    # It looks for Ctrl-C every 50 ms, and takes longer than that.
+    # It checks for Ctrl-C every 50 ms, and takes longer than that.
     with pytest.raises(KeyboardInterrupt), interrupted_after(0.01):
         work()
     assert all(len(forest.tokens(handle)) == 0 for handle in handles[:64]), "all or nothing"
@@ -140,7 +140,7 @@ def test_a_freeze_that_is_broken_off_keeps_the_groups() -> None:
         forest.finish(member, reward=1.0)
 
     def broken_off(work: Callable[[], object]) -> None:
-        # It looks for Ctrl-C every 50 ms, and takes longer than that.
+        # It checks for Ctrl-C every 50 ms, and takes longer than that.
         with pytest.raises(KeyboardInterrupt), interrupted_after(0.01):
             work()
 
@@ -169,7 +169,7 @@ def test_an_export_that_is_broken_off_leaves_no_file(large: Path, tmp_path: Path
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Work that changes what the process may do."""
+    """Run work that changes the permissions of the process."""
     child = os.fork()
     if not child:
         try:
@@ -196,7 +196,7 @@ def test_folders_that_are_not_ours_are_named(tmp_path: Path) -> None:
             Store.open("other")
         with pytest.raises(StoreError, match=r"cannot lock run/lock: Permission denied"):
             Store.open("run")
-        # Who may not write can still read.
+        # Users without write permission can still read.
         with Store.open("run", read_only=True) as reader:
             assert len(reader.nodes) == len(batch.nodes)
             assert reader.verify() == []
@@ -224,7 +224,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 
 
 def commits_until_it_fails(store: Store) -> int:
-    """Appends until the disk is full; returns the iterations that were closed."""
+    """Append until the disk is full; return the iterations that were closed."""
 
     def go_on() -> None:
         while True:
@@ -242,7 +242,7 @@ def commits_until_it_fails(store: Store) -> int:
 
 
 def whole_after(folder: Path, closed: int) -> None:
-    """Opened again it has every closed iteration, and goes on."""
+    """After reopening, it has every closed iteration, and continues."""
     with Store.open(folder) as store:
         assert store.iteration == closed
         assert store.verify() == []
@@ -262,7 +262,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_file_that_cannot_grow_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
     def limited() -> None:
-        # A write that stops in its middle, as on a full disk or at a quota.
+        # A write that fails in its middle, as on a full disk or at a quota.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
         store = Store.open(tmp_path / "run")
@@ -287,7 +287,7 @@ def test_paths_that_are_no_stores_are_left_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(StoreError, match="loop"):
         Store.open(tmp_path / "loop")
-    # A link to a store is that store: the lock is one.
+    # A link to a store is that store: both have one lock.
     with Store.open(tmp_path / "run") as store:
         (tmp_path / "link").symlink_to(tmp_path / "run")
         with pytest.raises(StoreError, match="is locked"):
@@ -295,7 +295,7 @@ def test_paths_that_are_no_stores_are_left_as_they_were(tmp_path: Path) -> None:
         store.append(grow(0)[0], iteration=0)
     with Store.open(tmp_path / "link") as store:
         assert len(store.nodes) > 0
-    # What others keep in the directory stays.
+    # Other files in the directory stay.
     (tmp_path / "run" / "nodes" / "notes.txt").write_text("mine")
     (tmp_path / "run" / "config.json").write_text("{}")
     with Store.open(tmp_path / "run") as store:

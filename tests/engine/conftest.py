@@ -1,4 +1,4 @@
-"""Two tiny families, a tokenizer of the same vocabulary, and the model's own word on what an engine says."""
+"""Two tiny families, a tokenizer of the same vocabulary, and the model's own log-probs as a reference for engines."""
 
 import numpy as np
 import pytest

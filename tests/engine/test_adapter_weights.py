@@ -1,4 +1,4 @@
-"""Policies with adapters: engines get merged copies, equal to the policy's forward, and the policy stays as it is."""
+"""Policies with adapters: engines get merged copies, equal to the policy's forward, and the policy stays unchanged."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_stamp_follows_the_base_weights_alone(make_model) -> None:
     policy = adapted(make_model, "all")
     stamp = PolicyWeights(policy).stamp()
     assert PolicyWeights(shaken(policy)).stamp() == stamp, "adapters may change"
-    policy.get_base_model().model.layers[0].self_attn.q_proj.base_layer.weight.data += 1e-3  # as PEFT merges
+    policy.get_base_model().model.layers[0].self_attn.q_proj.base_layer.weight.data += 1e-3  # like PEFT's merge
     assert PolicyWeights(policy).stamp() != stamp
 
 

@@ -1,4 +1,4 @@
-"""What engines take and give says at once what is wrong with it; `complete` works wherever it is called."""
+"""Wrong requests and segments of engines are reported at once; `complete` works in every context."""
 
 import asyncio
 

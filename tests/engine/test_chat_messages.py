@@ -1,4 +1,4 @@
-"""A chat speaks messages as the templates of real models have them, and says what a template cannot do."""
+"""A chat renders messages in the formats of real models' templates, and reports unsupported ones."""
 
 import numpy as np
 import pytest

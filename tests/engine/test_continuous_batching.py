@@ -1,4 +1,4 @@
-"""An engine that steps: newcomers, aborts, new weights, failures, many loops, and ends of all kinds."""
+"""A stepping engine: newcomers, aborts, new weights, failures, many loops, and ends of all kinds."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ def generate(make_model, tokenizer):
 
 @pytest.fixture
 def whole(generate):
-    """The segment that nobody disturbed."""
+    """Return the undisturbed segment."""
     [segment] = generate_all(generate, [ask()])
     assert len(segment.tokens) == 40
     return segment
@@ -114,13 +114,13 @@ def test_an_aborted_request_has_exactly_what_was_generated(generate, whole):
     async def abort():
         aborted, other, waits = ask(), ask(1), ask(2)
         tasks = [asyncio.create_task(generate.generate(request)) for request in (aborted, other)]
-        await gate.stands()  # the first token was drawn when the rows came in
+        await gate.stands()  # the first token was sampled when the rows arrived
         await gate.pass_(3)
         generate.abort(aborted)
         late = asyncio.create_task(generate.generate(waits))
         await asyncio.sleep(0)
         generate.abort(waits)
-        generate.abort(ask())  # unknown ones are let be
+        generate.abort(ask())  # unknown ones are ignored
         gate.open()
         return await asyncio.gather(*tasks, late)
 

@@ -1,4 +1,4 @@
-"""Both engines in the same loop: their log-probs are the model's own, before and after updates."""
+"""Both engines in the same loop: their log-probs equal the model's own, before and after updates."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_behaviour_log_probs_are_the_models_own_at_every_version(name, world, wa
         sampled = batch.column("behaviour_logprob", "token")
         assert len(sampled) > 50
         np.testing.assert_allclose(sampled, own, atol=1e-5)
-        # A step that changes the weights whatever the rewards were.
+        # A step that changes the weights for any rewards.
         batch = batch.with_columns("draw", advantage=np.linspace(-1, 1, batch.num_draws, dtype=np.float32))
         updates = recipe.updates(batch)
         for update in updates:

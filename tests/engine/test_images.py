@@ -1,4 +1,4 @@
-"""The engine on transformers shows images as the model's own forward does, whatever is shared between requests."""
+"""The transformers engine processes images like the model's own forward, whatever requests share."""
 
 import asyncio
 import functools
@@ -143,7 +143,7 @@ def test_a_batch_invariant_engine_says_the_same_to_the_bit():
 
 
 def test_images_without_a_token_between_them():
-    """The tokens of touching images attend to each other in Gemma 3, so what follows is part of what is shared."""
+    """Tokens of touching images attend to each other in Gemma 3, so the following ones belong to the shared prefix."""
     model, processor = build("gemma3")
     generate = engine.Transformers(model, processor)
     token, one, two = model.config.image_token_id, screenshot(1), screenshot(2)

@@ -1,4 +1,4 @@
-"""Each reason for which an engine's log-probabilities are not the policy's is found by its name."""
+"""Each reason for a difference between engine and policy log-probabilities is identified by its name."""
 
 import copy
 from dataclasses import replace
@@ -19,7 +19,7 @@ def found(generate, model, sampling=WARM, **options):
 
 
 class Altered(engine.Transformers):
-    """Does to a request, or to what comes of it, what a wrongly set up engine does."""
+    """Changes a request, or its result, like a misconfigured engine."""
 
     def __init__(self, *arguments, before=lambda request: request, after=lambda _, segment: segment):
         super().__init__(*arguments)
@@ -41,7 +41,8 @@ def test_an_engine_that_is_right_is_found_right(sampling, make_model, tokenizer)
     assert finding.tokens == 2 * 14 * 12, "fourteen requests and a turn behind each"
     assert 0 < finding.largest < 1e-4
     assert finding.mean <= finding.largest
-    # Of second turns all that was fed before is known: prompt + 12 - 1. Of the first ones the copy's prompt but one.
+    # Second turns have their whole previous context cached: prompt + 12 - 1. Of the first turns, the copy's prompt but
+    # one.
     prompts = sum((1, 3, 9, 17, 33, 40))
     assert finding.cached_tokens >= 2 * (prompts + 6 * 11) + prompts - 6
     assert sampling == finding.sampling
@@ -107,7 +108,7 @@ def test_a_window_that_one_side_has(make_model, tokenizer):
     window.load_state_dict(model.state_dict())
     finding = found(engine.Transformers(model, tokenizer), window)
     assert finding.cause == "position"
-    # Position 20 is the first that does not see position 0; the token behind it is the first with other chances.
+    # Position 20 is the first that does not see position 0; the token after it is the first with other probabilities.
     assert "tokens before position 21 agree" in finding.message
     assert finding.position >= 21
 

@@ -46,4 +46,4 @@ def test_the_example_trains_and_saves_an_adapter(name: str, tmp_path: Path) -> N
     config = json.loads((tmp_path / "saved" / "adapter_config.json").read_text())
     assert config["r"] == 16
     adapter = load_file(tmp_path / "saved" / "adapter_model.safetensors")
-    assert all(weight.abs().max() > 0 for name, weight in adapter.items() if "lora_B" in name)  # they begin at 0
+    assert all(weight.abs().max() > 0 for name, weight in adapter.items() if "lora_B" in name)  # they start at 0

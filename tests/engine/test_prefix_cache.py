@@ -1,4 +1,4 @@
-"""What a request computed serves the next turn and the forks, and changes nothing but the work."""
+"""Cached prefixes serve the next turn and forks, and reduce only the work."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ TOKENS = st.lists(st.integers(0, 2), max_size=9).map(lambda tokens: np.array(tok
 
 
 def layers_of(tokens):
-    """Keys that say which tokens they are of."""
+    """Return keys that identify their tokens."""
     keys = torch.from_numpy(tokens.astype(np.float32)).reshape(1, -1, 1)
     return [(keys, -keys)]
 
@@ -92,7 +92,7 @@ def test_a_common_system_prompt_is_computed_once(prefix_cache_bytes, make_model,
     beginnings = [rules, np.concatenate([rules, example]), rules, np.concatenate([rules, example, example])]
     ends = [random.integers(0, generate.vocabulary_size, 3 + count, dtype=np.int32) for count in range(8)]
     prompts = [np.concatenate([beginnings[index % 4], end]) for index, end in enumerate(ends)]
-    prompts.append(prompts[3][:-1])  # a beginning of another one
+    prompts.append(prompts[3][:-1])  # a prefix of another one
     requests = [Request(prompt, seed, sampling) for seed, prompt in enumerate(prompts)]
     run, fed = model.model.forward, []
 
@@ -138,9 +138,9 @@ def test_turns_and_forks_compute_only_what_is_new(family, make_model, tokenizer,
         history = np.concatenate([request.tokens, segment.tokens])
         observed = random.integers(0, generate.vocabulary_size, 3 + 2 * seed, dtype=np.int32)
         turns.append(Request(np.concatenate([history, observed]), 100 + seed, sampling))
-        known.append(len(history) - 1)  # the last token was drawn and never fed
+        known.append(len(history) - 1)  # the last token was sampled and is never an input
         turns.append(Request(history[: len(request.tokens) + 5], 200 + seed, sampling))
-        known.append(len(request.tokens) + 4)  # the last token of a request is always fed
+        known.append(len(request.tokens) + 4)  # the last token of a request is always an input
     second = generate_all(generate, turns)
     assert [segment.cached_tokens for segment in second] == known
     alone = [generate_all(fresh, [turn])[0] for turn in turns]
@@ -198,7 +198,7 @@ def test_nothing_is_kept_over_new_weights(how, make_model, tokenizer, own_words)
     request = Request(np.arange(20, dtype=np.int32), 1, sampling)
     generate_all(generate, [request])
     assert generate_all(generate, [request])[0].cached_tokens == 19
-    if how == "stepped":  # and nobody tells the engine
+    if how == "stepped":  # without notice to the engine
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         model(torch.arange(5)[None]).logits.sum().backward()
         optimizer.step()

@@ -22,7 +22,7 @@ from agentrl_core.exceptions import DataError, EngineError, UnsupportedError
 
 
 def as_sets(experts: Any) -> list[list[list[int]]]:
-    """The experts of each token and layer in order: which comes first does not matter."""
+    """Sort the experts of each token and layer: their order does not matter."""
     return np.sort(np.asarray(experts, np.int64).reshape(len(experts), -1, 2), axis=2).tolist()
 
 
@@ -36,7 +36,7 @@ def test_a_segment_has_the_experts_of_all_tokens_that_were_read(family: str, tok
     prompts += [np.concatenate([common, prompt]) for prompt in prompts[1:]]
     sampling = Sampling(max_tokens=6)
     first = generate_all(generate, [Request(prompt, 10 + row, sampling) for row, prompt in enumerate(prompts)])
-    # Another turn, and a fork inside of the first answer: both begin with what is cached.
+    # Another turn, and a fork inside of the first answer: both start with a cached prefix.
     longer = [np.concatenate([prompt, one.tokens, [5, 6]]) for prompt, one in zip(prompts, first, strict=True)]
     longer += [np.append(prompt, one.tokens[:2]) for prompt, one in zip(prompts, first, strict=True)]
     second = generate_all(
@@ -92,7 +92,7 @@ def test_every_token_that_training_reads_has_its_experts(program: Any, tokenizer
 
 
 def mismatch(model: Any, batch: arl.Batch, *, replay: bool) -> float:
-    """Mean absolute difference of the trainer's log-probs from those of the engine."""
+    """Return the mean absolute difference of the trainer's log-probs from those of the engine."""
     (update,) = recipes.GRPO.updates(batch)
     found = np.zeros(len(batch.column("token", "token")), np.float32)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The scripted engine says exactly what it is told to."""
+"""The scripted engine generates exactly its script."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A token of the engine on transformers stays in the files that compute it."""
+"""A token of the transformers engine stays in the files that compute it."""
 
 import gc
 import sys
@@ -20,11 +20,11 @@ PACKAGE = f"{Path(arl.__file__).parent}/"
 
 
 def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
-    """Calls from one file of the package to another while an engine generates this many tokens.
+    """Return calls from one file of the package to another while an engine generates this many tokens.
 
-    One request: several may arrive at one step or at two. Garbage of other tests is not collected meanwhile: closing a
-    generator is a call as well. No other test samples at this temperature: an engine makes the sampling parameters that
-    rows share once, and keeps them.
+    There is one request: several may arrive at one step or at two. Garbage collection is off, since closing a generator
+    of another test is a call as well. No other test samples at this temperature: an engine creates the sampling
+    parameters that rows share once, and keeps them.
     """
     found = Counter[tuple[str, str]]()
 

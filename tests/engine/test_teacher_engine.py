@@ -1,4 +1,4 @@
-"""A teacher in vLLM in this process answers as the model itself does."""
+"""A teacher in vLLM in this process returns the model's own log-probs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def served() -> Iterator[tuple[engine.Vllm, PreTrainedModel]]:
 
 
 def rollouts(temperature: float = 1.0, length: int = 3) -> Batch:
-    """Two branches that go on with different tokens from one action, and a group with the same prompt."""
+    """Two branches that continue one action with different tokens, and a group with the same prompt."""
     forest = Forest()
     forest.add_group(0, "task")
     one = forest.start(0, member=0)
@@ -104,7 +104,7 @@ def test_it_follows_the_weights_and_scores_among_requests_that_generate(
 def test_scores_of_two_versions_are_refused(
     served: tuple[engine.Vllm, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New weights end what is being scored: here between two steps, as soon as the requests are taken in."""
+    """New weights end scoring: here between two steps, as soon as the requests have arrived."""
     generate, model = served
     begin = generate._begin
 

@@ -1,4 +1,4 @@
-"""A teacher behind HTTP that answers as vLLM's completions do, against the model itself."""
+"""A teacher behind HTTP with the format of vLLM's completions, against the model itself."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def server() -> Iterator[tuple[str, type[Answers]]]:
 
 
 def rollouts(temperature: float = 1.0) -> Batch:
-    """Two branches that go on with different tokens from one action, and another group."""
+    """Two branches that continue one action with different tokens, and another group."""
     forest = Forest()
     forest.add_group(0, "task")
     one = forest.start(0, member=0)

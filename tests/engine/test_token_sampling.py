@@ -1,4 +1,4 @@
-"""One draw: the distribution sampled from is the one reported."""
+"""One sample: its reported distribution is the one sampled from."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def entropy(p):
 
 
 def naive(logits, sampling):
-    """The distribution by the definition, in float64."""
+    """Return the distribution by definition, in float64."""
     x = np.asarray(logits, np.float64) / sampling.temperature
     if sampling.by_entropy is not None:
         x /= 1 + sampling.by_entropy.change * sampling.by_entropy.height(np.log(max(entropy(softmax(x)), 1e-8)))
@@ -51,7 +51,7 @@ samplings = st.builds(
     by_entropy=st.none() | rules,
     temperature=st.floats(0.1, 3),
     top_k=st.integers(0, 12),
-    # Between sums of probabilities: where a sum equals top_p, rounding decides.
+    # Between sums of probabilities: if a sum equals top_p, rounding decides.
     top_p=st.sampled_from([1.0, 0.9137, 0.5123, 0.0101]),
 )
 

@@ -1,4 +1,4 @@
-"""The engine on transformers says what the model's own forward says, whatever it is batched with."""
+"""The transformers engine returns the log-probs of the model's own forward, whatever the batch."""
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def test_a_segment_does_not_depend_on_its_batch(family, make_model, tokenizer):
 
 
 def test_long_segments_outgrow_the_first_room_of_the_cache(make_model, tokenizer, own_words):
-    # Longer than the first room of the cache, so that it has to grow.
+    # Longer than the initial capacity of the cache, so that it has to grow.
     model = make_model("qwen3")
     generate = engine.Transformers(model, tokenizer)
     sampling = Sampling(max_tokens=100)

@@ -1,4 +1,4 @@
-"""The real vLLM: its log-probs are the model's own, before and after a weight update."""
+"""The real vLLM: its log-probs equal the model's own, before and after a weight update."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ pytest.importorskip("vllm")
 
 @pytest.fixture(scope="module")
 def policy(make_model):
-    """With tied embeddings: their copy in the head is the part that an update forgets most easily."""
+    """A model with tied embeddings: their copy in the head is easily missed by an update."""
     return make_model("qwen3", tie_word_embeddings=True)
 
 
@@ -208,7 +208,7 @@ def test_the_doctor_tells_the_mode_the_version_and_the_weights(generate, make_mo
     assert finding.cached_tokens > 0
     assert check_logprobs(generate, policy, requests, version=version + 1).cause == "version"
     assert check_logprobs(generate, make_model("qwen3", tie_word_embeddings=True, seed=1), requests).cause == "weights"
-    # What VllmServer and Vllm refuse beforehand: vLLM's own default.
+    # VllmServer and Vllm reject this mode at start: vLLM's own default.
     assert generate._llm.collective_rpc(_report, args=("raw_logprobs",)) == ["processed_logprobs"]
     try:
         raw = check_logprobs(generate, policy, requests, version=version)
@@ -220,7 +220,7 @@ def test_the_doctor_tells_the_mode_the_version_and_the_weights(generate, make_mo
 
 
 def _report(worker, mode):
-    """Runs in vLLM's worker: report log-probs of another mode; the one before."""
+    """Runs in vLLM's worker: report log-probs of another mode; return the previous one."""
     sampler = worker.model_runner.sampler
     before = sampler.logprobs_mode
     sampler.logprobs_mode = sampler.topk_topp_sampler.logprobs_mode = mode

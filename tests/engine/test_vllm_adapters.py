@@ -1,4 +1,4 @@
-"""The real vLLM takes adapters beside its weights, and its log-probs are those of the policy with the adapter."""
+"""The real vLLM takes adapters beside its weights, and its log-probs equal those of the policy with the adapter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def generate(make_model, tokenizer):
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How often whole weights are replaced from now on."""
+    """Return how often whole weights are replaced from now on."""
     from agentrl_core.engine import vllm, vllm_worker
 
     calls: list[str] = []
@@ -140,7 +140,7 @@ def test_servers_take_adapters_beside_a_whole_checkpoint(
             broken.setattr(client, "write_adapter", lambda folder, _: (folder / "empty").touch())
             with pytest.raises(AgentRLError):
                 generate.update_weights(policy, version=6)
-        with pytest.raises(AgentRLError, match="update_weights"):  # it has the new base weights, and no adapter
+        with pytest.raises(AgentRLError, match="update_weights"):  # it has the new base weights, without an adapter
             generate_all(generate, [Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4))])
         with pytest.raises(AgentRLError, match="incomplete"):
             engine.VllmServer(server.url, tokenizer)

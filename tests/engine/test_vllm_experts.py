@@ -1,4 +1,4 @@
-"""The real vLLM takes the weights of experts, whose names in memory are not those of a checkpoint."""
+"""The real vLLM takes the weights of experts, whose names in memory differ from those of a checkpoint."""
 
 from __future__ import annotations
 

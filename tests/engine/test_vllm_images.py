@@ -1,4 +1,4 @@
-"""vLLM shows images as the model's own forward does, of which it gets each once."""
+"""vLLM processes images like the model's own forward, and computes each one once."""
 
 import io
 from dataclasses import replace
@@ -23,7 +23,7 @@ SAMPLING = Sampling(max_tokens=6)
 
 
 def wide(family, seed=0):
-    """A model whose heads are as wide as vLLM needs, and its processor."""
+    """Return a model whose heads are as wide as vLLM needs, and its processor."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("hidden_size", 64), ("num_attention_heads", 2), ("num_key_value_heads", 1)):
             patch.setitem(vision_models.TEXT, name, value)
@@ -103,10 +103,10 @@ def test_a_server_shows_images_as_the_model_does(tmp_path):
     processor = AutoProcessor.from_pretrained(folder)
     arguments = (*ARGUMENTS, "--no-skip-tokenizer-init", "--max-model-len", "512", "--max-num-batched-tokens", "512")
     pixels = np.random.default_rng(0).integers(0, 256, (56, 56, 4), np.uint8)
-    clear = saved(Picture.fromarray(pixels, "RGBA"), "PNG")  # vLLM would show what is behind it in white
+    clear = saved(Picture.fromarray(pixels, "RGBA"), "PNG")  # vLLM would blend it with white
     turned = Picture.Exif()
     turned[0x0112] = 6
-    photo = saved(Picture.fromarray(pixels[:, :28, :3]), "JPEG", exif=turned)  # and turn this one
+    photo = saved(Picture.fromarray(pixels[:, :28, :3]), "JPEG", exif=turned)  # and rotate this one
     with serving(folder, tmp_path / "log", *arguments) as server:
         generate = engine.VllmServer(server.url, processor, folder=tmp_path / "weights")
         one, other, large = screenshot(1), screenshot(2), screenshot(3, 112, 56)

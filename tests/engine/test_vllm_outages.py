@@ -1,4 +1,4 @@
-"""Servers that are down, die, or start again: nothing is lost, doubled, or sampled by other weights."""
+"""Servers that are down, die, or restart: no token is lost, duplicated, or sampled by other weights."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def versions(segments: list[Segment]) -> set[int]:
 
 
 def send(made: engine.VllmServer, version: int) -> None:
-    """New weights, without a model: their folder."""
+    """Update the weights without a model, from their folder."""
     assert made._folder is not None
     path = Path(made._folder) / f"version-{version}"
     path.mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_a_server_that_was_started_again_gets_the_weights_first(
     servers[1].stop()
     servers[1].start()
     servers[1].sampled.clear()
-    # It samples the version of its start at most until the first answer is seen, and that segment is not used.
+    # It samples the version of its start at most until the first answer arrives, and that segment is not used.
     assert versions(sample(made, 16)) == {3}
     wait_for(lambda: not made._returning)
     assert servers[1].version == "3"
@@ -189,7 +189,7 @@ def test_an_engine_without_a_folder_follows_the_trainer(
     send(trainer, 2)
     assert versions(sample(follower)) == {2}, "it does not need to be told"
     assert follower.policy_version == 2
-    servers[0].version = "1"  # it missed the update: nothing of it is used
+    servers[0].version = "1"  # it missed the update: none of its segments is used
     assert versions(sample(follower, 16)) == {2}
     for each in servers:
         each.version = "1"

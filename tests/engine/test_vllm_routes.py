@@ -32,7 +32,7 @@ SHAPE: dict[str, Any] = {
     "num_key_value_heads": 2,
     "num_experts_per_tok": TOP,
 }
-"""Sizes that vLLM's kernels for CPUs take."""
+"""Sizes supported by vLLM's CPU kernels."""
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"head_dim": 32, "moe_intermediate_size": 32},
     "olmoe": {"intermediate_size": 32},
@@ -68,12 +68,12 @@ def served(request: pytest.FixtureRequest, tokenizer: Any) -> Iterator[tuple[Any
 
 
 def as_sets(experts: Any) -> list[list[list[int]]]:
-    """The experts of each token and layer in order: which comes first does not matter."""
+    """Sort the experts of each token and layer: their order does not matter."""
     return np.sort(np.asarray(experts, np.int64).reshape(len(experts), -1, TOP), axis=2).tolist()
 
 
 def of_experts(experts: Any, family: str) -> Any:
-    """Without the layer that has none, for which vLLM reports zeros."""
+    """Drop the layer without experts, for which vLLM reports zeros."""
     assert experts.shape[1] == 2 * TOP
     if family != "dense_layer":
         return experts
@@ -98,7 +98,7 @@ def test_a_segment_has_the_experts_of_all_tokens_that_were_read(served: tuple[An
     first = generate_all(
         generate, [Request(prompt, 10 + row, Sampling(max_tokens=6)) for row, prompt in enumerate(prompts)]
     )
-    # Another turn, and a fork inside of the first answer: both begin with what is cached.
+    # Another turn, and a fork inside of the first answer: both start with a cached prefix.
     longer = [np.concatenate([prompt, one.tokens, [5, 6]]) for prompt, one in zip(prompts, first, strict=True)]
     longer += [np.append(prompt, one.tokens[:2]) for prompt, one in zip(prompts, first, strict=True)]
     longer = [prompt.astype(np.int32) for prompt in longer]
@@ -114,7 +114,7 @@ def test_a_segment_has_the_experts_of_all_tokens_that_were_read(served: tuple[An
 def test_new_weights_have_their_own_experts(served: tuple[Any, Any, str], own_words: Any) -> None:
     generate, model, family = served
     other = tiny(family, seed=4)
-    prompt = np.arange(40, dtype=np.int32)  # its first block is cached under the weights before
+    prompt = np.arange(40, dtype=np.int32)  # its first block was cached under the old weights
     for follows in (other, model):
         generate.update_weights(follows, version=generate.policy_version + 1)
         check(generate, follows, own_words, Sampling(temperature=0.7, max_tokens=6), generate.policy_version)

@@ -1,4 +1,4 @@
-"""A real vLLM server process: the engine says what the model's own forward says, or says why it cannot."""
+"""A real vLLM server process: the engine returns the log-probs of the model's own forward, or reports a reason."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ pytest.importorskip("vllm")
 
 @pytest.fixture(scope="module")
 def policy(make_model):
-    """With tied embeddings: their copy in the head is the part that an update forgets most easily."""
+    """A model with tied embeddings: their copy in the head is easily missed by an update."""
     return make_model("qwen3", tie_word_embeddings=True)
 
 
@@ -140,13 +140,13 @@ def test_aborted_requests_have_exactly_what_was_generated(generate):
         tasks = [asyncio.create_task(generate.generate(request)) for request in requests]
         await asyncio.sleep(seconds)
         generate.abort(requests[0])
-        generate.abort(Request(requests[0].tokens, 0, sampling))  # which nobody asked
+        generate.abort(Request(requests[0].tokens, 0, sampling))  # which no request had
         return await asyncio.gather(*tasks)
 
     at_once = asyncio.run(run(0.0))
     assert (at_once[0].finish_reason, at_once[0].policy_version) == ("abort", 0)
     length, seconds = 0, 0.05
-    while not 0 < length < 100:  # however fast the machine is, a moment in the middle is looked for
+    while not 0 < length < 100:  # the test needs a moment in the middle, even on a fast machine
         segments = asyncio.run(run(seconds))
         length = len(segments[0].tokens)
         seconds *= 2.0 if length == 0 else 0.6
@@ -160,7 +160,7 @@ def test_aborted_requests_have_exactly_what_was_generated(generate):
 
 
 def test_closing_takes_back_an_abort_that_is_still_on_its_way(server, tokenizer):
-    """Through a network that lets no abort pass: the request ends by itself meanwhile."""
+    """Through a network that drops aborts: the request ends by itself meanwhile."""
     address = urllib.parse.urlsplit(server.url)
 
     async def run():
@@ -170,7 +170,7 @@ def test_closing_takes_back_an_abort_that_is_still_on_its_way(server, tokenizer)
             while data := await source.read(1 << 16):
                 if b"/abort_requests" in data:
                     held.set()
-                    await source.read()  # all that comes until the engine closes the connection
+                    await source.read()  # all data until the engine closes the connection
                     break
                 sink.write(data)
                 if b'"max_tokens":100' in data:
@@ -204,7 +204,7 @@ def test_closing_takes_back_an_abort_that_is_still_on_its_way(server, tokenizer)
 
 
 def counted(server, name):
-    """A counter among the server's metrics."""
+    """Return a counter among the server's metrics."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     [line] = [line for line in lines if line.startswith(f"vllm:{name}{{")]
@@ -212,7 +212,7 @@ def counted(server, name):
 
 
 def until(holds):
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     end = time.monotonic() + 600
     while not holds():
         assert time.monotonic() < end
@@ -234,7 +234,7 @@ def test_a_cancelled_wait_gives_the_request_up_on_the_server_too(generate, serve
             task.cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    for _ in range(20):  # on a machine that stands still for a moment, all are whole before one is given up
+    for _ in range(20):  # if the machine pauses for a moment, all are complete before one is aborted
         before = counted(server, "generation_tokens_total")
         answers = asyncio.run(run())
         until(lambda: not generate._servers[0].busy and not counted(server, "num_requests_running"))
@@ -264,7 +264,7 @@ def test_new_weights_end_what_runs_and_are_the_ones_sampled_from(generate, make_
         await update
         return segments
 
-    for version in range(1, 21):  # on a machine that stands still for a moment, all are whole before the update
+    for version in range(1, 21):  # if the machine pauses for a moment, all are complete before the update
         whole = generate_all(generate, long)
         segments = asyncio.run(run(version))
         reasons = {(one.policy_version, one.finish_reason) for said in segments for one in said}
@@ -339,7 +339,7 @@ def test_a_segment_ends_where_the_context_does(generate):
 
 
 def test_the_trainer_of_the_page_runs_beside_a_server(generate, server, policy, saved, tmp_path):
-    """docs/engines.md, as it is written; a trainer of its own, beside the server that the other tests have."""
+    """The code of docs/engines.md: a trainer of its own, beside the server of the other tests."""
     generate.update_weights(policy, 0)
     (tmp_path / "weights").mkdir()
     (tmp_path / "trainer.py").write_text(block("engines", "python"))
@@ -363,7 +363,7 @@ def test_the_trainer_of_the_page_runs_beside_a_server(generate, server, policy, 
     sampled = set(rows.iter_rows())
     assert {iteration for iteration, _ in sampled} == {0, 1, 2}
     assert all(iteration - 1 <= version <= iteration for iteration, version in sampled)
-    assert len({version for _, version in sampled}) > 1  # on a busy machine a version is passed over
+    assert len({version for _, version in sampled}) > 1  # a busy machine may skip a version
     generate.update_weights(policy, 4)
 
 
@@ -391,7 +391,7 @@ def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(sav
     both = engine.VllmServer(urls, tokenizer, folder=saved.parent / "both", patience=1.0)
     lost, other = both._servers
     both._homes._homes["of the lost"] = lost
-    lost._connections.url = "http://127.0.0.1:9"  # where nobody answers
+    lost._connections.url = "http://127.0.0.1:9"  # a port without a server
     assert len(generate_all(both, [request])[0].tokens) == 4
     assert both._homes._homes["of the lost"] is other
     with pytest.warns(RuntimeWarning, match="left out until it answers again"):

@@ -1,4 +1,4 @@
-"""Weights that do not fit change nothing, and those in wrappers do fit."""
+"""Weights that do not fit change nothing; those in wrappers fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedE
 
 
 class Wrapper(nn.Module):
-    """As data parallelism and torch.compile name what they hold."""
+    """Names under data parallelism and torch.compile."""
 
     def __init__(self, held: nn.Module, name: str) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def test_a_scripted_engine_checks_the_version(tokenizer) -> None:
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8, torch.bfloat16, torch.float32, torch.float64])
 def test_a_stamp_differs_after_any_bit_was_written(dtype) -> None:
     for count, begin in itertools.product((1, 3, 8, 11), (0, 1)):
-        weight = torch.arange(begin + count).to(dtype)[begin:]  # from 1 on it begins between two words
+        weight = torch.arange(begin + count).to(dtype)[begin:]  # from 1 on it starts between two words
         before = weight_stamp([weight])
         assert weight_stamp([weight.clone()]) == before
         for place in range(count):

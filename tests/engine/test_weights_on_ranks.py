@@ -1,4 +1,4 @@
-"""Weights that lie on two ranks reach the engine of one, gathered one at a time; what fails, fails on both."""
+"""Weights spread over two ranks reach the engine of one, gathered one at a time; failures reach both."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ ANSWER = "the answer is 12."
 
 
 class Episode:
-    """Pay 1 for an answer with a full stop and charge any other one as a format error."""
+    """Reward an answer with a full stop with 1, and penalise any other one as a format error."""
 
     observation = "Answer, and end with a full stop."
     turns = 0

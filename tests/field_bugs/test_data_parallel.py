@@ -21,7 +21,7 @@ def reports():
 
 
 def check(report, *unhelpful):
-    """Check that the gradient is right up to a factor, or that an error of the package does not mislead."""
+    """Check that the gradient is right up to a factor, or that the package raises a clear error."""
     if "error" in report:
         assert not [words for words in unhelpful if words in report["error"]]
         assert report["by_package"], report["error"]

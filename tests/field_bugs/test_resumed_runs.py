@@ -1,4 +1,4 @@
-"""A run that resumes with other tasks than it began with."""
+"""A run that resumes with other tasks than at its start."""
 
 from episode_world import small_tokenizer
 from warning_recorder import recorded_warnings

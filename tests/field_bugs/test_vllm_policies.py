@@ -59,7 +59,7 @@ def count_sampled(generate):
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_wrapped_policy_is_accepted_or_rejected_by_the_package(prefix, policy, generate):
-    """trl#5975, trl#7017, verl#7904: names of a wrapped policy reached the engine as they were."""
+    """trl#5975, trl#7017, verl#7904: names of a wrapped policy reached the engine unchanged."""
     before, after = generate.policy_version, next(VERSIONS)
     try:
         generate.update_weights(Wrapper(copy.deepcopy(policy), prefix), version=after)
@@ -70,7 +70,7 @@ def test_wrapped_policy_is_accepted_or_rejected_by_the_package(prefix, policy, g
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_engine_generates_after_the_update_with_a_wrapped_policy(prefix, policy, generate):
-    """trl#5975, trl#7017, verl#7904: a rejected update must keep the weights that the engine had."""
+    """trl#5975, trl#7017, verl#7904: a rejected update must keep the engine's previous weights."""
     with contextlib.suppress(AgentRLError, ValueError):
         generate.update_weights(Wrapper(copy.deepcopy(policy), prefix), version=next(VERSIONS))
     assert count_sampled(generate) > 0

@@ -1,4 +1,4 @@
-"""Trajectories in the format ATIF that other programs write."""
+"""Trajectories in the ATIF format from other programs."""
 
 import pytest
 from chat_templates import CONTENT_ONLY, QUESTION, WITH_CALLS, answer, byte_tokenizer
@@ -28,14 +28,14 @@ def agent(message, **fields):
 
 @pytest.fixture
 def exported():
-    """The export of a chat that begins with a message of the role developer."""
+    """The export of a chat that starts with a message of the role developer."""
     developer = {"role": "developer", "content": "Be brief."}
     [made] = to_atif(from_chats([{"messages": [developer, QUESTION, answer("Cold.")]}], byte_tokenizer(CONTENT_ONLY)))
     return made
 
 
 def test_developer_message_has_a_source_of_atif(exported):
-    """ATIF has the sources system, user and agent alone."""
+    """ATIF has only the sources system, user and agent."""
     assert {step["source"] for step in exported["steps"]} <= {"system", "user", "agent"}
 
 

@@ -1,4 +1,4 @@
-"""Families of templates that no package ships: what is trained of a chat, and what an engine is given."""
+"""Template families of no package: trained tokens of a chat, and requests to an engine."""
 
 import json
 import pickle
@@ -50,7 +50,7 @@ def contexts(messages, tok, **chat):
         ("kimi", ["<|im_end|>"], "<|im_end|>"),
         ("glm", ["<|user|>", "<|observation|>", "<|endoftext|>"], "<|user|>"),
         ("late", ["<|im_end|>"], "<|im_end|>"),
-        # A thought ends with <|end|>, so that it ends no turn.
+        # A thought ends with <|end|>, so that token does not end a turn.
         ("harmony", ["<|return|>", "<|call|>"], "<|return|>"),
         ("one call", ["<|eot|>", "<|eom|>"], "<|eot|>"),
         ("exaone", ["[|endofturn|]"], "[|endofturn|]"),
@@ -173,7 +173,7 @@ def test_a_pickled_chat_keeps_its_options_and_stops():
 
 @pytest.mark.parametrize("scheme", ["first", "always", "never"])
 def test_pieces_are_the_tokens_of_the_whole_where_spaces_are_letters(scheme):
-    # As Llama 2's tokenizer: a space is put in front of a text, which a text behind another one has not.
+    # Like Llama 2's tokenizer: a text gets a leading space, unless it follows another one.
     letters = ["<unk>", "\u2581", *map(chr, range(33, 127)), "\u2581w", "\u2581C"]
     core = Tokenizer(
         models.BPE({x: n for n, x in enumerate(letters)}, [("\u2581", "w"), ("\u2581", "C")], unk_token="<unk>")
@@ -211,7 +211,7 @@ def test_a_long_chat_is_tokenised_once():
 @pytest.mark.parametrize(
     ("name", "messages", "missing"),
     [
-        # What is said of a call is not the call; nor are those of other messages.
+        # A text about a call is not the call; nor are calls of other messages.
         ("plain", [WARM, says("weather of Oslo, 3 days: city, days", call())], "message 1 .* the name 'weather'"),
         ("known", CALLED, "message 2 of role 'tool': .* leaves out the content '4 degrees'"),
         ("known", [WARM, says("", call()), tool("is"), COLD], "message 2 of role 'tool'"),
@@ -363,7 +363,7 @@ def test_tools_that_a_template_does_not_show_are_described():
     assert trained(CALLED, plain, tools=json.dumps(TOOLS))[0] == (
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}\n</tool_call><|im_end|>'
     )
-    # One that has a form of its own for calls keeps it.
+    # A template with its own form of calls keeps it.
     chat = [{"role": "system", "content": "Be brief."}, WARM, says("", call())]
     [shown] = contexts(chat, known, tools=TOOLS)
     assert shown.startswith("<|im_start|>system\nBe brief.\n\n# Tools")
@@ -378,7 +378,7 @@ def test_the_generation_config_beside_a_tokenizer_is_read(tmp_path):
     tok.add_special_tokens({"additional_special_tokens": ["<|stop|>"]})
     stop = tok.convert_tokens_to_ids("<|stop|>")
     tok.save_pretrained(tmp_path)
-    ids = [stop, tok.eos_token_id, 5]  # 5 is no special token: the default of a class
+    ids = [stop, tok.eos_token_id, 5]  # 5 is not a special token: the default of a class
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}), encoding="utf-8")
     again = type(tok).from_pretrained(tmp_path)
     assert Chat(again).stop_token_ids == (tok.eos_token_id, stop)

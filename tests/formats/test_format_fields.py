@@ -1,4 +1,4 @@
-"""Records of each format come back field by field; the page of fields says what happens."""
+"""Records of each format are read field by field as documented on the page of fields."""
 
 import copy
 
@@ -172,7 +172,7 @@ def test_what_was_not_sampled_is_not_trained_in_another_format():
 )
 def test_a_record_of_another_shape_is_named(given, record, error, match):
     if match == "no list":
-        assert given.read([record])  # an empty observation is none
+        assert given.read([record])  # an empty observation is dropped
         return
     with pytest.raises(error, match=match):
         given.read([given.record, record])

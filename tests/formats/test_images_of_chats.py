@@ -1,4 +1,4 @@
-"""Images of chats, ATIF and traces: in as blobs and placeholders, out as they came, refused where they cannot be."""
+"""Images of chats, ATIF and traces: read as blobs and placeholders, written unchanged, rejected if unsupported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TURNS = [(1, 2), (1, 2, 3), (1, 2, 3)]
 
 
 def shown(batch: arl.Batch) -> list[list[bytes]]:
-    """The images before each action, by the rows of nodes."""
+    """Return the images before each action, by the rows of nodes."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).to_dicts()}
     found = []
     for row in nodes.values():

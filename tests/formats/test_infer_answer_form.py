@@ -20,7 +20,7 @@ READ = {
     "call and reasoning": ("I need it.", "", [("weather", ARGUMENTS)]),
     "parallel calls": ("", "", [("weather", ARGUMENTS), ("time", {"city": "Rome"})]),
 }
-# Their templates open a thought, which a text without </think> does not end; gpt-oss takes a text for reasoning.
+# Their templates open a thought, which a text without </think> does not end; gpt-oss parses a text as reasoning.
 OPENED = ("deepseek", "exaone", "nemotron", "qwen3_5_think", "qwen3_6", "qwen3_8")
 UNFINISHED = {"deepseek_r1": {"answer"}, "deepseekv3": {"answer", "call and text"}, "gptoss": {"call and text"}}
 

@@ -1,4 +1,4 @@
-"""Rendering all answers of a chat takes time that is linear in its length, and gives what rendering each one gives."""
+"""Rendering all answers of a chat takes time linear in its length, and equals rendering each answer alone."""
 
 import random
 
@@ -65,7 +65,7 @@ def rendered_characters(template, work):
 
 
 def outcome(work, *arguments):
-    """The answers as plain values, or the error."""
+    """Return the answers as plain values, or the error."""
     try:
         return [(each.message, each.context.tolist(), each.action.tolist()) for each in work(*arguments)]
     except UnsupportedError as error:
@@ -94,7 +94,7 @@ def test_the_characters_for_an_answer_do_not_grow_with_the_chat(name, kind):
 
 
 def any_chat(source, length):
-    """A chat in which texts repeat, are those of the markup, or have spaces around them."""
+    """A chat with repeated texts, texts that contain markup, or texts with spaces around them."""
     messages, thinks = [user(source.choice(["hi", "how  warm? ", "a"]))], source.random() < 0.5
     while len(messages) < length:
         thought = (
@@ -154,7 +154,7 @@ def chatml(own="", note="", opening=""):
 
 
 def opens(flag):
-    """The next answer begins with an empty thought if a question has a property, which the history does not show."""
+    """The next answer starts with an empty thought if a question has a property, which the history does not show."""
     last = "{% if loop.last and m.role == 'assistant' and " + flag.format("messages[loop.index0 - 1].content") + " %}"
     thought = "<think></think>{% endif %}"
     return chatml(own=last + thought, opening="{% if " + flag.format("messages[-1].content") + " %}" + thought)
@@ -177,7 +177,7 @@ ADVERSARIAL = {
 @pytest.mark.parametrize("odd", [3, 5, 6, 7, 9, 11])
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_an_answer_that_is_not_rendered_after_all_before_it_hides_nothing(name, odd):
-    """The texts of one turn, which is none of those that are rendered in any case, change what the template writes."""
+    """The texts of one turn, which no other rendering includes, change the template's output."""
     tok = gallery_tokenizer("qwen2_5")
     tok.chat_template = ADVERSARIAL[name]
     template = ChatTemplate(tok)

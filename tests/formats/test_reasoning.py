@@ -1,4 +1,4 @@
-"""Reasoning in chats: under each of its names, and as templates render it."""
+"""Reasoning in chats: under each of its names, and as rendered by templates."""
 
 from chat_templates import QUESTION, WITH_CALLS, answer, byte_tokenizer, read_or_reject, turn_texts
 
@@ -9,7 +9,7 @@ WITH_REASONING = WITH_CALLS.replace(
     "assistant\n{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}",
     1,
 )
-# As Qwen 3: answers after the last question have an empty block of reasoning, and so does the opening of an answer if
+# Like Qwen 3: answers after the last question have an empty block of reasoning, and so does the opening of an answer if
 # the template gets enable_thinking=False.
 EMPTY_REASONING = (
     "{% set ns = namespace(last=-1) %}"

@@ -21,7 +21,7 @@ VALUES = (0, False, None, "", [], {}, [None], {"a": [1, {"b": None}]}, 1.5, "tex
 
 @pytest.fixture(scope="module")
 def formats():
-    """Each with a maker of records, a reader and a writer."""
+    """Formats, each with a record strategy, a reader and a writer."""
     tokenizer = gallery_tokenizer("qwen3")
     return {
         "chats": (chat, lambda records: from_chats(records, tokenizer), lambda batch: list(to_chats(batch))),
@@ -38,7 +38,7 @@ class Source(random.Random):
         return {self.choice(["x", "_y", "note", "ünï"]): self.choice(VALUES)} if self.random() < 0.6 else {}
 
     def maybe(self, **values):
-        """Each of some fields, with one of its values, or not."""
+        """A subset of some fields, each with one of its values."""
         return {name: self.choice(each) for name, each in values.items() if self.random() < 0.6}
 
 
@@ -122,7 +122,7 @@ def test_records_of_another_format_come_back_as_they_were_written(formats, name,
         batch = read([make(source)])
         try:
             written = write_other(batch)
-        except UnsupportedError:  # a chat with several contexts, which the other format does not hold
+        except UnsupportedError:  # a chat with several contexts, which the other format does not support
             continue
         assert write_other(read_other(written)) == written
         compared += 1

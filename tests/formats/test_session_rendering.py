@@ -1,4 +1,4 @@
-"""A session of the endpoint goes on from its tokens, and renders only what is new."""
+"""A session of the endpoint continues from its tokens, and renders only new messages."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def tokenizer(name):
 
 
 class Rendered(EngineUpstream):
-    """Counts the messages of each chat that is rendered."""
+    """Counts the messages of each rendered chat."""
 
     def __init__(self, engine):
         super().__init__(engine)
@@ -35,7 +35,7 @@ class Rendered(EngineUpstream):
 
 
 async def talked(upstream, tools):
-    """The record of a session in which every second message answers a call, if there are tools."""
+    """Return the record of a session in which every second message answers a call, if there are tools."""
     endpoint = Endpoint(upstream)
     transport = httpx.ASGITransport(app=endpoint.app)
     messages = []
@@ -73,6 +73,6 @@ def test_only_new_messages_are_rendered(name, with_tools):
         following = messages[2 * turn]
         expected = chat.observation(following, int(path[-1]))
         np.testing.assert_array_equal(context[len(path) :], expected)
-    # Whole chats are compared once for each kind of message that follows.
+    # Whole chats are compared once for each kind of following message.
     assert max(upstream.lengths[-4:]) <= 3
     assert sum(length > 3 for length in upstream.lengths) <= 4

@@ -22,7 +22,7 @@ def test_last_answer_may_end_by_another_token_than_earlier_ones():
 
 @pytest.fixture
 def glm_tokenizer():
-    """GLM 4.5 and 4.6: an answer ends where the next role's token begins; these tokens are the stop tokens."""
+    """GLM 4.5 and 4.6: an answer ends at the next role's token; these tokens are the stop tokens."""
     template = (
         "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"

@@ -1,4 +1,4 @@
-"""Every chat template of TRL's wheel times chats: exactly what the model has to write is trained, or it is refused."""
+"""Every chat template of TRL's wheel times chats: exactly the model's tokens are trained, or the chat is rejected."""
 
 import json
 
@@ -92,7 +92,7 @@ def test_an_action_is_decoded_without_all_that_ends_it():
 
 @pytest.mark.parametrize("name", ["gptoss", "glm4moe", "deepseekv3", "qwen3", "llama3_1", "phi3", "gemma4_v5"])
 def test_an_engine_is_given_prompts_tools_and_results(name):
-    """Families that did not run: a prompt with tools, and what a tool replied."""
+    """Families that did not run: a prompt with tools, and a tool's reply."""
     chat = Chat(gallery_tokenizer(name))
     prompt = chat.decode(chat.prompt(CHATS["several"][:2], TOOLS))
     for text in ("Be brief.", "how warm is it?", "weather", "time"):

@@ -13,7 +13,7 @@ from chat_templates import (
 )
 
 RESULT = {"role": "tool", "tool_call_id": "call00001", "content": "4 degrees"}
-# As in gpt-oss: of all calls of a message the first one alone.
+# Like gpt-oss: of all calls of a message the first one alone.
 FIRST_CALL = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}"
     "{{ m.tool_calls[0].function | tojson }}{% endif %}<|im_end|>\n{% endfor %}"

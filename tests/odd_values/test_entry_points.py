@@ -1,6 +1,6 @@
-"""Odd values of the right type, at every public entry point: refused on arrival by name, or kept over a restart.
+"""Odd values of the right type, at every public entry point: rejected by name on arrival, or kept over a restart.
 
-`AGENTRL_FULL_TESTS=1` tries ten times as many, and `--hypothesis-profile=search` other ones.
+`AGENTRL_FULL_TESTS=1` tries ten times as many, and `--hypothesis-profile=search` tries others.
 """
 
 from __future__ import annotations
@@ -128,11 +128,11 @@ ELSEWHERE: dict[str, str] = {
         for path in ("chat/completions", "completions", "responses", "messages", "messages/count_tokens")
     },
 }
-"""What has no row here, and why none is needed."""
+"""Public names without a row here, and why they need none."""
 
 
 def entry_points() -> Iterator[str]:
-    """The public names that take values: methods with arguments, values of protocols, readers of files, and routes."""
+    """Return the public names that take values: methods with arguments, protocols, file readers, and routes."""
     for kind in CLASSES:
         for name in dir(kind):
             if name.startswith("_") and name not in ("__call__", "__init__"):
@@ -161,7 +161,7 @@ def test_every_entry_point_has_a_row() -> None:
     assert not ENTRY_POINTS.keys() & ELSEWHERE.keys()
 
 
-# A whole table is shown where it is refused, and a table of 300 odd texts is long.
+# An error shows the whole rejected table, and a table of 300 odd texts is long.
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @pytest.mark.parametrize("name", ENTRY_POINTS)
 def test_odd_values_are_refused_or_kept(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -1,4 +1,4 @@
-"""What odd values found: each is refused by its name, or kept."""
+"""Bugs found with odd values: each value is rejected by name, or kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HALF = "\ud800"
 
 
 def on(call: Callable[[Forest, int, int], object]) -> Callable[[], object]:
-    """A call of a forest with a trajectory and its action."""
+    """Return a call of a forest with a trajectory and its action."""
 
     def run() -> object:
         forest, (path, _), (node, _) = grown()
@@ -48,7 +48,7 @@ def rows(**options: Any) -> Callable[[], object]:
 
 
 def trace(*, logprobs: list[float] | None = None, score: float = 1.0) -> dict[str, Any]:
-    """A trace of one sampled token."""
+    """Return a trace of one sampled token."""
     user: dict[str, Any] = {"parent": None, "message": {"role": "user", "content": "hi"}, "token_ids": [1, 2]}
     answer = {"parent": 0, "sampled": True, "message": {"role": "assistant", "content": "yo"}, "token_ids": [3, 4]}
     answer |= {"mask": [False, True], "logprobs": logprobs or [-0.5]}

@@ -1,4 +1,4 @@
-"""What is drawn, against the probabilities that the formulas say: a million draws of each sampler."""
+"""Draws against the probabilities of the formulas: a million draws of each sampler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def chi_squared(counts: NDArray[np.int64], probabilities: NDArray[np.float64]) -
 
 @pytest.mark.parametrize("weights", [(1, 2, 5), (1, 1, 1), (100, 1, 1)])
 def test_a_memory_draws_without_replacement_in_proportion(weights: tuple[int, int, int]) -> None:
-    """P(i, j, k) = w_i / W * w_j / (W - w_i), of rows drawn one after the other; six orders, 5 degrees of freedom."""
+    """P(i, j, k) = w_i / W * w_j / (W - w_i), of rows drawn one by one; six orders, 5 degrees of freedom."""
     ids = np.arange(3 * DRAWS, dtype=np.int64)
     if weights == (1, 1, 1):
         ranks = _core.replay.race(ids, key=11)
@@ -42,7 +42,7 @@ def test_a_memory_draws_without_replacement_in_proportion(weights: tuple[int, in
 
 
 def test_the_rank_of_equal_priorities_is_the_mean_of_theirs() -> None:
-    """Priorities 5, 1, 2: ranks 1, 3, 2; drawn first with (1, 1/3, 1/2) / (11/6), of a million memories."""
+    """Priorities 5, 1, 2: ranks 1, 3, 2; first draw with (1, 1/3, 1/2) / (11/6), over a million memories."""
     weights = _core.replay.rank_weights(np.array([5.0, 1.0, 2.0]))
     assert weights.tolist() == pytest.approx([1.0, 1 / 3, 1 / 2])
     ranks = _core.replay.race(np.arange(3 * DRAWS, dtype=np.int64), np.tile(weights, DRAWS), key=5)
@@ -62,6 +62,6 @@ def test_the_sum_tree_draws_in_proportion(exponent: float) -> None:
     np.testing.assert_allclose(tree.probabilities(np.arange(1000)), probabilities, rtol=1e-12)
     counts = np.bincount(tree.sample(DRAWS, key=3, stratified=False), minlength=1000)
     assert chi_squared(counts, probabilities) < 1222.0
-    # One draw of each stratum: a row has the draws of the strata in it, and perhaps those of two it begins and ends in.
+    # One draw of each stratum: a row has the draws of the strata in it, and maybe those of the two at its ends.
     counts = np.bincount(tree.sample(DRAWS, key=3), minlength=1000)
     assert np.abs(counts - DRAWS * probabilities).max() <= 2.0

@@ -1,4 +1,4 @@
-"""What joins a batch, where it votes, and what is refused."""
+"""Trajectories that join a batch, their votes, and rejected ones."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_draws_of_the_batch_itself_can_be_pairs(store: Store) -> None:
     batch = grow(1, {"a": [0.0, 2.0, 1.0], "b": [1.0, 1.0]})
     draws = replay.Pairs(matching="all").mix({}, batch, key=0)
     assert draws is not None
-    # By the better's score: (1, 0), (1, 2), (2, 0); `b` has no pair.
+    # By the better score: (1, 0), (1, 2), (2, 0); `b` has no pair.
     assert draws.trajectory_ids.tolist() == [-2, -1, -2, -3, -3, -1]
     joined = scored(batch.with_stored_draws(store.trajectory_batch([]), draws))
     assert joined.column("score", "draw").tolist() == [0, 2, 1, 1, 1, 2, 0, 2, 1, 1, 0]
@@ -148,7 +148,7 @@ def test_behaviour_needs_tokens_that_were_sampled(tmp_path: Path) -> None:
 
 
 def test_inject_by_hand(store: Store) -> None:
-    """ARPO-GUI's rule: std < .05 and mean < .2 of the group; the first member gives way to a success of the task."""
+    """ARPO-GUI's rule: std < .05 and mean < .2 of the group; a success of the task replaces the first member."""
     closed_state = replay.Inject(
         replay.Memory(per_task=8, where=Where(column="score", above=0.1)),
         replay.GroupFailed("score", best_at_most=None, mean_below=0.2, std_below=0.05),
@@ -191,7 +191,7 @@ def test_mix_shares_and_replaces(store: Store) -> None:
 
 
 def test_a_mixture_of_memories_draws_nothing_twice(tmp_path: Path) -> None:
-    """The first takes the newest group, the second any other one: of an only one there is none left for it."""
+    """The first one takes the newest group, the second any other one: with one group there is none left for it."""
     world = SmallWorld()
     newest = replay.Mix(replay.Memory(unit="group", order="newest"), count=1)
     recipe = GRPO.replace(replay=(newest, replay.Mix(replay.Memory(unit="group"), count=1)))
@@ -212,7 +212,7 @@ def test_a_mixture_of_memories_draws_nothing_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", ["trajectory", "group"])
 def test_a_second_mix_replaces_fresh_draws_alone(store: Store, unit: Literal["trajectory", "group"]) -> None:
-    """What the first one put there stays: the second takes the place of the last fresh draws, or of a fresh group."""
+    """Members added by the first one stay: the second one replaces the last fresh draws, or a fresh group."""
     memory = replay.Memory(unit=unit)
     mix = replay.Mix(memory, count=1, replaces=True)
     state = mix.next(mix.initial_state(), IterationRecord.of(store.batch(0)))

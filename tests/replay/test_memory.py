@@ -1,4 +1,4 @@
-"""Memories against plain lists, and what they draw."""
+"""Memories and their draws against plain lists."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_memory_of_groups_keeps_them_whole(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_is_said_as_everywhere(tmp_path: Path) -> None:
-    """By who made a trajectory, and by a column that only credit made; both must hold."""
+    """Filter by agent and by a column that only credit computes; both must hold."""
     with Store.open(tmp_path / "run") as store:
         closed = keep(store, grow(0, {"a": [0.0, 1.0], "b": [1.0]}), advantage=[-0.5, 0.5, 0.0])
     for where, expected in (
@@ -112,7 +112,7 @@ def test_further_columns_are_stored_by_their_names(tmp_path: Path) -> None:
         "advantage": [-0.5, 0.5, 0.0],
         "reward": [0.0, 1.0, 1.0],
     }
-    # As earlier builds wrote it.
+    # Format of earlier builds.
     assert replay.Memory(keep="advantage, reward") == memory  # type: ignore[arg-type]
 
 
@@ -148,7 +148,7 @@ def test_one_draw_is_as_probable_as_its_priority_says(order: str, weights: list[
 
 
 def test_no_priority_is_too_large_and_no_exponent_too_steep() -> None:
-    """Powers beyond the floats: (1e-6 / 1)^100 and (1e200)^2. The largest is all but sure to be drawn first."""
+    """Powers out of the range of floats: (1e-6 / 1)^100 and (1e200)^2. The largest is almost certainly drawn first."""
     for exponent, priorities in ((100.0, [1e-6, 1.0, 1e-3]), (2.0, [1e150, 1e200, 1e-200])):
         memory, kept = replay.Memory(order="proportional", exponent=exponent), rows_of(priorities)
         drawn = [memory.draw(kept, 3, key)[0].tolist() for key in range(50)]

@@ -1,4 +1,4 @@
-"""The library of texts: edits against a plain dictionary, values by hand, and what is read in which order."""
+"""The library of texts: edits against a plain dictionary, values by hand, and the order of reads."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def test_orders_by_hand() -> None:
 
 @pytest.mark.parametrize(("keeps", "stay"), [("newest", [2, 3]), ("best", [1, 3]), ("used", [1, 3])])
 def test_beyond_the_capacity(keeps: Any, stay: list[int]) -> None:
-    """Values 0.5, never used, 0.1, 0.9; those of odd number were used last."""
+    """Values 0.5, never used, 0.1, 0.9; texts with odd numbers were used last."""
     state = TextLibrary(capacity=2, keeps=keeps).edited(entries(0.5, None, 0.1, 0.9), [], 1)
     assert [entry["text_id"] for entry in state["entries"]] == stay
 
 
 def test_values_by_hand() -> None:
-    """Scores 1 and 0 of those that used text 0: 1/2 at first; then 3/4 1/2 + 1/4 1 = 5/8. Text 1: 0."""
+    """Scores 1 and 0 of the users of text 0: 1/2 at first; then 3/4 1/2 + 1/4 1 = 5/8. Text 1: 0."""
     library = TextLibrary(used="used", decay=0.75)
     state = entries(None, None)
     for iteration, said in enumerate([["0", "0, 1", ""], ["0,0", "9", "x"]]):
@@ -115,10 +115,10 @@ def test_values_by_hand() -> None:
 
 
 class Insights(Rollout):
-    """Says which texts it has read."""
+    """Reports the texts that it has read."""
 
     async def group(self, group: Group) -> None:
-        """Every branch uses all texts that there are."""
+        """Use all existing texts in every branch."""
         read = TextLibrary().read(group.state.get("replay[0].TextLibrary"), 9)
         used = ",".join(str(entry.text_id) for entry in read)
         for branch in group.start_many(2, facts={"used": used}):

@@ -72,7 +72,7 @@ def test_fused_steps_broadcast_what_draws_have() -> None:
     batch = small([(0, [1, 1]), (0, [1])], step_reward=[1.0, 2.0, math.nan], draw_x=[10.0, 20.0])
     fused = CombineReward("x", 0.1, level="step")(OutcomeScore(level="step")(batch))
     close(column(fused, "step_score", "step"), [2.0, 3.0, math.nan])
-    close(column(fused, "reward", "step"), [1.0, 2.0, math.nan])  # a fact stays what it is
+    close(column(fused, "reward", "step"), [1.0, 2.0, math.nan])  # a fact stays unchanged
 
 
 def test_a_gate_whose_column_is_unknown_says_nothing() -> None:
@@ -145,7 +145,7 @@ def test_answers_that_agree() -> None:
     close(column(found), [*shares, 0.0, 0.0])
     close(column(found, "semantic_entropy"), [entropy] * 6 + [math.log(2)] * 2)
     close(column(AnswerAgreement(all_distinct_zero=False)(batch)), [*shares, 0.5, 0.5])
-    # Of equally many votes, the first draw's cluster wins.
+    # With equally many votes, the first draw's cluster wins.
     close(column(AnswerAgreement(kind="majority")(batch)), [0, 0, 1, 1, 1, 0, 1, 0])
     close(column(AnswerAgreement(kind="majority", voters="first")(batch)), [1, 1, 0, 0, 0, 0, 1, 0])
 
@@ -177,7 +177,7 @@ def test_win_rates() -> None:
     )
     close(column(WinRate()(batch)), [0.75, 0.0, 0.5, 0.5])
     close(column(WinRate(include_self=True)(batch)), [2 / 3, 0.25, 0.5, 0.5])
-    # Told in both directions a pair counts once, and where they disagree with their mean: P(0 beats 1) = (1 + 0.6) / 2.
+    # A pair given in both directions counts once, with the mean if both differ: P(0 beats 1) = (1 + 0.6) / 2.
     twice = batch.with_columns("draw", **{"preference.0": np.array([math.nan, 0.4, 0.5, math.nan])})
     close(column(WinRate()(twice)), [(0.8 + 0.5) / 2, 0.2, 0.5, 0.5])
     close(column(WinRate(include_self=True)(twice)), [(0.8 + 0.5 + 0.5) / 3, 0.35, 0.5, 0.5])
@@ -284,7 +284,7 @@ def checked(**changes: list[float]) -> Batch:
 def test_checklists() -> None:
     made = Checklist(items=2)(checked())
     # Draw 0 earns both items of turn 0, one after the other, and nothing in turn 1. In draw 1 both come at once, and
-    # the second had no chance before the first.
+    # the second item had no chance before the first.
     close(column(made), [(1.0 + 0.0) / 2, 0.5])
     close(column(made, "turn_reward", "step"), [1.0, 1.0, 0.0, 0.5, 0.5])
     close(column(made, "item_reward.0", "step"), [1.0, 0.0, 0.0, 1.0, 1.0])
@@ -301,7 +301,7 @@ def test_checklists() -> None:
 def test_checklists_as_advantages() -> None:
     made = Checklist(items=2)(checked())
     steps = ChecklistRelative(items=2, members_at_least=2)(made)
-    # Everybody satisfied both items of turn 0; only one draw reached turn 1.
+    # All draws satisfied both items of turn 0; only one draw reached turn 1.
     close(column(steps, "advantage", "step"), [0.0] * 5)
     turns = GroupRelative(
         column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none", votes_at_least=2
@@ -381,7 +381,7 @@ def test_components_of_the_reward_go_by_their_names() -> None:
     assert not batch.has("reward.format", "node_token")
     with pytest.raises(NotFoundError, match=r'no column "reward\.other"'):
         batch.column("reward.other", "step")
-    # A column that was computed goes before the fact, and the last two draws change places with a selection.
+    # A computed column has priority over the fact, and a selection swaps the last two draws.
     close(column(batch.with_columns("draw", **{"reward.format": [7.0, 8.0, 9.0]}), "reward.format"), [7.0, 8.0, 9.0])
     close(column(batch.select_draws([2, 0]), "reward.format"), [math.nan, 0.5])
     recipe = Recipe(
@@ -428,7 +428,7 @@ def test_options_out_of_range(make: object, message: str) -> None:
 
 def test_a_score_that_shuns_risk() -> None:
     batch = small([(0, [1])] * 6 + [(1, [1])], draw_score=[0.0, 1.0, 2.0, 3.0, 4.0, math.nan, 7.0])
-    # q is 1 at level 1/4, and only the first draw lies below it.
+    # q is 1 at level 1/4, and only the first draw is below it.
     close(column(RiskAverse(coefficient=1.0)(batch)), [-3.0, 1.0, 1.0, 1.0, 1.0, math.nan, 7.0])
     close(column(RiskAverse()(batch)), [-1.5, 1.0, 1.5, 2.0, 2.5, math.nan, 7.0])
     close(column(RiskAverse(coefficient=0.0)(batch)), column(batch))
@@ -486,7 +486,7 @@ def test_chains_begin_with_what_was_paid() -> None:
     batch = small([(0, [1])] * 4, draw_reward=[0.0, 1.0, 2.0, 3.0])
     best = credited((OutcomeScore(), MaxAtK(k=2)), GroupRelative(center="none", scale="none"), batch)
     close(column(best, "advantage"), [1.0, 1.0, 7 / 6, 1.5])
-    # The quantile 1/4 is 0.75; below it lies the first, at 0.75 - 3: half and half with the score, less the mean.
+    # The quantile 1/4 is 0.75; the first is below it, at 0.75 - 3: half and half with the score, less the mean.
     careful = credited((OutcomeScore(), RiskAverse()), GroupRelative(scale="none"), batch)
     scores = np.array([(0.0 - 2.25) / 2, (1.0 + 0.75) / 2, (2.0 + 0.75) / 2, (3.0 + 0.75) / 2])
     close(column(careful, "advantage"), scores - scores.mean())

@@ -1,4 +1,4 @@
-"""Edit distances against the table that textbooks fill."""
+"""Edit distances against the textbook table."""
 
 from __future__ import annotations
 

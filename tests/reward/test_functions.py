@@ -95,7 +95,7 @@ def test_fixtures_of_the_papers() -> None:
     np.testing.assert_allclose(flat, [0.0, 0.0], atol=1e-15)
     np.testing.assert_allclose(max_at_k([0, 1, 2, 3], [0] * 4, 2), [1, 1, 7 / 6, 1.5])
     np.testing.assert_allclose(max_at_k([0, 1, 2, 3], [0] * 4, 2, leave_one_out=True), [0, 1 / 6, 0.5, 1], atol=1e-15)
-    # MARS: 0.5 · (1 - (length - 11) / 2037) where it is negative.
+    # MARS: 0.5 · (1 - (length - 11) / 2037) if it is negative.
     length = 3000.0
     assert excess_penalty([length], free=2048, full_at=4085, coefficient=0.5)[0] == pytest.approx(
         0.5 * (1 - (length - 11) / 2037)
@@ -187,7 +187,7 @@ def test_rank_agreement_of_what_cannot_be_read() -> None:
     st.booleans(),
 )
 def test_answers_join_the_first_that_they_equal(rows: list[tuple[str | None, int]], numeric: bool) -> None:
-    """Row by row, as the definition says, and the predicate is asked once for each pair of different texts."""
+    """Row by row, by definition; the predicate is called once for each pair of different texts."""
     asked: list[tuple[str, str]] = []
 
     def same(a: str, b: str) -> bool:
@@ -216,7 +216,7 @@ def test_answers_join_the_first_that_they_equal(rows: list[tuple[str | None, int
 
 
 def test_answers_of_any_characters() -> None:
-    """Half a character is no Unicode, and equals itself; a text that ends in a zero is not the one without."""
+    """A lone surrogate is not Unicode, and equals itself; a text that ends in a zero differs from the one without."""
     assert answer_clusters(["\ud800", "\ud801", "\ud800", "a\0", "a"], [0] * 5).ids.tolist() == [0, 1, 0, 2, 3]
 
 

@@ -1,4 +1,4 @@
-"""A success that nothing judged is in no statistic, and stops no credit."""
+"""A success without a verdict is in no statistic, and does not prevent credit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Controllers: numbers by hand from the formulas, what leaves them where they are, and where they stand in a recipe."""
+"""Controllers: values computed by hand, cases in which they do not move, and their places in a recipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agentrl_core.schedule.condition import Plateau
 
 
 def values(controller: Controller, *seen: float) -> list[float]:
-    """The number after each measurement; the state goes through JSON in between."""
+    """Return the value after each measurement; the state goes through JSON in between."""
     state, found = controller.initial_state(), []
     for number in seen:
         state = json.loads(json.dumps(controller.moved(state, dict.fromkeys(controller.reads, number))))
@@ -50,7 +50,7 @@ CASES: list[tuple[Controller, list[float], list[float]]] = [
         [0.2, 0.6],
         [2 * math.exp(0.06), 2 * math.exp(0.06 - 0.02 * math.exp(0.06))],
     ),
-    # slack for good: 1 - 0.6 - 0.6 -> 0
+    # slack at every step: 1 - 0.6 - 0.6 -> 0
     (Dual("cost", target=1.0, rate=0.6), [0.0, 0.0, 0.0], [0.4, 0.0, 0.0]),
     # averages 1, 0.95 + 0.05 2 = 1.05; velocity 0.05, e = 0.049, I = 0.049: 0.3 + 0.3 0.049 + 0.01 0.049
     (PID("reward", 0.001, 0.3, of="velocity"), [1.0, 2.0], [0.3, 0.3 + 0.0147 + 0.00049]),
@@ -85,7 +85,7 @@ def test_what_was_not_measured_leaves_it(controller: Controller) -> None:
 
 @given(st.lists(st.floats(-10, 10), max_size=12), st.integers(0, 12), st.sampled_from([case[0] for case in CASES]))
 def test_a_state_is_a_fold(seen: list[float], at: int, controller: Controller) -> None:
-    """In two halves, with the state stored in between, it comes to the same as in one go, and pieces change nothing."""
+    """Two parts, with the state stored in between, equal one whole run."""
     once = controller.initial_state()
     for number in seen:
         once = controller.moved(once, dict.fromkeys(controller.reads, number))

@@ -1,4 +1,4 @@
-"""The selector that is made of parts: what it chooses, and that it learns in a real collection."""
+"""The selector made of parts: its choices, and its learning in a real collection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from agentrl_core.select.value_trackers import VisitCount
 
 
 def told(tasks: ComposedSelector, visits: TaskOutcomes, story: Story) -> State:
-    """The state of a selector whose tracker saw this."""
+    """Return the state of a selector after its tracker observed this."""
     state = tasks.initial_state()
     return state | {"rows": np.array(story.known), "track": tasks.track.next(state["track"], visits)}
 
@@ -49,11 +49,11 @@ def test_the_nearest_to_the_target_are_chosen() -> None:
     tasks, story = ComposedSelector(track=select.Beta(0.0, 0.0, unseen=0.0), score=select.NearTarget(0.5)), Story()
     state = told(tasks, story.visits(0, {9: [1, 0], 4: [1, 0, 0], 7: [1, 1, 1], 2: [1, 1, 0]}), story)
     chosen = tasks.choose(pool(20), state, wanted(3), 0)
-    # 1/2 first; 1/3 and 2/3 are as near.
+    # 1/2 first; 1/3 and 2/3 are equally near.
     assert chosen.rows[0] == 9
     assert set(chosen.rows[1:].tolist()) == {4, 2}
     assert set(tasks.choose(pool(20), state, wanted(2, taken=[9, 4]), 0).rows.tolist()) > {2}
-    # The same with candidates that are drawn first, from so large a part that all come.
+    # The same with candidates drawn first, from a part so large that all are drawn.
     among = ComposedSelector(track=tasks.track, score=tasks.score, sample=select.TopSampler(among=20))
     assert among.choose(pool(20), state, wanted(3), 0).rows[0] == 9
 
@@ -63,7 +63,7 @@ def test_the_nearest_to_the_target_are_chosen() -> None:
 def test_pieces_of_a_large_pool_are_the_whole(
     monkeypatch: pytest.MonkeyPatch, among: int | None, *, posterior: bool
 ) -> None:
-    """However small the pieces are in which tasks are looked at, and whatever order they are drawn in."""
+    """Results depend neither on the size of the pieces in which tasks are scanned, nor on the order of draws."""
     story, rng = Story(), np.random.default_rng(1)
     sampler = select.TopSampler(among=among, posterior=posterior)
     tasks = ComposedSelector(track=select.Beta(decay=0.9, idle_decay=0.5), score=LearningSignal(), sample=sampler)
@@ -90,7 +90,7 @@ def test_few_candidates_are_looked_at() -> None:
 
 
 def test_thompson_chooses_what_may_be_good() -> None:
-    """A task that was solved a hundred times is hardly ever nearest to 1/2; one that nobody tried often is."""
+    """A task solved a hundred times is hardly ever nearest to 1/2; a new one often is."""
     tasks = ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True))
     story = Story()
     state = told(tasks, story.visits(0, {0: [1.0] * 100}), story)
@@ -114,7 +114,7 @@ def test_quotas_and_stages_make_parts() -> None:
     rows = stage.choose(of, state, wanted(8), 5).rows
     assert sorted((rows // 10).tolist()) in [[0] * a + [1] * (2 - a) + [2] * 6 for a in range(3)]
     assert (rows % 2).sum() == 4
-    # Twelve of a stage that has ten: the rest is of the earlier ones.
+    # Twelve of a stage with ten tasks: the rest comes from earlier ones.
     rows = stage.choose(of, state, wanted(16), 5).rows
     assert (rows // 10 == 2).sum() == 10
     assert len(set(rows.tolist())) == 16
@@ -170,7 +170,7 @@ def test_a_table_makes_the_same_selector() -> None:
 
 
 def hard(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """Tasks 0 to 3 are always solved, 4 to 7 never, the others by the seed."""
+    """Tasks 0 to 3 are always solved, 4 to 7 never, the others depending on the seed."""
     del actions
     number = int(task.task_id.split()[1])
     success = number < 4 or (number >= 8 and seed % 2 == 0)
@@ -243,7 +243,7 @@ def test_a_run_that_is_cut_off_goes_on_as_if_it_was_not(tmp_path: Path) -> None:
     for until in range(1, 7):
         with Store.open(tmp_path / "cut") as store:
             train(store, until)
-            if until < 6:  # a batch that is committed and not closed
+            if until < 6:  # a batch that is committed but not closed
                 world = SmallWorld(hard)
                 Collector(world, world, RECIPE, store=store, seed=3, task_pool=16)(tasks=4, group_size=4)
     with Store.open(tmp_path / "cut") as store:

@@ -44,7 +44,7 @@ def test_probabilities_by_hand() -> None:
     # exp((0.5 - s) / 0.1) for s = 0.5, 0.6: 1 and exp(-1)
     found = select.ProportionalSampler(temperature=0.1).probabilities(Linear(-1.0)(np.array([0.5, 0.6])))
     np.testing.assert_allclose(found, [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))])
-    # Nothing has a weight yet: all alike.
+    # No task has a weight yet: all are equal.
     assert select.ProportionalSampler(uniform=0.2).probabilities(np.zeros(4)).tolist() == [0.25] * 4
     assert select.ProportionalSampler(uniform=1.0).probabilities(np.array([3.0, 1.0])).tolist() == [0.5, 0.5]
     assert select.ProportionalSampler().probabilities(np.zeros(0)).tolist() == []
@@ -104,10 +104,10 @@ def test_first_draws_have_the_told_probabilities(sampler: select.ProportionalSam
 
 def test_allocators_by_hand() -> None:
     known = {"estimate": np.array([0.5, 0.0, 1.0, 0.25])}
-    # w = p (1 - p)^2: 1/8, 0, 0, 9/64. Third rollouts gain w p (1 - p): 0.03125 and 0.02637; fourth
-    # w (p^3 (1 - p) + (1 - p)^3 p): 0.015625 and 0.01648. Of the 4 that are left of 12 each gets two.
+    # w = p (1 - p)^2: 1/8, 0, 0, 9/64. Third rollouts gain w p (1 - p): 0.03125 and 0.02637; fourth w (p^3 (1 - p) + (1
+    # - p)^3 p): 0.015625 and 0.01648. Of the 4 that are left of 12 each gets two.
     assert select.GreedyAllocator(low=2, high=5).counts({}, known, 12).tolist() == [4, 2, 2, 4]
-    # At most three each: the two that are left go to the task that was never solved, until it is full.
+    # At most three each: the remaining two go to the task that was never solved, until it is full.
     assert select.GreedyAllocator(low=2, high=3).counts({}, known, 12).tolist() == [3, 3, 2, 3]
     # sqrt(p (1 - p)) = 0.5, 0, 0, 0.433, at least 1: 10 = 5.36, 1, 1, 4.64 -> c = 8 / 0.933
     assert ProportionalAllocator(low=1).counts({}, known, 10).tolist() == [4, 1, 1, 4]
@@ -120,7 +120,7 @@ def test_dual_arms_by_hand() -> None:
     arms = BanditAllocator(low=2, high=4, bins=2, rate=0.5, explore=0.1, price_rate=0.1, average=3.0)
     known = {"estimate": np.array([0.2, 0.9, 0.9])}
     story, state = Story(), arms.initial_state()
-    # All arms alike: any choice that spends 9 is best; 3 each, or 2 twice and ... the total is what counts.
+    # All arms equal: any choice that spends 9 is best; 3 each, or 2 twice and ... only the total counts.
     assert arms.counts(state, known, 9).sum() == 9
     # Bin 0 played 4 (rewards 1, 0, 0, 1), bin 1 played 2 (1, 1, 1, 0 over two tasks).
     visits = story.visits(0, {0: [1, 0, 0, 1], 1: [1, 1], 2: [1, 0]})
@@ -130,7 +130,7 @@ def test_dual_arms_by_hand() -> None:
     assert state["price"] == pytest.approx(0.1 - 0.1 / 3)
     # 4 + 2 * 2 = 8 is then the best way to spend 8.
     assert arms.counts(state, known, 8).tolist() == [4, 2, 2]
-    # The tracker's bin counts where there is one.
+    # The tracker's bin has priority, if there is one.
     assert arms.counts(state, known | {"bin": np.array([1.0, 0.0, 0.0])}, 10).tolist() == [2, 4, 4]
 
 
@@ -225,7 +225,7 @@ def test_quotas_by_hand() -> None:
     quota = select.Quota("math=3,code=1", at_most=5.0)
     # Targets 3/4, 1/4, realised 0.9, 0.1: corrections 5/6 and 2.5, so weights 0.625 and 0.625.
     np.testing.assert_allclose(quota.shares({"realised": {"math": 0.9, "code": 0.1}}, ["math", "code"]), [0.5, 0.5])
-    # Nothing of code was kept: its correction is at most 5.
+    # No task of code was kept: its correction is at most 5.
     np.testing.assert_allclose(
         quota.shares({"realised": {"math": 1.0}}, ["math", "code"]), np.array([0.5625, 1.25]) / 1.8125
     )
@@ -245,7 +245,7 @@ def test_arms_by_hand() -> None:
     # The softmax of 0.5 / 0.5, 0.25 / 0.5, 0 and 0.
     powers = np.exp([1.0, 0.5, 0.0, 0.0])
     np.testing.assert_allclose(arms.probabilities(state), powers / powers.sum())
-    # After the second iteration the worse half of the three with two rollouts goes: one of them, variant 2.
+    # After the second iteration the worse half of the three with two rollouts is dropped: one of them, variant 2.
     state = arms.next(state, story.visits(1, {4: [1]}, variants={4: 3}))
     assert state["alive"].tolist() == [True, True, False, True]
     assert arms.probabilities(state)[2] == 0

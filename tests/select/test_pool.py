@@ -1,4 +1,4 @@
-"""The pool: tasks in turn, made on demand, with columns."""
+"""The pool: tasks in turn, created on demand, with columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentrl_core.select.pool import MixedTasks
 
 
 class Made(Sequence[Task]):
-    """Tasks that are made when they are asked for, and counted."""
+    """A sequence that creates its tasks on access, and counts them."""
 
     def __init__(self, count: int, columns: dict[str, Any] | None = None, name: str = "made") -> None:
         self.count = count
@@ -96,11 +96,11 @@ def test_only_tasks_that_are_chosen_are_made(score: select.TaskScore | None) -> 
         batch = recipe.credit(collect(tasks=3, group_size=2))
         collect.end_iteration(batch, {})
     assert world.made is not None
-    assert 6 <= len(set(world.made.asked)) <= 7  # those that were chosen, and the first, which is looked at
+    assert 6 <= len(set(world.made.asked)) <= 7  # the selected ones, and the first, which is inspected
 
 
 def test_an_iteration_touches_the_task_rows_of_its_batch_alone(tmp_path: Path) -> None:
-    """Rows that are written are those of the tasks that were rolled out, however many were known before."""
+    """Only rows of tasks that were rolled out are written, however many were known before."""
     world = Large()
     recipe = GRPO.replace(
         name="large", select=ComposedSelector(score=LearningSignal(), sample=select.TopSampler(among=4))

@@ -135,7 +135,7 @@ def test_the_optimal_value_of_a_survey() -> None:
     # V* = 0.5 ln((2 exp 0 + 2 exp 2) / 4) = 0.716890 for rewards 0, 0, 1, 1.
     story, tracker = Story(), LogMeanExp()
     state = tracker.next(tracker.initial_state(), story.visits(0, {5: [0, 0, 1, 1]}, survey=True))
-    state = tracker.next(state, story.visits(1, {5: [1, 1], 6: [1]}))  # what is trained on does not count
+    state = tracker.next(state, story.visits(1, {5: [1, 1], 6: [1]}))  # trained rows do not count
     found = tracker.estimate(state, story.candidates([5, 6, 7], 2))
     np.testing.assert_allclose(found, [0.716890, math.nan, math.nan], atol=1e-6)
     known = LogMeanExp(unseen=0.25).estimate(state, story.candidates([5, 6, 7], 2))
@@ -175,7 +175,7 @@ def test_predictions_come_from_the_last_survey() -> None:
     story, tracker = Story(), select.PredictedSuccess()
     assert tracker.estimate(tracker.initial_state(), known).tolist() == [0.5] * 3
     state = tracker.next(tracker.initial_state(), story.visits(0, {0: [1, 1], 1: [0, 1]}, survey=True))
-    # Task 2 is as near to both: (1 + 0.5) / 2. The surveyed have their own.
+    # Task 2 is equally near to both: (1 + 0.5) / 2. Surveyed tasks have their own.
     np.testing.assert_allclose(tracker.estimate(state, known), [1.0, 0.5, 0.75])
     assert tracker.next(state, story.visits(1, {0: [0.0]})) == state
     # A query that is nearer to reference 0: weights e^(1/sqrt 2) and 1.

@@ -33,7 +33,7 @@ def test_point_estimates_equal_those_of_rliable(statistic, scores):
 
 
 def percentiles(scores, statistic, resamples):
-    """A naive stratified bootstrap: the 2.5 and 97.5 % quantiles."""
+    """Return a naive stratified bootstrap: the 2.5 and 97.5 % quantiles."""
     rng, (runs, tasks) = np.random.default_rng(9), scores.shape
     found = [statistic(scores[rng.integers(0, runs, (runs, tasks)), np.arange(tasks)]) for _ in range(resamples)]
     return np.quantile(found, [0.025, 0.975])
@@ -57,13 +57,13 @@ def test_the_interval_of_a_mean_is_scipys_but_for_chance():
 
 
 def test_an_interval_of_two_runs_by_hand():
-    """One task, runs 0 and 1: the mean is 0, 1/2 and 1 with chance 1/4, 1/2 and 1/4."""
+    """One task, runs 0 and 1: the mean is 0, 1/2 and 1 with probability 1/4, 1/2 and 1/4."""
     assert stats.bootstrap([0.0, 1.0], "mean", confidence=0.95) == (0.5, 0.0, 1.0)
     assert stats.bootstrap([0.0, 1.0], "mean", confidence=0.4) == (0.5, 0.5, 0.5)
 
 
 def test_tasks_are_resampled_by_themselves():
-    """Runs of a task are all the same, tasks differ: no resample changes anything."""
+    """Runs of a task are equal, tasks differ: resampling changes nothing."""
     scores = np.tile([0.1, 0.5, 0.9], (4, 1))
     for statistic in PEERS:
         value, low, high = stats.bootstrap(scores, statistic)

@@ -40,7 +40,7 @@ def test_many_pairs_are_flipped_by_chance():
 
 
 def test_level_under_no_difference():
-    """Of 400 experiments without a difference, about 5 % reject at 5 %: at most 32 with a chance of 99 %."""
+    """Of 400 experiments without a difference, about 5 % reject at 5 %: at most 32 with a probability of 99 %."""
     rng = np.random.default_rng(7)
     rejected = sum(
         stats.paired_difference(rng.normal(size=10), rng.normal(size=10), resamples=1).p_value <= 0.05
@@ -50,7 +50,7 @@ def test_level_under_no_difference():
 
 
 def test_the_interval_holds_the_mean_as_often_as_it_says():
-    """Binomial of 400 at 0.95: standard deviation 4.4. Percentile intervals of 40 values hold a little less often."""
+    """Binomial of 400 at 0.95: standard deviation 4.4. Percentile intervals of 40 values cover slightly less often."""
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(400):
@@ -60,7 +60,7 @@ def test_the_interval_holds_the_mean_as_often_as_it_says():
 
 
 def naive_holm(p_values):
-    """Reject one after the other from the smallest; the corrected value is the level at which it is rejected."""
+    """Reject one by one from the smallest; the corrected value is the level at which it is rejected."""
     corrected, reached = [0.0] * len(p_values), 0.0
     for place, row in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         reached = max(reached, min(1.0, p_values[row] * (len(p_values) - place)))
@@ -75,7 +75,7 @@ def test_holm_equals_its_definition(p_values):
 
 
 def test_holm_by_hand():
-    """Holm 1979, as in textbooks: 0.01 times 4, 0.02 times 3, 0.03 times 2, 0.04 and not less than the one before."""
+    """Holm 1979, as in textbooks: 0.01 times 4, 0.02 times 3, 0.03 times 2, 0.04 and not less than the previous one."""
     assert stats.holm([0.04, 0.01, 0.03, 0.02]).tolist() == pytest.approx([0.06, 0.04, 0.06, 0.06])
 
 

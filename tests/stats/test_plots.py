@@ -1,4 +1,4 @@
-"""What plots draw."""
+"""Contents of plots."""
 
 import pytest
 from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""One browser for all tests of the page, and pages of two runs: one that training left, and a hostile one."""
+"""One browser for all tests of the page, and pages of two runs: one of a training, and a hostile one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def page_file(recorded, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def hostile_file(tmp_path_factory) -> Path:
-    """A page of a run whose task and tokens are the hostile texts; of the second member only the last differs."""
+    """A page of a run with hostile texts as task and tokens; the second member differs only in its last token."""
     from tokenizers import Tokenizer, models
 
     tokenizer = Tokenizer(models.WordLevel({text: place for place, text in enumerate(HOSTILE)}, unk_token=HOSTILE[0]))
@@ -54,7 +54,7 @@ def hostile_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def drifted_file(tmp_path_factory) -> Path:
-    """A page of a run of two agents: the template strips a token of the first's, and there is a second log-prob."""
+    """A page of a run of two agents: the template strips a token of the first one's, and there is a second log-prob."""
     forest = arl.Forest()
     forest.add_group(0, "a task of two")
     first, second = forest.start(0, 0), forest.start(0, 1, agent=1)
@@ -83,7 +83,7 @@ def drifted_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def alike_file(tmp_path_factory) -> Path:
-    """A page of a group of five: three and another one go on alike, of which only the three are paid, and one alone."""
+    """A page of a group of five: three rewarded rollouts and an unrewarded one with equal starts, and one alone."""
     forest = arl.Forest()
     forest.add_group(0, "a task")
     for member, reward in enumerate((1.0, 1.0, 0.0, 1.0, 1.0)):

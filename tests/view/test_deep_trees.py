@@ -1,4 +1,4 @@
-"""Deep trees: what a page and the statistics hold of them is what paths written out hold."""
+"""Deep trees: the page and the statistics equal those of paths written out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl_core.view.statistics import statistics
 
 
 def comb(turns: int, ways: int, iteration: int = 0) -> arl.Batch:
-    """A long branch with so many ways at each turn; some branches leave out their beginning, some are not trained."""
+    """Return a long branch with *n* forks at each turn; some branches skip their beginning, some are not trained."""
     forest = arl.Forest(iteration=iteration)
     forest.add_group(0, "a deep task")
     trunk = forest.start(0, 0)
@@ -45,7 +45,7 @@ def stored(folder: Path, batches: list[arl.Batch]) -> Path:
 
 
 def written_out(run: Path) -> pl.DataFrame:
-    """Length, generated tokens, staleness and sharing of each iteration, by the nodes of every path."""
+    """Return length, generated tokens, staleness and sharing of each iteration, by the nodes of every path."""
     tables = scan(run)
     nodes = tables.draws.select("iteration", "draw_id", "trajectory_id").agentrl.nodes(tables).collect()
     action, known = pl.col("kind") == "action", pl.col("policy_version").is_not_null()
@@ -81,7 +81,7 @@ def test_statistics_are_those_of_paths_written_out(tmp_path: Path, seed: int) ->
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_steps_of_a_page_are_those_of_the_run(tmp_path: Path, seed: int) -> None:
-    """A branch has the first steps of the one that it left, and so on up; what it leaves untrained is its own."""
+    """A branch has the first steps of its parent, and so on up; whatever it leaves untrained is its own."""
     tables = scan(stored(tmp_path, [comb(9, 4), grow(seed, turns=8, iteration=1)[0]]))
     trajectories = tables.trajectories.with_columns(block=pl.lit(0))
     shared = _inherited(trajectories, tables.steps)
@@ -110,7 +110,7 @@ def test_the_steps_of_a_page_are_those_of_the_run(tmp_path: Path, seed: int) -> 
 
 
 def test_a_page_has_each_step_of_a_deep_tree_once(tmp_path: Path) -> None:
-    """Nodes and steps of the page grow as the tree does; those of the store as depth times branches."""
+    """Nodes and steps of the page grow like the tree; those of the store like depth times branches."""
     for turns in (10, 40):
         run = stored(tmp_path / str(turns), [comb(turns, 10)])
         tables = scan(run)

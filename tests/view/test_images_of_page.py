@@ -1,4 +1,4 @@
-"""Images of a run: in the page as a browser shows them, and by name in the terminal."""
+"""Images of a run: displayed by the browser in the page, and named in the terminal."""
 
 from __future__ import annotations
 

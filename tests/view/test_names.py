@@ -1,4 +1,4 @@
-"""Names in a run come from anyone: folders, metrics, tasks, recipes, files that are no UTF-8."""
+"""Untrusted names in a run: folders, metrics, tasks, recipes, and files that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_UTF8 = os.fsdecode(b"caf\xe9")
 
 
 def make_run(folder: Path, name: str = "name") -> Path:
-    """A run with this name in whatever has one."""
+    """Return a run with this name wherever it has names."""
     forest = arl.Forest(facts={"trajectory": {f"fact{name}": "number"}})
     forest.add_group(0, f"task{name}")
     for member in range(2):

@@ -21,12 +21,12 @@ MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 BLUE, ORANGE = (2, 0), (0, 2)
-"""Which channel is the stronger one, and which the weaker."""
+"""Indices of the stronger and the weaker channel."""
 
 
 @pytest.fixture
 def at(browser, page_file):
-    """Opens the page at a place; nothing it does may be an error."""
+    """Open the page at a place; no action on it may cause an error."""
 
     def go(fragment: str = ""):
         browser.open(page_file, fragment)
@@ -176,7 +176,8 @@ def test_members_that_went_on_alike_are_one_line(browser, alike_file) -> None:
         ["✗", "2"],
         ["✓", "4"],
     ]
-    # The prompt, the two answers and the observation of the three, the same answers not paid, the fifth's own answer.
+    # The prompt, the two answers and the observation of the three, the same answers without a reward, the fifth's own
+    # answer.
     assert browser.do("document.querySelectorAll('.tree .node').length") == 1 + 3 + 3 + 1
     for following in (1, 3, 0):
         browser.click(".leaf")
@@ -188,7 +189,7 @@ def test_members_that_went_on_alike_are_one_line(browser, alike_file) -> None:
 def test_signs_of_health(browser, drifted_file) -> None:
     browser.open(drifted_file)
     signs = dict(zip(browser.texts(".sign span"), browser.texts(".sign b"), strict=True))
-    # Behaviour log-probs and those computed again are (-0.5, -0.1, -0.2, -0.3, -0.1, -1, -2) and -0.25 for each.
+    # Behaviour log-probs and recomputed ones are (-0.5, -0.1, -0.2, -0.3, -0.1, -1, -2) and -0.25 for each.
     assert signs["effective samples"] == effective([-0.5, -0.1, -0.2, -0.3, -0.1, -1.0, -2.0], -0.25)
     # Paths of 7 and 5 tokens, in a batch padded to 7: 1 - 6 / 7.
     assert signs["padding"] == "14%"

@@ -1,4 +1,4 @@
-"""What the page is made of: Arrow as the browser reads it, blocks, signs of health, recipes told."""
+"""Parts of the page: Arrow as read by the browser, blocks, signs of health, descriptions of recipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl_core.view.modules import joined
 
 
 def frame(seed: int, rows: int) -> pl.DataFrame:
-    """A column of each type that a page holds, with and without nulls."""
+    """Return a column of each type of a page, with and without nulls."""
     rng = np.random.default_rng(seed)
     made: dict[str, pl.Series] = {}
     for kind in (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64):
@@ -57,7 +57,7 @@ def test_the_browser_reads_what_polars_wrote(browser, page_file, rows) -> None:
 
 
 def messages(stream: bytes) -> list[bytes]:
-    """The messages of an Arrow stream: the schema, then the record batches."""
+    """Return the messages of an Arrow stream: the schema, then the record batches."""
     found, at = [], 0
     while (size := struct.unpack_from("<i", stream, at + 4)[0]) != 0:
         table = at + 8 + struct.unpack_from("<I", stream, at + 8)[0]
@@ -71,7 +71,7 @@ def messages(stream: bytes) -> list[bytes]:
 
 
 def stream_of(given: pl.DataFrame) -> bytes:
-    """The Arrow stream of a frame in a page."""
+    """Return the Arrow stream of a frame in a page."""
     data = gzip.decompress(packed({"x": given}))
     name, size = struct.unpack_from("<II", data)
     return data[8 + name : 8 + name + size]
@@ -94,7 +94,7 @@ def test_the_browser_reads_streams_of_several_batches(browser, page_file, sizes)
 
 
 def test_a_table_has_as_many_rows_as_it_has(browser, page_file) -> None:
-    """More than Polars writes into one record batch."""
+    """More rows than Polars writes into one record batch."""
     if not browser.do("location.href").endswith(page_file.name):
         browser.open(page_file)
     count = 2**19 + 2
@@ -114,7 +114,7 @@ BYTES = "const bytes = Uint8Array.from(atob('{}'), (letter) => letter.charCodeAt
 
 
 def read(browser, stream: bytes) -> list[dict[str, object]]:
-    """The rows of an Arrow stream as the page reads them."""
+    """Return the rows of an Arrow stream as read by the page."""
     text = browser.do(
         f"(() => {{ {BYTES.format(base64.b64encode(stream).decode())}"
         " const rows = arrow_js.records(arrow_js.readStream(bytes.buffer));"
@@ -126,7 +126,7 @@ def read(browser, stream: bytes) -> list[dict[str, object]]:
 
 
 def same(mine: dict[str, object], theirs: dict[str, object]) -> bool:
-    """Whether two rows are equal; numbers to seven digits, and what is missing in a list as null."""
+    """Return whether two rows are equal; numbers to seven digits, and missing values in a list as null."""
 
     def alike(one: object, other: object) -> bool:
         if isinstance(other, list):

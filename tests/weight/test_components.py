@@ -1,4 +1,4 @@
-"""Denominators on ragged rows: their definitions, and the same numbers as a batch gives."""
+"""Denominators on ragged rows: their definitions, and equal numbers from a batch."""
 
 from __future__ import annotations
 

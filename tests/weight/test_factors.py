@@ -1,4 +1,4 @@
-"""Components that scale the weight or edit the advantage, against loops over nested lists and numbers made by hand."""
+"""Components that scale the weight or edit the advantage, against loops over nested lists and numbers by hand."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_dead_groups_do_not_shrink_the_step() -> None:
 
 
 def test_gpg_counts_draws_of_groups_without_gradient() -> None:
-    """Groups 1, 0.5, 0 and 1, 1: three of five draws, though one has advantage 0; verl counts scores that are not 0."""
+    """Groups 1, 0.5, 0 and 1, 1: three of five draws, though one has advantage 0; verl counts nonzero scores."""
     draws = [(0, [1]), (0, [1]), (0, [1]), (1, [1]), (1, [1])]
     batch = GroupRelative(scale="none")(small(draws, draw_score=[1.0, 0.5, 0.0, 1.0, 1.0]))
     close(column(SignalRescale(kind="members")(batch), "weight", "draw"), [5 / 3] * 5)
@@ -234,7 +234,7 @@ def test_filters_of_roll_are_apart_from_its_weight() -> None:
 
 
 def test_a_filter_of_the_proximal_policy_weighs_nothing() -> None:
-    """B20, E20: the clip has pi_prox / mu already; tokens above the cap weigh 0 and stay in the denominator."""
+    """B20, E20: the clip already has pi_prox / mu; tokens above the cap have weight 0 and stay in the denominator."""
     batch = small([(0, [2])], token_proximal_logprob=[-1.0 + math.log(2.0), -1.0 + math.log(6.0)])
     capped = ImportanceWeight(logprob="proximal_logprob", kind="filter", at_most=5.0)(batch)
     assert column(capped, "weight", "token") == [1.0, 0.0]
@@ -257,7 +257,7 @@ def test_trust_regions() -> None:
     assert column(mean(batch), "keep", "token") == [1.0, 1.0, 0.0]
 
 
-# What is not possible
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_marked_rows_by_hand() -> None:
     kept = MarkedScaled(column="thought", marked=0.0, of="keep")(batch)
     close(column(kept, "keep", "token"), [0.0, 1.0, 1.0])
     weights = kept.token_weights([0, 1], keep=kept.column("keep", "token") != 0)
-    close(weights, [0.0, 0.5, 0.5])  # what is not kept is in no denominator
+    close(weights, [0.0, 0.5, 0.5])  # dropped tokens are in no denominator
 
 
 def test_each_kind_has_a_mean_of_its_own() -> None:

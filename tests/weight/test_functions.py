@@ -1,4 +1,4 @@
-"""Weights: denominators that no split of rows changes, selectors against NumPy, fixtures of the papers."""
+"""Weights: denominators that are invariant to splits of rows, selectors against NumPy, fixtures of the papers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCORES = st.lists(st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e9, -1e-9]), max_size=1
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=8), st.data())
 def test_splitting_a_rollout_into_rows_changes_no_weight(rows: list[tuple[int, int]], data: st.DataObject) -> None:
-    """The regression of public trainers in which a rollout of more rows weighs more (verl#7580, slime#2300)."""
+    """The regression of public trainers in which a rollout of more rows has more weight (verl#7580, slime#2300)."""
     rollouts, lengths = [row[0] for row in rows], [row[1] for row in rows]
     cut = [data.draw(st.integers(0, length)) for length in lengths]
     split_lengths = [part for length, at in zip(lengths, cut, strict=True) for part in (at, length - at)]

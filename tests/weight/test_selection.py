@@ -35,7 +35,7 @@ def credited(seed: int) -> Batch:
 
 
 def members(batch: Batch) -> list[list[int]]:
-    """Draws with a score, by group."""
+    """Return draws with a score, by group."""
     draws = sorted((draw for draw in plain(batch) if draw.valid), key=lambda draw: (draw.group, draw.row))
     return [[draw.row for draw in part] for _, part in itertools.groupby(draws, key=lambda draw: draw.group)]
 
@@ -126,7 +126,7 @@ def test_pivots_quantiles_and_multiples() -> None:
 
 
 def test_draws_that_leave_may_still_count() -> None:
-    """LOOP divides by the mini-batch as it was before the filter: of 4 draws a kept one weighs 1/4, not 1/2."""
+    """LOOP divides by the mini-batch size before the filter: of 4 draws a kept one has weight 1/4, not 1/2."""
     batch = small([(0, [1])] * 4, draw_advantage=[1.0, -1.0, 0.0, 0.0], draw_score=[1.0, 0.0, 0.5, 0.5])
     chosen = {"kind": "magnitude", "at_least": 0.01, "group_by": "batch"}
     for denominator, expected in (("all", 0.25), ("kept", 0.5)):

@@ -1,4 +1,4 @@
-"""Rewrite imports, and the dotted names that begin with what an import brought."""
+"""Rewrite imports, and the dotted names that start with an imported name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Imports:
     Args:
         source: the program.
         table: old and new names.
-        taken: the names that the program has of its own.
+        taken: the program's own names.
     """
 
     def __init__(self, source: Source, table: Table, taken: set[str]) -> None:
@@ -26,7 +26,7 @@ class Imports:
         self._own: dict[str, str] = {}
 
     def bring(self, node: ast.Import, scope: Scope) -> None:
-        """Rewrite `import a.b`, and note what it binds."""
+        """Rewrite `import a.b`, and note the names that it binds."""
         for alias in node.names:
             inside = alias.name.partition(".")[0] == PACKAGE
             if inside:
@@ -36,7 +36,7 @@ class Imports:
             scope[alias.asname or path] = Bound(At(path, inside), by=node)
 
     def bring_from(self, node: ast.ImportFrom, scope: Scope) -> None:
-        """Rewrite `from a import b`, and note what it binds; names that part get an import each."""
+        """Rewrite `from a import b`, and note the names that it binds, with an import for each new module."""
         module = node.module or ""
         if node.level or module.partition(".")[0] != PACKAGE:
             for alias in node.names:
@@ -66,7 +66,7 @@ class Imports:
         self.source.edit(begin, end, joint.join(f"from {each} import {', '.join(homes[each])}" for each in homes))
 
     def _brought_by(self, module: str, alias: ast.alias, scope: Scope) -> tuple[str, str, str]:
-        """Return the new home of a name, the text of its import, and how the program writes the name."""
+        """Return the new module of a name, the text of its import, and the program's name for it."""
         renames, local = self.table.renames, alias.asname or alias.name
         if alias.name == "*":
             return renames.module(module), "*", "*"
@@ -86,13 +86,13 @@ class Imports:
         return home, last, last
 
     def _is_taken(self, name: str, path: str, scope: Scope) -> bool:
-        """Whether a name stands for something else in the program."""
+        """Return whether the program uses a name for something else."""
         bound = scope.find(name)
         is_it = bound is not None and isinstance(bound.known, At) and bound.known.path == self.table.old(path)
         return name in self._taken and self._own.get(name) != path and not is_it
 
     def move(self, chain: list[ast.Attribute], root: str, old: str, by: ast.stmt | None, scope: Scope) -> None:
-        """Rewrite a dotted path, which begins with a name that is imported."""
+        """Rewrite a dotted path that starts with an imported name."""
         renames = self.table.renames
         new, base = renames.path(old), renames.path(root)
         last = chain[-1]
@@ -105,7 +105,7 @@ class Imports:
         rest = new.removeprefix(f"{base}.").split(".")
         is_below = new.startswith(f"{base}.")
         home = importable(new)[0].rpartition(".")[0]
-        stays = rest[0] == chain[0].attr or root != PACKAGE  # else nothing may have loaded the other package yet
+        stays = rest[0] == chain[0].attr or root != PACKAGE  # otherwise nothing may have loaded the other package yet
         if is_below and len(rest) == len(chain):
             for each, name in zip(chain, rest, strict=True):
                 self.source.attribute(each, name)
@@ -116,7 +116,7 @@ class Imports:
             self.source.edit(begin, end, self._added_import(new, by, scope))
 
     def _added_import(self, path: str, by: ast.stmt | None, scope: Scope) -> str:
-        """The name of something that an import beside `by` brings, which is added."""
+        """Return the name bound by an import that is added beside `by`."""
         path, inner = importable(path)
         if (path, by) in self._added:
             return self._added[path, by] + inner
@@ -139,7 +139,7 @@ class Imports:
 
 
 def importable(path: str) -> tuple[str, str]:
-    """The part of a path that can be imported, and what of a class stands after it."""
+    """Return the importable part of a path, and the attributes of a class after it."""
     parts = path.split(".")
     count = next((n for n in range(2, len(parts)) if is_class(".".join(parts[:n]))), len(parts))
     return ".".join(parts[:count]), "".join(f".{part}" for part in parts[count:])

@@ -1,4 +1,4 @@
-"""What the names of a program stand for."""
+"""Kinds of values that the names of a program refer to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class At:
 
     path: str
     inside: bool = True
-    """Whether it is a name of this package."""
+    """Return whether it is a name of this package."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Own:
     """A class of the program itself."""
 
     bases: tuple[str, ...]
-    """The classes of the package that it derives from."""
+    """The package's classes that it derives from."""
     members: dict[str, Any] = field(default_factory=dict)
 
 
@@ -66,36 +66,36 @@ class OwnValue:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of the program, by what it returns."""
+    """A function of the program, by the kind of its result."""
 
     returns: Any
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a name stands for."""
+    """The kind of a name's value."""
 
     known: Any
     new: str = ""
-    """The name that the import gives it now, if that is another one."""
+    """Its new name after the import, if the name changes."""
     by: ast.stmt | None = None
     """The import."""
 
 
 class Scope(dict[str, Bound]):
-    """The names of a function or module, and those around it."""
+    """The names of a function or module, and of its enclosing scopes."""
 
     def __init__(self, outer: Scope | None = None) -> None:
         super().__init__()
         self.outer = outer
 
     def find(self, name: str) -> Bound | None:
-        """What a name stands for, here or outside."""
+        """Return the kind of a name, in this scope or an enclosing one."""
         return self[name] if name in self else self.outer.find(name) if self.outer is not None else None
 
 
 def is_class(path: str) -> bool:
-    """Whether a path is that of a class, by its name."""
+    """Return whether a path is that of a class, by its name."""
     name = path.rpartition(".")[2]
     return (path.startswith(f"{PACKAGE}.") and name[:1].isupper() and not name.isupper()) or name in (
         "KL",
@@ -105,7 +105,7 @@ def is_class(path: str) -> bool:
 
 
 def identifiers(tree: ast.AST) -> Iterator[str]:
-    """The names that a program has of its own: those that it binds or reads."""
+    """Return a program's own names: those that it binds or reads."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             yield node.id

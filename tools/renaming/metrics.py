@@ -1,4 +1,4 @@
-"""Edit the names of metrics and columns, which are texts, where a program looks one up."""
+"""Edit the names of metrics and columns in strings that a program uses as keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMN_CALLS |= {"texts", "token", "with_columns"}
 
 
 class Metrics:
-    """The texts of a program that name a metric or a column.
+    """The strings of a program that name a metric or a column.
 
     Args:
         source: the program.
@@ -41,7 +41,7 @@ class Metrics:
         self.name(node.slice, everywhere=of_metrics and len(keys) == 1)
 
     def name(self, node: ast.expr | None, *, everywhere: bool = False) -> None:
-        """Edit a text that is the name of a metric or column; a single word only where it can be nothing else."""
+        """Edit a string that names a metric or column; edit a single word only if it cannot be anything else."""
 
         def new(text: str) -> str | None:
             if not everywhere and "." not in text:
@@ -62,7 +62,7 @@ class Metrics:
         self._source.text(node, new)
 
     def call(self, node: ast.Call, known: Any) -> None:
-        """The names of metrics and columns among the arguments."""
+        """Edit the names of metrics and columns among the arguments."""
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if called in _LOOKUPS and node.args and isinstance(node.func, ast.Attribute):
             self.name(node.args[0], everywhere=_is_metrics(node.func.value))
@@ -82,6 +82,6 @@ class Metrics:
 
 
 def _is_metrics(node: ast.expr) -> bool:
-    """Whether a value is a table of metrics by its name."""
+    """Return whether a value is a table of metrics, by its name."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return name == "metrics" or name.endswith("_metrics")

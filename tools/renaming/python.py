@@ -1,4 +1,4 @@
-"""Rewrite old names in Python: find what each expression stands for, and edit the names in place."""
+"""Rewrite old names in Python: infer the kind of each expression, and edit the names in place."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Rewriter:
     # Statements
 
     def _run_later(self) -> None:
-        """Go through the functions of this scope, which see all of its names."""
+        """Edit the functions of this scope, which can read all of its names."""
         while self._later:
             waiting, self._later = self._later, []
             for each in waiting:
@@ -169,7 +169,7 @@ class Rewriter:
     _do_AsyncWith = _do_With
 
     def _bind(self, target: ast.expr, known: Any) -> None:
-        """Note what a target stands for from here on."""
+        """Note the kind of an assignment's target for the code after it."""
         if isinstance(target, ast.Name):
             self._scope[target.id] = Bound(known)
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -189,7 +189,7 @@ class Rewriter:
     # Expressions
 
     def _expression(self, node: ast.expr) -> Any:
-        """Edit the names in an expression; what it stands for, or None."""
+        """Edit the names in an expression; return its kind, or None."""
         handler = getattr(self, f"_of_{type(node).__name__}", None)
         if handler is not None:
             return handler(node)
@@ -205,7 +205,7 @@ class Rewriter:
         return self._constant(bound.known)
 
     def _constant(self, known: Any) -> Any:
-        """A value, if a path is that of a constant: a recipe."""
+        """Return a value, if a path is that of a constant, such as a recipe."""
         if isinstance(known, At) and known.inside and known.path.rpartition(".")[2].isupper():
             return self._typed(self.table.returns(f"{known.path.rpartition('.')[0]}.*")) or known
         return known
@@ -214,7 +214,7 @@ class Rewriter:
         self.source.text(node, self._path_text)
 
     def _path_text(self, text: str) -> str | None:
-        """A path of the package as a text, with a colon or a dot before the class."""
+        """Edit a package path in a string, with a colon or a dot before the class."""
         if not _PATH.fullmatch(text):
             return None
         new = self.table.renames.path(text.replace(":", "."))
@@ -244,7 +244,7 @@ class Rewriter:
         return next((new for base in own.bases if (new := self.table.member(base, name)) is not None), None)
 
     def _attribute_of(self, known: Any, node: ast.Attribute) -> Any:
-        """Edit an attribute by what it is an attribute of; what it stands for."""
+        """Edit an attribute by the kind of its object; return the attribute's kind."""
         name = node.attr
         known = self._value(known)
         if isinstance(known, OwnValue):
@@ -265,7 +265,7 @@ class Rewriter:
         return None
 
     def _value(self, known: Any) -> Any:
-        """What an attribute has, or a method returns."""
+        """Return the kind of an attribute, or of a method's result."""
         return self._typed(self.table.gives(known.owner, known.name)) if isinstance(known, Member) else known
 
     def _typed(self, text: str | None) -> Any:
@@ -274,7 +274,7 @@ class Rewriter:
         return Many(self._typed(text[5:-1])) if text.startswith("list[") else Of(text)
 
     def _element(self, known: Any) -> Any:
-        """What iterating over a value gives."""
+        """Return the kind of the items of an iterable."""
         known = self._value(known)
         if isinstance(known, Of):
             known = self._value(Member(known.owner, "__iter__"))
@@ -304,7 +304,7 @@ class Rewriter:
         return self._called(node, known, given)
 
     def _called(self, node: ast.Call, known: Any, given: list[Any]) -> Any:
-        """Edit the keywords of a call; what it gives."""
+        """Edit the keywords of a call; return the kind of its result."""
         builtin = node.func.id if isinstance(node.func, ast.Name) and known is None else ""
         if builtin and given:
             if builtin == "enumerate":
@@ -337,7 +337,7 @@ class Rewriter:
         return Of(known.owner) if known.name == "at" else self._value(known)
 
     def _changes(self, node: ast.Call, value: Any) -> None:
-        """The keywords of a call that replaces options."""
+        """Edit the keywords of a call that replaces options."""
         for owner in value.of.bases if isinstance(value, OwnValue) else [value.owner] if isinstance(value, Of) else ():
             self._keywords(node, owner, "")
 
@@ -399,7 +399,7 @@ class Rewriter:
     # Annotations
 
     def _annotation(self, node: ast.expr) -> Any:
-        """What a variable with this annotation stands for."""
+        """Return the kind of a variable with this annotation."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return self._quoted(node)
         if isinstance(node, ast.BinOp):
@@ -421,7 +421,7 @@ class Rewriter:
         return OwnValue(known) if isinstance(known, Own) else None
 
     def _quoted(self, node: ast.Constant) -> Any:
-        """An annotation that stands in quotes."""
+        """Return the expression of an annotation in quotes."""
         begin = self.source.inner(node)
         if begin is None:
             return None

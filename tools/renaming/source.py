@@ -1,4 +1,4 @@
-"""The text of a program, and what is to be changed in it."""
+"""The text of a program, and edits to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LITERAL = re.compile(rb"[A-Za-z]{0,2}('''|\"\"\"|'|\")")
 
 @dataclass(frozen=True)
 class Edit:
-    """A place in the source, in bytes, and what stands there afterwards."""
+    """Bytes of the source to replace, and their replacement."""
 
     begin: int
     end: int
@@ -24,14 +24,14 @@ class Edit:
 
 @dataclass(frozen=True)
 class Problem:
-    """A line that is to be changed by hand."""
+    """A line to change by hand."""
 
     line: int
     text: str
 
 
 class Source:
-    """The bytes of a program with the edits of names in it.
+    """The bytes of a program with edits of names in it.
 
     Args:
         content: the program, as UTF-8.
@@ -44,7 +44,7 @@ class Source:
         self.lines = [0, *(found.end() for found in re.finditer(b"\n", content))]
 
     def edit(self, begin: int, end: int, text: str) -> None:
-        """Put a text in place of some bytes."""
+        """Replace some bytes by a text."""
         if self.content[begin:end] != text.encode():
             self.edits[begin, end] = Edit(begin, end, text)
 
@@ -57,7 +57,7 @@ class Source:
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
 
     def replace(self, begin: int, old: str, new: str) -> None:
-        """Put a new name in place of an old one."""
+        """Replace an old name by a new one."""
         end = begin + len(old.encode())
         if old == new:
             return
@@ -67,24 +67,24 @@ class Source:
             self.edit(begin, end, new)
 
     def problem(self, begin: int, text: str) -> None:
-        """Note a line that is to be changed by hand."""
+        """Note a line to change by hand."""
         problem = Problem(self.content.count(b"\n", 0, begin) + 1, text)
         if problem not in self.problems:
             self.problems.append(problem)
 
     def rename(self, begin: int, old: str, new: str | None) -> None:
-        """Edit a name by what a table has for it."""
+        """Edit a name that is in a table."""
         if new is not None and is_removed(new):
             self.problem(begin, f"{old}: removed{'; ' if hint(new) else ''}{hint(new)}")
         elif new is not None:
             self.replace(begin, old, new)
 
     def attribute(self, node: ast.Attribute, new: str | None) -> None:
-        """Edit the last name of a dotted one."""
+        """Edit the last part of a dotted name."""
         self.rename(self.span(node)[1] - len(node.attr.encode()), node.attr, new)
 
     def text(self, node: ast.expr | None, new: Callable[[str], str | None]) -> None:
-        """Edit a string that stands in one piece."""
+        """Edit a string literal without concatenation."""
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             return
         text = new(node.value)
@@ -96,7 +96,7 @@ class Source:
             self.replace(opening.end(), node.value, text)
 
     def inner(self, node: ast.Constant) -> int | None:
-        """The first byte of a text between its quotes; None unless it stands there as it is."""
+        """Return the first byte of a string's content; None unless the source contains it literally."""
         begin, end = self.span(node)
         opening = LITERAL.match(self.content, begin, end)
         if opening is None or self.content[opening.end() : end - len(opening[1])] != node.value.encode():

@@ -1,4 +1,4 @@
-"""The table of old and new names, with what a program's values are: which class a call or an attribute gives."""
+"""The table of old and new names, with types: the class of each call and attribute."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class Table:
 
     @classmethod
     def of(cls, renames: Renames, types: Path = TYPES) -> Table:
-        """The table with the types of the package."""
+        """Return the table with the types of the package."""
         tables = tomllib.loads(types.read_text(encoding="utf-8"))
         return cls(renames, tables["types"], tables["bases"])
 
     def old(self, path: str) -> str:
-        """The old path of a class that is written with its new one already."""
+        """Return the old path of a class that has its new path already."""
         return self._old.get(path, path)
 
     def member(self, owner: str, name: str) -> str | None:
-        """The new name of a method, attribute or option of a class; None if it has not changed."""
+        """Return the new name of a method, attribute or option of a class; None if it has not changed."""
         for base in self._line(owner):
             key = longest(self._by_end["members"], f"{base}.{name}", 2)
             if key is not None:
@@ -57,11 +57,11 @@ class Table:
         return None
 
     def anywhere(self, name: str) -> str | None:
-        """The new name of a method that only this package has."""
+        """Return the new name of a method that no other package has."""
         return self._members.get(f"*.{name}")
 
     def argument(self, owner: str, method: str, name: str) -> str | None:
-        """The new name of an argument: of the class or function `owner`, or of its method."""
+        """Return the new name of an argument: of the class or function `owner`, or of its method."""
         for base in self._line(owner):
             path, end = (f"{base}.{method}.{name}", 2) if method else (f"{base}.{name}", 1)
             key = longest(self._by_end[f"arguments {end}"], path, end + 1)
@@ -70,27 +70,27 @@ class Table:
         return None
 
     def option(self, owner: str, name: str) -> str | None:
-        """The new name of an option of a component."""
+        """Return the new name of an option of a component."""
         options = self.renames.sections["options"]
         found = (longest(self._by_end["members"], f"{base}.{name}", 2) for base in self._line(owner))
         return next((options[key] for key in found if key in options), None)
 
     def word(self, owner: str, option: str, value: str) -> str | None:
-        """The new form of an option's value, if it is one of several words."""
+        """Return the new form of an option's value, if its values are words."""
         options = self.renames.sections["options"]
         return next((new for base in self._line(owner) if (new := options.get(f"{base}.{option}={value}"))), None)
 
     def returns(self, function: str) -> str | None:
-        """The class that a function returns."""
+        """Return the class of a function's result."""
         return self._type(function, 1)
 
     def gives(self, owner: str, member: str) -> str | None:
-        """The class that a method returns, or that an attribute has."""
+        """Return the class of a method's result or of an attribute."""
         found = (self._type(f"{base}.{member}", 2) for base in self._line(owner))
         return next((each for each in found if each), None)
 
     def takes(self, owner: str, method: str, argument: str) -> str | None:
-        """The class of a method's argument."""
+        """Return the class of a method's argument."""
         found = (self._type(f"{base}.{method}.{argument}", 3) for base in self._line(owner))
         return next((each for each in found if each), None)
 
@@ -99,7 +99,7 @@ class Table:
         return None if key is None else self._types[key]
 
     def _line(self, owner: str) -> Iterator[str]:
-        """A class and its bases."""
+        """Yield a class and its bases."""
         here: str | None = owner
         while here is not None:
             yield here

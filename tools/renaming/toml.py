@@ -20,7 +20,7 @@ Path = tuple[str | int, ...]
 
 
 class Entry(NamedTuple):
-    """A key of a document, and where it stands.
+    """A key of a document, and its position.
 
     Args:
         table: the keys of the tables around it.
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
 
 def rewrite(source: str, renames: Renames) -> str:
-    """The document with the names of today; the same text if it is no recipe.
+    """Return the document with current names; the same text if it is not a recipe.
 
     Raises:
         RecipeError: it has a name that was removed, or a form that cannot be edited in place.
@@ -75,13 +75,13 @@ def rewrite(source: str, renames: Renames) -> str:
 
 
 def is_recipe(data: Mapping[str, Any]) -> bool:
-    """Whether a document is a recipe: it has a name, and a table with a component."""
+    """Return whether a document is a recipe: it has a name, and a table with a component."""
     tables = [each for value in data.values() for each in (value if isinstance(value, list) else [value])]
     return isinstance(data.get("name"), str) and any(isinstance(each, dict) and "component" in each for each in tables)
 
 
 def _renamed(renames: Renames, path: Path, table: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """An entry of a table of a recipe as it is today: its key and its value."""
+    """Return the current key and value of an entry of a recipe's table."""
     if not path:
         return renames.recipe({key: table[key]})
     owner = {"component": table["component"]} if "component" in table and key != "component" else {}
@@ -97,7 +97,7 @@ def _inside(data: Any, path: Path) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts of a value, outside of tables in it."""
+    """Return the texts of a value, outside of tables in it."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -106,7 +106,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def entries(source: str) -> Iterator[Entry]:
-    """The keys of a TOML document that tomllib reads, each with its place."""
+    """Return the keys of a TOML document that tomllib reads, each with its position."""
     scanner = _Scanner(source)
     counts: dict[Path, int] = {}
     here: Path = ()

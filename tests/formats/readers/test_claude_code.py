@@ -1,4 +1,4 @@
-"""Sessions of Claude Code: lines that are linked by their parents."""
+"""Sessions of Claude Code: lines linked by their parents."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from agentrl_core.integrations.trajectories import read
 
 
 class Log:
-    """The lines of a session, each the child of the one before unless another parent is named."""
+    """Return the lines of a session, each the child of the previous one unless another parent is named."""
 
     def __init__(self):
         self.lines = []

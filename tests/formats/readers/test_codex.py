@@ -1,4 +1,4 @@
-"""Rollouts of Codex: items of the Responses API, in envelopes and without."""
+"""Rollouts of Codex: items of the Responses API, with and without envelopes."""
 
 import pytest
 from read_files import call, check_trained, says, write_lines
@@ -95,7 +95,7 @@ def test_custom_and_local_shell_calls(tmp_path):
 
 
 def test_lines_without_envelopes(tmp_path):
-    """As versions before September 2025 wrote them."""
+    """Format of versions before September 2025."""
     rows = [
         {"id": "s0", "timestamp": "2025-08-01T00:00:00Z", "instructions": "You are Codex.", "git": {}},
         {"record_type": "state"},
@@ -207,7 +207,7 @@ def test_an_interrupted_turn_ends_with_its_call(tmp_path):
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_fork_repeats_answers_of_another_session(named, tmp_path):
-    """The lines of the other session are copied with its `session_meta`; earlier versions do not name it besides."""
+    """The lines of the other session are copied with its `session_meta`; earlier versions name it nowhere else."""
     own = {**META["payload"], "id": "s2", **({"forked_from_id": "s1"} if named else {})}
     rows = [{"type": "session_meta", "payload": own}, META, user("what is here?"), answer("One file."), answer("Two.")]
     line = 1 if named else 2

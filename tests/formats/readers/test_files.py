@@ -1,4 +1,4 @@
-"""Files: JSON, JSON lines, gzip, byte order marks, line ends, Parquet, and what is refused."""
+"""Files: JSON, JSON lines, gzip, byte order marks, line ends, Parquet, and rejected files."""
 
 import gzip
 import json

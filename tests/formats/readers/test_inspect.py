@@ -65,7 +65,7 @@ def header(**more):
 
 
 def pack(path, samples, zstd=False):
-    """A zip as Inspect writes it; the standard library cannot write Zstandard, so heads are corrected."""
+    """Return a zip in Inspect's format; the standard library cannot write Zstandard, so heads are corrected."""
     members = {"_journal/start.json": {}, "header.json": header(), "summaries.json": []}
     members |= {f"samples/{each['id']}_epoch_{each['epoch']}.json": each for each in samples}
     texts = {name: json.dumps(value).encode() for name, value in members.items()}
@@ -227,7 +227,7 @@ def test_all_of_a_sample_but_its_messages_and_events_is_kept():
         "model_usage": {"m": {"input_tokens": 3}},
         "output": {"model": "m", "completion": "attachment://a1"},
         "attachments": {"a1": "Cold."},
-        # fields with the names of ours, and other meanings
+        # fields with the names of ours, but other meanings
         "group": "another",
         "success": "maybe",
         "turns": [{"text": "no"}],
@@ -254,7 +254,7 @@ def called(read, said, **more):
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_a_compacted_history_is_read_as_the_model_read_it(pooled, tmp_path):
-    """The answer after the summary read the summary; the summary is another call's, and is not trained."""
+    """The answer after the summary read the summary; the summary comes from another call, and is not trained."""
     summed = answer("Oslo has 4 degrees.")
     inputs = [[SYSTEM, USER], [SYSTEM, USER, LOOKS, REPLY, SUMMARY], [SYSTEM, SUMMARY]]
     events = [called(inputs[0], LOOKS), called(inputs[1], summed), COMPACTED, called(inputs[2], COLD)]
@@ -273,7 +273,7 @@ def test_a_compacted_history_is_read_as_the_model_read_it(pooled, tmp_path):
 
 
 def test_a_history_whose_replies_were_cleared_begins_another_chat():
-    """As the strategy `edit` does, without a word in the messages of the sample."""
+    """As the strategy `edit` does, without a trace in the messages of the sample."""
     cleared = {**REPLY, "content": "(cleared)"}
     second = answer("Again.")
     asked = message("user", "and now?", source="input")

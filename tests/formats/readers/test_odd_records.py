@@ -1,4 +1,4 @@
-"""Records with missing keys, nulls and values of other types: read, or refused with an error of the package."""
+"""Records with missing keys, nulls and values of other types: read, or rejected with an error of the package."""
 
 import copy
 
@@ -201,7 +201,7 @@ ODD = (None, 7, -1.5, True, "x", "", [], {}, [7], [None], {"x": 1}, [[]], [{}])
 
 
 def paths_of(value, path=()):
-    """The places of a value, the value itself left out."""
+    """Yield the paths of all values inside a value, without its own."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
         yield (*path, key)

@@ -247,7 +247,7 @@ def test_events_of_tokens_belong_to_their_chat(tmp_path):
 
 @pytest.mark.parametrize("forgotten", [[4, 5], range(4, 6), range(4, 10**12)])
 def test_a_condensation_before_the_sdk(forgotten, tmp_path):
-    """The summary is behind two messages; the state after them is no message, and does not count before it."""
+    """The summary comes after two messages; the state after them is not a message, and does not count before it."""
     events = old_events()
     events = [*events[:6], old_condensed(forgotten, "S.", 2), action(21, "condensation_request"), *events[6:]]
     first, second = check_trained(write_json(tmp_path / "t.json", events), ANSWERS)
@@ -327,7 +327,7 @@ def test_reasoning_that_only_its_provider_can_read(tmp_path):
 
 
 def session(source):
-    """The events of a session with condensations, and the texts of each history that the model read."""
+    """Return the events of a session with condensations, and the texts of each history that the model read."""
     view, histories, new, condensations = [("s", "You are OpenHands."), ("u", "what is here?\nUse ls.")], [], 0, 0
     events = [{**SYSTEM, "id": "s"}, {**ASKED, "id": "u"}]
     for turn in range(source.randint(3, 14)):

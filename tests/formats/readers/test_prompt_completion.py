@@ -1,4 +1,4 @@
-"""Prompt and completion, as TRL's trainers take them."""
+"""Prompt and completion, in the format of TRL's trainers."""
 
 import pytest
 from chat_gallery import gallery_tokenizer

@@ -1,4 +1,4 @@
-"""Dumps of rollouts: those of slime have token ids and masks, those of verl texts without special tokens."""
+"""Dumps of rollouts: slime's have token ids and masks, verl's have texts without special tokens."""
 
 import json
 
@@ -14,7 +14,7 @@ from agentrl_core.integrations.trajectories import from_chats, read
 
 
 def sample(index, tokens, length, **more):
-    """As slime's `Sample.to_dict` gives it."""
+    """Return the result of slime's `Sample.to_dict`."""
     return {
         "group_index": index // 2,
         "index": index,
@@ -81,7 +81,7 @@ SYSTEM = {"role": "system", "content": "Be brief.\nBe kind."}
 
 
 def dumped(tokenizer, messages, completion, **more):
-    """A line as verl writes it: prompt and response decoded without special tokens."""
+    """Return a line of verl's dump: prompt and response decoded without special tokens."""
     prompt = ChatTemplate(tokenizer).render(messages, open_turn=True)
     decoded = tokenizer.decode(tokenizer(prompt, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
     return {"input": decoded, "output": completion, "gts": "4", "score": 1.0, "step": 5, "acc": True, **more}, prompt
@@ -104,7 +104,7 @@ def test_a_dump_of_verl_gets_its_special_tokens_back(template, messages, tmp_pat
 
 
 def test_roles_that_leave_no_text_are_ambiguous():
-    """GLM marks roles by special tokens alone: a newline may stand between two messages, or in one."""
+    """GLM marks roles by special tokens alone: a newline may be between two messages, or in one."""
     tokenizer = gallery_tokenizer("glm4moe")
     row, prompt = dumped(tokenizer, [QUESTION], "It is cold.")
     contexts = from_chats(read([row]), tokenizer).contexts()
@@ -139,7 +139,7 @@ def test_chats_and_texts_in_parts(tmp_path):
 
 
 def whole(chat):
-    """A sample of slime, put together again from what was read of it."""
+    """Rebuild a sample of slime from the parts that were read of it."""
     [turn] = chat["turns"]
     return {
         **chat["record"],
@@ -168,7 +168,7 @@ OURS = {
     "decoded_prompt": "no",
     "": [],
 }
-"""Fields of a foreign record that have the names of ours, and other meanings."""
+"""Fields of a foreign record with the names of ours, but other meanings."""
 
 
 def test_fields_of_slime_with_names_of_ours_mean_nothing_here():

@@ -1,4 +1,4 @@
-"""ShareGPT, as LLaMA-Factory, axolotl and Hermes have it."""
+"""ShareGPT, in the variants of LLaMA-Factory, axolotl and Hermes."""
 
 import pytest
 from read_files import call, check_trained, says, write_lines
@@ -54,7 +54,7 @@ def test_answers_without_loss_are_context(key, tmp_path):
 
 
 def test_tools_that_the_system_message_shows_are_not_shown_twice():
-    """Hermes."""
+    """The variant of Hermes."""
     system = "You can call: <tools> [] </tools>"
     row = turns(("system", system), ("human", "how warm?"), ("gpt", "<tool_call>{}</tool_call>"), tools=TOOLS)
     [chat] = read([row])

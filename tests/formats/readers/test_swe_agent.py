@@ -1,4 +1,4 @@
-"""Trajectories of SWE-agent, with the messages that were sent at each step and without."""
+"""Trajectories of SWE-agent, with and without the messages that were sent at each step."""
 
 import pytest
 from read_files import call, check_trained, says, write_json

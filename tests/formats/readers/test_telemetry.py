@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry's conventions for generative AI, present and earlier, in the forms that exporters write."""
+"""Spans of OpenTelemetry's conventions for generative AI, current and earlier, in the formats of exporters."""
 
 import json
 
@@ -40,7 +40,7 @@ def attributes(context, output, finish="stop", **more):
 
 
 def console(number, values, name="chat m", trace="0xabc", **more):
-    """A span as the SDK's console exporter writes it."""
+    """Return a span in the format of the SDK's console exporter."""
     return {
         "name": name,
         "context": {"trace_id": trace, "span_id": f"0x{number}", "trace_state": "[]"},
@@ -57,7 +57,7 @@ def console(number, values, name="chat m", trace="0xabc", **more):
 
 
 def otlp(*spans):
-    """The request of the OTLP exporter, as JSON."""
+    """Return the request of the OTLP exporter, as JSON."""
 
     def value(given):
         return {"intValue": str(given)} if isinstance(given, int) else {"stringValue": given}
@@ -112,7 +112,7 @@ def test_details_may_be_in_an_event_of_the_span(tmp_path):
 
 
 def test_numbered_attributes(tmp_path):
-    """OpenLLMetry."""
+    """Attributes of OpenLLMetry."""
     asked = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "how warm?"}
     called = {
         "role": "assistant",

@@ -1,4 +1,4 @@
-"""Token ids with labels or masks, of prompts and completions, and of many turns: taken as they are."""
+"""Token ids with labels or masks, of prompts and completions, and of many turns: read unchanged."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ LABELS = [-100, -100, 7, -100, 9, -100]
 
 
 def turns_of(batch):
-    """Context and action of each turn, and whether it is trained."""
+    """Return context and action of each turn, and whether it is trained."""
     contexts, tokens = batch.contexts(), batch.column("token", "token").tolist()
     bounds = list(pairwise(batch.offsets("token").tolist()))
     mask = batch.column("trainable", "token").tolist() if batch.has("trainable", "token") else [True] * len(tokens)
