@@ -199,7 +199,7 @@ class Recipe:
         found = tuple(training for training in self._trainings if training.stage == stage)
         if not found:
             stages = ", ".join(dict.fromkeys(training.stage for training in self._trainings))
-            remedy = f"it has losses of: {stages}" if stages else "add a loss: replace(loss=...)"
+            remedy = f"use one of: {stages}" if stages else "add a loss: replace(loss=...)"
             raise RecipeError(f"recipe {self.name!r}: phase loss has no component for stage {stage!r}; {remedy}")
         return found
 
@@ -227,7 +227,9 @@ class Recipe:
         known = [option.name for option in dataclasses.fields(self)]
         for name in phases:
             if name not in known:
-                raise RecipeError(f"recipe {self.name!r}: there is no {name!r} to replace; it has: {', '.join(known)}")
+                raise RecipeError(
+                    f"recipe {self.name!r}: there is no {name!r} to replace; use one of: {', '.join(known)}"
+                )
         return dataclasses.replace(self, **phases)
 
     def check(self, batch: Batch | None = None, *, facts: Declared | None = None) -> None:
@@ -547,7 +549,7 @@ class Recipe:
         name, values = table.get("name"), dict[str, Any]()
         for key, value in renames.table().recipe(table).items():
             if key not in known:
-                raise RecipeError(f"recipe {name!r}: {key!r} is unknown; a recipe has: {', '.join(known)}")
+                raise RecipeError(f"recipe {name!r}: {key!r} is unknown; use one of: {', '.join(known)}")
             if key in PHASES:
                 links = value if key in _CHAINS and isinstance(value, list) else [value]
                 for link in links:

@@ -55,9 +55,9 @@ def test_a_missing_number_is_reported_before_anything_is_rolled_out() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("attempts", [0.0] * 4, "name='attempts' is not a column to annotate"),
-        ("two words", [0.0] * 4, "name='two words' is not a column"),
-        (3, [0.0] * 4, "name=3 is not a column"),
+        ("attempts", [0.0] * 4, "name='attempts' cannot be the name of a column"),
+        ("two words", [0.0] * 4, "name='two words' cannot be the name of a column"),
+        (3, [0.0] * 4, "name=3 cannot be the name of a column"),
         ("prior", [0.5] * 3, "values has 3 rows for 4 tasks"),
         ("prior", 0.5, "values has no rows for 4 tasks"),
         ("prior", ["a"] * 4, "are not numbers"),

@@ -172,14 +172,14 @@ def test_what_no_chat_can_hold_is_refused(content: Any, role: str, error: type[E
 def test_a_template_or_a_record_without_their_places_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="shows no images in a message of role 'user'"):
         from_chats([CHAT], bytes_tokenizer(*TEMPLATES["blind"]))
-    with pytest.raises(UnsupportedError, match="chat 0 has token ids and images"):
+    with pytest.raises(UnsupportedError, match="chat 0 has both token ids and images"):
         from_chats([{**CHAT, "prompt_ids": [5], "completion_ids": [6]}])
 
 
 def test_rollouts_with_images_and_without_messages_are_refused() -> None:
     batch = arl.Collector(scripted(), Gallery(), recipes.GRPO, task_pool=4)(tasks=1, group_size=1)
     for write in (to_chats, to_atif, to_verifiers):
-        with pytest.raises(UnsupportedError, match="draw 0 shows images and was not imported with messages"):
+        with pytest.raises(UnsupportedError, match="draw 0 has images and no imported messages"):
             list(write(batch, TOKENIZER))
 
 

@@ -439,9 +439,9 @@ def test_wrong_frames_are_refused(recorded: Path) -> None:
     with pytest.raises(InvalidInputError, match="the frame has no column draw_id; keep"):
         run.trajectories.agentrl.sequences(run)
     for method, name in (("paths", "tokens"), ("steps", "start"), ("tokens", "token"), ("computed", "advantage")):
-        with pytest.raises(InvalidInputError, match=f"the frame has a column {name} already"):
+        with pytest.raises(InvalidInputError, match=f"the frame already has a column {name}"):
             getattr(draws.with_columns(pl.lit(0).alias(name)).agentrl, method)(run)
-    with pytest.raises(NotFoundError, match="trajectory 99999 is not in the table trajectories"):
+    with pytest.raises(NotFoundError, match="trajectory 99999 of the frame is not in source"):
         draws.with_columns(trajectory_id=pl.lit(99_999)).agentrl.paths(run)
 
 

@@ -27,7 +27,7 @@ def test_texts_are_those_of_the_tokenizer(recorded) -> None:
     assert len(decoded) > 50
     with pytest.raises(InvalidInputError, match="there is no"):
         eager.agentrl.text(recorded / "nodes")
-    with pytest.raises(InvalidInputError, match="has a column text already"):
+    with pytest.raises(InvalidInputError, match="already has a column text"):
         eager.agentrl.text(recorded)
 
 

@@ -123,7 +123,7 @@ def test_bad_rows_are_refused() -> None:
         with pytest.raises(InvalidInputError, match=message):
             Sequences(**{**good, **change})
     twice = {name: [*values, *values] for name, values in good.items()}
-    with pytest.raises(InvalidInputError, match="row 1 of rollout 'r' is in group 'b'"):
+    with pytest.raises(InvalidInputError, match="rollout 'r' has rows in groups 'a' and 'b'"):
         Sequences(**{**twice, "groups": ["a", "b"], "rollouts": ["r", "r"]})
     with pytest.raises(InvalidInputError, match="values has shape"):
         Sequences(**good).spread([1.0])

@@ -127,7 +127,7 @@ def test_samples_of_a_rollout_are_one_member_and_turns_are_paid() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     functions = Functions(recipes.GRPO)
-    with pytest.raises(InvalidInputError, match=r"rewards\[0\] is not a list of 2 advantages"):
+    with pytest.raises(InvalidInputError, match=r"rewards\[0\] is .*; give a list of 2 advantages"):
         functions.advantages(ARGS, {"rewards": [1.0], "kl": [torch.zeros(2)]})
     wrong = Sample(
         group_index=0, index=0, tokens=[1, 2], response_length=1, reward=1.0, metadata={"step_rewards": [1, 2]}

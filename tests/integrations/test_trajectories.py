@@ -200,7 +200,7 @@ def test_branches_of_a_trace_are_contexts_of_one_trajectory() -> None:
         [1, 2, 5, 6, 7, 8, 9, 10],
     ]
     assert list(to_verifiers(batch)) == [trace]
-    with pytest.raises(UnsupportedError, match="ATIF holds one chain"):
+    with pytest.raises(UnsupportedError, match="ATIF has one list"):
         list(to_atif(batch))
 
 
@@ -222,22 +222,26 @@ def test_what_cannot_be_read_is_refused() -> None:
     exact = {"prompt_token_ids": [1], "completion_token_ids": [2]}
     shell = {"schema_version": "ATIF-v1.7", "agent": {"name": "a", "version": "1"}}
     for record, error, message in (
-        ({"schema_version": "2"}, InvalidInputError, "schema_version '2'; ATIF-v1 is read"),
+        ({"schema_version": "2"}, InvalidInputError, "schema_version is '2'; give a trajectory in ATIF-v1"),
         ({**shell, "steps": [step, agent]}, InvalidInputError, "no token ids; give tokenizer="),
-        ({**shell, "steps": [step, {**agent, "metrics": exact}, agent]}, InvalidInputError, "some steps of the agent"),
+        (
+            {**shell, "steps": [step, {**agent, "metrics": exact}, agent]},
+            InvalidInputError,
+            "1 of 2 steps of the agent",
+        ),
         ({**shell, "subagent_trajectories": [{}]}, UnsupportedError, "holds sub-agents"),
-        ({**shell, "steps": [{**step, "message": [{"type": "image"}]}]}, UnsupportedError, "no text"),
+        ({**shell, "steps": [{**step, "message": [{"type": "image"}]}]}, UnsupportedError, "parts of type .text."),
     ):
         with pytest.raises(error, match=message):
             from_atif([record])
-    with pytest.raises(InvalidInputError, match="trace 0 has version 7"):
+    with pytest.raises(InvalidInputError, match="trace 0: version is 7"):
         from_verifiers([{"version": 7}])
     relay = {"parent": None, "message": {"role": "assistant", "content": "a"}, "sampled": True}
     with pytest.raises(InvalidInputError, match="node 0 of trace 0 was sampled and has no token ids"):
         from_verifiers([{"version": 1, "nodes": [relay]}])
-    with pytest.raises(InvalidInputError, match="chat 0 has no list 'messages'"):
+    with pytest.raises(InvalidInputError, match="chat 0: messages is "):
         from_chats([{}], TOKENIZER)
     with pytest.raises(InvalidInputError, match="no turn that the policy took"):
         from_chats([{"messages": [{"role": "user", "content": "a"}]}], TOKENIZER)
-    with pytest.raises(InvalidInputError, match="tokens and no messages; give tokenizer="):
+    with pytest.raises(InvalidInputError, match="tokens but no messages; give tokenizer="):
         list(to_chats(collected()))

@@ -238,11 +238,11 @@ def test_a_collector_makes_the_rollouts(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="'pair'"):
         watched(recipes.DPO, tmp_path)
-    with pytest.raises(RecipeError, match=r"keeps if beta is not 0; give GRPOConfig\(beta=1.0\)"):
+    with pytest.raises(RecipeError, match=r"keeps only if beta is not 0; give GRPOConfig\(beta=1.0\)"):
         watched(recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1))), tmp_path)
     world = SmallWorld()
     rollouts = plugin.Rollouts(arl.Collector(world, world, recipes.GRPO))
-    with pytest.raises(InvalidInputError, match="no rollouts of this object"):
+    with pytest.raises(InvalidInputError, match="not from the rollouts of this object"):
         rollouts.reward(["a"])
 
 

@@ -230,7 +230,7 @@ def test_what_does_not_fit_is_refused() -> None:
     by_entropy = loss.Policy(mask=loss.TopTokens("entropy", 0.2, scope="sequence"))
     with pytest.raises(RecipeError, match="'entropy'"):
         plugin.register(recipes.GRPO.replace(name="x", advantage=None, loss=by_entropy))
-    with pytest.raises(RecipeError, match="gives no uid"):
+    with pytest.raises(RecipeError, match=r"index is None, but .*; give index="):
         Estimator(recipes.GRPO)(torch.zeros(1, 2), torch.ones(1, 2))
 
 

@@ -372,7 +372,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ("target is torch.int32", lambda: loss.linear_logprob(hidden, weight, target.int())),
         ("weight is on meta, hidden on cpu", lambda: loss.linear_logprob(hidden, weight.to("meta"), target)),
         (
-            "inverse_temperature has shape .3,., target .27,",
+            "inverse_temperature has shape .3,., but target has .27,",
             lambda: loss.linear_logprob(hidden, weight, target, torch.ones(3), source_row=pack.source_row),
         ),
         (
@@ -393,5 +393,5 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(InvalidInputError, match=message):
             call()
     del pack.streams["old_logprob"]
-    with pytest.raises(InvalidInputError, match="needs the stream 'old_logprob'"):
+    with pytest.raises(InvalidInputError, match="has no stream 'old_logprob'"):
         loss.fused(hidden, weight, pack, EVERYTHING)

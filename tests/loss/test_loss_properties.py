@@ -117,7 +117,7 @@ def test_it_reads_what_it_declares(name: str) -> None:
     for stream in set(policy.streams) - {policy.normaliser}:  # the update reads that one
         fewer = Case(case.logprob, case.entropy, case.advantage, case.weight, dict(case.streams), case.answers)
         del fewer.streams[stream]
-        with pytest.raises(InvalidInputError, match=f"needs the stream '{stream}'"):
+        with pytest.raises(InvalidInputError, match=f"has no stream '{stream}'"):
             policy.evaluate(fewer.tokens())
 
 

@@ -473,10 +473,12 @@ def test_what_is_missing_is_named() -> None:
     with pytest.raises(UnsupportedError, match="needs the model's answer 'value'"):
         loss.Value().evaluate(loss.Tokens(case.logprob, None, case.streams))
     del case.streams["reference_logprob"]
-    with pytest.raises(InvalidInputError, match="needs the stream 'reference_logprob'; the pack has: old_logprob"):
+    with pytest.raises(
+        InvalidInputError, match=r"no stream 'reference_logprob', which the loss reads .it has: old_logprob"
+    ):
         loss.Preference().evaluate(case.tokens())
     case.streams["sequence"] = case.sequence + 1000
-    with pytest.raises(InvalidInputError, match="sequence ids from 1000 to 1007 for 27 rows; number them from 0"):
+    with pytest.raises(InvalidInputError, match="sequence ids range from 1000 to 1007 for 27 rows; number them from 0"):
         loss.Regression().evaluate(case.tokens())
 
 

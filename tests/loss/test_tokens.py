@@ -97,7 +97,9 @@ def test_gradients_of_segments() -> None:
 
 
 def test_ids_out_of_range() -> None:
-    with pytest.raises(InvalidInputError, match="pair ids from -1 to 2 for 2 rows; number them from 0, without gaps"):
+    with pytest.raises(
+        InvalidInputError, match="pair ids range from -1 to 2 for 2 rows; number them from 0, without gaps"
+    ):
         Segments(torch.tensor([-1, 2]), torch.ones(2, dtype=torch.bool), "pair")
 
 

@@ -150,7 +150,7 @@ def test_probes_that_are_refused() -> None:
         InvalidInputError, match="max_tokens is 5, but a context of draw 1 with its probe has 14 tokens"
     ):
         annotate(batch, "answer_logprob", model, probe=every, max_tokens=5)
-    with pytest.raises(InvalidInputError, match="a function cannot read trees"):
+    with pytest.raises(InvalidInputError, match="a probe needs a model that runs packs; give a torch"):
         annotate(batch, "answer_logprob", lambda pack: pack.target, probe=every)
 
 
@@ -216,7 +216,9 @@ def test_a_function_returns_a_value_for_each_pair() -> None:
 
 def test_the_name_of_a_column_says_what_a_model_answers() -> None:
     batch = grow(0)
-    with pytest.raises(InvalidInputError, match=r"column is 'current_entropie', but a model answers .*; end the"):
+    with pytest.raises(
+        InvalidInputError, match=r"column is 'current_entropie', which does not end with an output of a model; end it"
+    ):
         annotate(batch, "current_entropie", tiny_model("llama"))
     with pytest.raises(InvalidInputError, match=r"model is None; give a torch\.nn\.Module or a function"):
         annotate(batch, "reference_logprob", None)  # type: ignore[arg-type]

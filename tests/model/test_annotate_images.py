@@ -191,5 +191,5 @@ def test_what_is_refused() -> None:
             annotate(batch, "teacher_logprob", TeacherServer("http://127.0.0.1:9"), processor=processor, **asked_for)  # type: ignore[arg-type]
     for layout in ("tree", "sequence"):
         for asked in ({"prompts": prompts[:1] * 2}, {"probe": Probe([[7]] * 2)}):
-            with pytest.raises(UnsupportedError, match=f"layout: '{layout}' runs no images"):
+            with pytest.raises(UnsupportedError, match=f"layout: '{layout}' cannot run images"):
                 annotate(batch, "teacher_logprob", model, layout=layout, processor=processor, **asked)

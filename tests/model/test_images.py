@@ -244,9 +244,9 @@ def test_images_that_would_be_lost_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="LlamaForCausalLM takes none; give the vision-language model"):
         next(update.pack(max_tokens=4096, model=text, processor=processor)).run(text)
     for layout in ("tree", "sequence"):
-        with pytest.raises(UnsupportedError, match=f"layout: '{layout}' runs no images"):
+        with pytest.raises(UnsupportedError, match=f"layout: '{layout}' cannot run images"):
             update.pack(max_tokens=4096, model=model, processor=processor, layout=layout)  # type: ignore[call-overload]
-        with pytest.raises(UnsupportedError, match=f"layout: '{layout}' runs no images"):
+        with pytest.raises(UnsupportedError, match=f"layout: '{layout}' cannot run images"):
             arl.annotate(batch, "reference_logprob", model, processor=processor, layout=layout)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=r"processor is \w+, which takes no images"):
         next(update.pack(max_tokens=4096, model=model, processor=processor.tokenizer)).run(model)

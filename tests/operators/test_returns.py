@@ -61,7 +61,7 @@ def test_types_and_out() -> None:
     ("call", "message"),
     [
         (lambda: returns.discounted([1.0], gamma=1.0), "rewards has no sequences; give sequence_ids, offsets"),
-        (lambda: returns.discounted(REWARDS, [1] * 5, gamma=1.0), "rewards has its sequences twice"),
+        (lambda: returns.discounted(REWARDS, [1] * 5, gamma=1.0), "sequence_ids is given, .*rewards already separate"),
         (lambda: returns.discounted([1.0], [1], gamma=2.0), "gamma is 2; give a number from 0 to 1"),
         (lambda: returns.discounted([1.0], offsets=[0, 2], gamma=1.0), "offsets range from 0 to 2"),
         (lambda: returns.discounted([np.nan], [1], gamma=1.0), r"rewards\[0\] is NaN"),

@@ -62,5 +62,5 @@ def test_it_goes_on_where_it_was_cut_off() -> None:
 
 
 def test_a_task_without_a_demonstration() -> None:
-    with pytest.raises(InvalidInputError, match="has no demonstration; give Task"):
+    with pytest.raises(InvalidInputError, match="has no demonstration; give its actions as Task"):
         solve(OneToken(candidates=2), letter, world=Riddles(()))

@@ -313,7 +313,7 @@ def test_survival_by_hand() -> None:
     np.testing.assert_array_equal(program.survival(np.array([0.2, 0.4]), 2), [1, 1])
     with pytest.raises(InvalidInputError, match=r"quality is \[1.5\]; give probabilities"):
         program.survival(np.array([1.5]), 1)
-    with pytest.raises(InvalidInputError, match="2 of 1 survive"):
+    with pytest.raises(InvalidInputError, match="count is 2; give a number from 0 to 1"):
         program.survival(np.array([0.5]), 2)
 
 

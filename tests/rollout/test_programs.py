@@ -400,7 +400,7 @@ async def two_drivers(group: Group) -> None:
     await asyncio.gather(branch.turn(), branch.turn())
 
 
-@wrong("can only be changed by the task of its program")
+@wrong("is changed by a task other than the task of its program")
 async def a_child_decides(group: Group) -> None:
     async def drive(branch: Branch) -> None:
         group.start()

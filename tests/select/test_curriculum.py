@@ -64,12 +64,12 @@ def test_probabilities_by_hand() -> None:
         (
             select.ProportionalSampler(temperature=0.1),
             [math.nan, 1.0],
-            r"scores\[0\] is nan; a score must be a number",
+            r"scores\[0\] is nan; use a score that is never NaN or infinity",
         ),
         (
             select.ProportionalSampler(temperature=0.1),
             [math.inf, 1.0],
-            r"scores\[0\] is inf; a score must be a number",
+            r"scores\[0\] is inf; use a score that is never NaN or infinity",
         ),
         (select.TopSampler(), [math.nan, 1.0], r"scores\[0\] is NaN; give a number, or -inf"),
         (select.ProportionalSampler(), [1.0, 0.0], "1 of 2 rows have a weight above 0"),

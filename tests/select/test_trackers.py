@@ -84,7 +84,9 @@ def test_an_expected_success_rate_shares_out_the_prior() -> None:
     assert tracker.estimate(tracker.initial_state(), known).tolist() == [0.25, 1.0, 0.5, 0.0]
     assert PoolColumn("prior").estimate({}, known).tolist() == [0.25, 1.0, 0.5, 0.0]
     tasks._columns["prior"] = np.array([0.25, 1.5, 0.5, 0.0])
-    with pytest.raises(InvalidInputError, match="column 'prior' of the pool has numbers outside 0 to 1"):
+    with pytest.raises(
+        InvalidInputError, match=r"column 'prior' of the pool has .*; give expected success rates from 0 to 1"
+    ):
         tracker.estimate(tracker.initial_state(), known)
 
 

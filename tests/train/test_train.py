@@ -185,7 +185,7 @@ def test_an_adapter_on_an_environment_of_ones_own_is_trained_and_resumed(tmp_pat
             ["--env", "my_world:Game", "--model", ""],
             "no demonstrations to warm up a small model with; give --model",
         ),
-        (["--lora", "-1"], "lora=-1 must be at least 0"),
+        (["--lora", "-1"], "lora=-1 is not possible; give at least 0"),
         (["--recipe", "ppo_ewma", "--lora", "2"], "lora: recipe 'ppo_ewma' copies weights between models"),
     ):
         assert main(["train", "--run", str(tmp_path / "other"), "--model", str(tmp_path / "model"), *wrong]) == 1

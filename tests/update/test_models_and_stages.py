@@ -145,7 +145,7 @@ def test_what_a_recipe_refuses() -> None:
         recipes.GRPO.replace(loss=(critic, loss.Policy(), critic))
     with pytest.raises(RecipeError, match="more than one loss of model 'policy'"):
         recipes.GRPO.replace(loss=(loss.Policy(), loss.Train(loss.Imitation())))
-    with pytest.raises(RecipeError, match="no component for stage 'warm_up'; it has losses of: update"):
+    with pytest.raises(RecipeError, match="no component for stage 'warm_up'; use one of: update"):
         recipes.GRPO.replace(loss=(critic, loss.Policy())).losses("warm_up")
     with pytest.raises(RecipeError, match="no component for stage 'update'; add a loss: replace"):
         recipes.GRPO.replace(loss=None).losses()

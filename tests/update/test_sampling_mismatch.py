@@ -220,7 +220,7 @@ def with_images(*, later: bool = False) -> arl.Batch:
 def test_packs_of_rollouts_with_images_are_not_run_without(later: bool) -> None:
     (update,) = updates(with_images(later=later))
     for layout in ("sequence", "tree"):
-        with pytest.raises(UnsupportedError, match=f"layout: '{layout}' runs no images"):
+        with pytest.raises(UnsupportedError, match=f"layout: '{layout}' cannot run images"):
             update.pack(max_tokens=64, layout=layout)  # type: ignore[call-overload]
     packs = [*update.pack(max_tokens=6), *update.pack(max_tokens=64)]
     shown = [pack.images is not None and bool(pack.images.hashes) for pack in packs]

@@ -51,12 +51,15 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
         raise RecipeError(f"{name} has {len(links)} losses, but a trainer minimises one; use recipe.replace(loss=...)")
     if isinstance(links[0], Train) and (links[0].model, links[0].stage, links[0].where) != ("policy", "update", None):
         raise RecipeError(
-            f"{name} trains another model, or some rows only, but the trainer trains the policy on all rows; use "
-            "collect.Collector"
+            f"{name} has loss.Train(model={links[0].model!r}, stage={links[0].stage!r}, where={links[0].where!r}), but "
+            "the trainer trains the policy on all rows; use collect.Collector"
         )
     loss: Loss = links[0].loss if isinstance(links[0], Train) else links[0]
     if list(loss.changing()):
-        raise RecipeError(f"{name}: its loss changes with the iteration, which the trainer does not pass; give numbers")
+        raise RecipeError(
+            f"{name}: options of its loss change with the iteration, which the trainer does not pass; give constant "
+            "numbers"
+        )
     given = (*_KNOWN, *columns, *(("weight_entropy",) if entropy else ()))
     missing = [stream for stream in loss.streams if stream not in given]
     missing += [*loss.outputs, *(() if loss.unit in _WHOLE else (f"a whole {loss.unit}",))]
@@ -156,7 +159,8 @@ def paid(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.
         ends = np.flatnonzero(sampled & ~np.append(sampled[1:], False))
         if len(ends) != len(steps):
             raise InvalidInputError(
-                f"step_rewards has {len(steps)} numbers, but its row has {len(ends)} turns; give one a turn"
+                f"step_rewards has {len(steps)} numbers, but its row has {len(ends)} turns; give one number for each "
+                "turn"
             )
         rewards[ends] = steps
     rewards[-1:] += reward

@@ -89,13 +89,15 @@ class Sequences:
             for row, (value, length) in enumerate(zip(() if values is None else values, lengths, strict=False)):
                 if np.ndim(value) and len(value) != length:
                     raise InvalidInputError(
-                        f"{name}[{row}] has {len(value)} values, but its response has {length} tokens; give one each"
+                        f"{name}[{row}] has {len(value)} values, but its response has {length} tokens; give one value "
+                        "for each token"
                     )
         homes: dict[Hashable, Hashable] = {}
         for row, (rollout, group) in enumerate(zip(self._rollouts, self.groups, strict=True)):
             if homes.setdefault(rollout, group) != group:
                 raise InvalidInputError(
-                    f"row {row} of rollout {rollout!r} is in group {group!r}, and an earlier one in {homes[rollout]!r}"
+                    f"rollout {rollout!r} has rows in groups {homes[rollout]!r} and {group!r} (row {row}); give all "
+                    "rows of a rollout one group"
                 )
 
     @property
@@ -251,7 +253,10 @@ class Sequences:
         """
         values = np.asarray(values, np.float64)
         if values.shape != self._places.shape:
-            raise InvalidInputError(f"values has shape {values.shape}; the batch has {len(self._places)} action tokens")
+            raise InvalidInputError(
+                f"values has shape {values.shape}; give one value for each of the {len(self._places)} action tokens of "
+                "the batch"
+            )
         flat = np.full(int(self._lengths.sum()), fill)
         flat[self._places] = values
         return np.split(flat, np.cumsum(self._lengths)[:-1])

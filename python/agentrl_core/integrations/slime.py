@@ -83,7 +83,8 @@ class Functions:
         batch = self.recipe.credit(rows.batch)
         if batch.has("keep", "token"):
             raise RecipeError(
-                f"recipe {self.recipe.name!r} takes tokens out of the loss; slime's mask cannot change here"
+                f"recipe {self.recipe.name!r} takes tokens out of the loss (column 'keep'), but the loss mask of slime "
+                "cannot change here; use a recipe without that column"
             )
         credit = np.asarray(batch.column("advantage", "token"), np.float64)
         if batch.has("weight", "token"):
@@ -103,8 +104,8 @@ class Functions:
         for row, (values, like) in enumerate(zip(rollout_data["rewards"], rollout_data["kl"], strict=True)):
             if not isinstance(values, (list, tuple)) or len(values) != len(like):
                 raise InvalidInputError(
-                    f"rewards[{row}] is not a list of {len(like)} advantages; name Functions.rewards as "
-                    "--custom-reward-post-process-path, and train without context parallelism"
+                    f"rewards[{row}] is {values!r:.60}; give a list of {len(like)} advantages: set "
+                    "--custom-reward-post-process-path to Functions.rewards, and train without context parallelism"
                 )
             found.append(torch.tensor(values, dtype=torch.float32, device=like.device))
             kept.append(float(np.mean(values)) if len(values) else 0.0)
@@ -130,8 +131,8 @@ class Functions:
             self._loss = padded.row_loss(self.recipe, columns=(_REFERENCE,), entropy=True)
         if self._loss.needs_entropy_gradient and not getattr(args, "entropy_coef", 0.0):
             raise RecipeError(
-                f"recipe {self.recipe.name!r} is differentiated through the entropy, which slime allows only if "
-                "--entropy-coef is not 0; set it, its size has no effect here"
+                f"--entropy-coef is 0, but recipe {self.recipe.name!r} needs the gradient of the entropy; set it to "
+                "another number (its size has no effect here)"
             )
         _, said = get_log_probs_and_entropy(
             logits,

@@ -153,7 +153,7 @@ class Sum(Loss):
             nested = isinstance(self.first, Sum) or isinstance(self.second, Sum)
             self.require(not nested, "first_where", "a term that is a sum itself has no rows of its own; give it none")
             both = self.first.of_steps == self.second.of_steps
-            self.require(both, "second", "one of the two has a row for each step, the other one for each token")
+            self.require(both, "second", "give two losses with a row for each token, or two with a row for each step")
         else:
             for name in ("first", "second"):
                 inner = getattr(self, name)
@@ -276,7 +276,10 @@ class Function(WeightedLoss):
             try:
                 named_module(module)
             except ImportError as error:
-                raise RecipeError(f"{self.title()}: option path={self.path!r} cannot be imported: {error}") from None
+                raise RecipeError(
+                    f"{self.title()}: option path={self.path!r} cannot be imported: {error}; give the module:name of a "
+                    "function that loss.function was applied to"
+                ) from None
         remedy = "give the module:name of a function that loss.function was applied to"
         self.require(self.path in _FUNCTIONS, "path", remedy)
 

@@ -273,10 +273,11 @@ def _checked(
     for name, value in (("source_row", source_row), ("inverse_temperature", scale)):
         if value.shape != target.shape:
             raise InvalidInputError(
-                f"{name} has shape {tuple(value.shape)}, target {tuple(target.shape)}; give one each"
+                f"{name} has shape {tuple(value.shape)}, but target has {tuple(target.shape)}; give one value for each "
+                "target"
             )
     if scale.requires_grad:
-        raise InvalidInputError("inverse_temperature requires a gradient, which there is none of; detach it")
+        raise InvalidInputError("inverse_temperature requires a gradient, but none is computed for it; detach it")
     if workspace is None:
         workspace = WORKSPACE.get(hidden.device.type, WORKSPACE["cpu"])
     elif workspace < 1:

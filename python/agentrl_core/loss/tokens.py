@@ -68,7 +68,10 @@ class Tokens:
             return self._streams[name]
         except KeyError:
             known = ", ".join(self._streams) or "none"
-            raise InvalidInputError(f"the loss needs the stream {name!r}; the pack has: {known}") from None
+            raise InvalidInputError(
+                f"the pack has no stream {name!r}, which the loss reads (it has: {known}); declare it in needs of the "
+                "loss, and take the pack from an update of this loss"
+            ) from None
 
     def stream(self, name: str) -> Tensor:
         """A stream, `[N]` or `[N, k]`, 0 where nothing is trained.
@@ -113,8 +116,8 @@ class Tokens:
         value = getattr(self._answers, name, None)
         if value is None:
             raise UnsupportedError(
-                f"the loss needs the model's answer {name!r}, which this pack output has not; give an object with "
-                f"the attributes logprob, entropy and {name}"
+                f"the loss needs the model's answer {name!r}, which this pack output does not have; give an object "
+                f"with the attributes logprob, entropy and {name}"
             )
         return self._where_trained(value)
 
@@ -201,7 +204,7 @@ class Segments:
         readable = ids.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere it would wait
         if readable and len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(ids)):
             raise InvalidInputError(
-                f"{name} ids from {int(ids.min())} to {int(ids.max())} for {len(ids)} rows; number them from 0, "
+                f"{name} ids range from {int(ids.min())} to {int(ids.max())} for {len(ids)} rows; number them from 0, "
                 "without gaps"
             )
         self.ids = ids

@@ -118,7 +118,10 @@ class Value(WeightedLoss):
             value = self._value(tokens)
             if self.heads == "soft_minimum":
                 if value.dim() == 1:
-                    raise InvalidInputError("heads='soft_minimum' needs the answer 'value' as [N, k], not as [N]")
+                    raise InvalidInputError(
+                        f"the answer 'value' has shape {tuple(value.shape)}, but heads='soft_minimum' needs [N, k]; "
+                        "give the model a value head with several outputs"
+                    )
                 value = soft_minimum(value, self.temperature)
             heads = value[:, None] if value.dim() == 1 else value
             error = self._error(heads, target[:, None])

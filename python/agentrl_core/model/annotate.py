@@ -118,9 +118,7 @@ def annotate(
         others = {"probe": probe, "draws": draws, "top_k": top_k, "prompts": prompts, "tokenizers": tokenizers}
         given = next((name for name, value in others.items() if value is not None), "level")
         if given != "level" or level != "node_token":
-            raise InvalidInputError(
-                f"{given} is given together with spans, which are those of all tokens; leave it out"
-            )
+            raise InvalidInputError(f"{given} is given together with Spans, which apply to all tokens; leave it out")
         spans = None if batch is None else batch.with_columns("token", **{column: model.numbered(batch)})
         return cast("Given", spans)
     require_torch("annotate")
@@ -153,8 +151,7 @@ def annotate(
             raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
         if not isinstance(model, torch.nn.Module):
             raise InvalidInputError(
-                f"model is {type(model).__name__}, but a probe is asked of a torch.nn.Module; a function cannot read "
-                "trees"
+                f"model is {type(model).__name__}, but a probe needs a model that runs packs; give a torch.nn.Module"
             )
         planned = partial(_probed, column=column, probe=probe, **_packing(model, max_tokens, layout, processor))
         answer = partial(_rows, answer_pack=_answerer(column, model), column=column, width=1)
@@ -488,8 +485,8 @@ def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:
     answer = next((name for name in names if column == name or column.endswith(f"_{name}")), None)
     if answer is None:
         raise InvalidInputError(
-            f"column is {column!r}, but a model answers {', '.join(names)}; end the name with one of them, such as "
-            "'reference_logprob', or give a function"
+            f"column is {column!r}, which does not end with an output of a model; end it with one of "
+            f"{', '.join(names)}, such as 'reference_logprob', or give a function"
         )
 
     def answer_pack(pack: Pack) -> Tensor:

@@ -79,7 +79,7 @@ def refuse_images_in(layout: PackLayout) -> None:
     """Raise UnsupportedError if packs whose rollouts show images cannot be run in a layout."""
     if layout in ("tree", "sequence"):
         raise UnsupportedError(
-            f"layout: {layout!r} runs no images, whose positions and attention are the model's own; use "
+            f"layout: {layout!r} cannot run images, whose positions and attention the model computes itself; use "
             "layout='padded' or 'auto'"
         )
 

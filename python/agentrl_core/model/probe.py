@@ -57,7 +57,8 @@ class Probe:
         for place, (row, begin) in enumerate(zip(self.rows, self.starts.tolist(), strict=True)):
             if not 0 <= begin < len(row):
                 raise InvalidInputError(
-                    f"start is {begin} for tokens[{place}], which has {len(row)} tokens; at least one must be scored"
+                    f"start is {begin} for tokens[{place}], which has {len(row)} tokens; give a number from 0 that "
+                    "leaves at least one token to score"
                 )
             if not 0 <= row.min() <= row.max() < 2**31:
                 wrong = row.min() if row.min() < 0 else row.max()

@@ -227,8 +227,8 @@ class FusedLoss(ChunkedScores):
     def _at_last(self, own: Forward, states: Tensor) -> Tensor:
         if not is_plain_linear(self.head) or getattr(own, "__func__", None) is not nn.Linear.forward:
             raise UnsupportedError(
-                f"loss: the output layer of {type(self.inner).__name__} is {type(self.head).__name__}, which has no "
-                "one weight to fuse a loss with; use pack.run(model)"
+                f"loss: the output layer of {type(self.inner).__name__} is {type(self.head).__name__}, with which no "
+                "loss can be fused (only with a plain torch.nn.Linear); use pack.run(model)"
             )
         head, every = cast("nn.Linear", self.head), torch.arange(len(states), device=states.device)
         with torch.autocast(states.device.type, enabled=False):
@@ -249,8 +249,8 @@ class FusedLoss(ChunkedScores):
             return bias
         if self.formula.softcap is not None:
             raise UnsupportedError(
-                f"loss: {type(self.inner).__name__} takes images and caps its logits, which no loss is fused with; use "
-                "pack.run(model)"
+                f"loss: {type(self.inner).__name__} takes images and caps its logits, so no loss can be fused with it; "
+                "use pack.run(model)"
             )
         if bias is None:
             bias = torch.zeros(len(head.weight), dtype=self.wide, device=head.weight.device)

@@ -168,8 +168,8 @@ class Parsed(Spans):
             begin, end = span
             if not last <= begin <= end <= len(text):
                 raise InvalidInputError(
-                    f"parser answered the span {span!r} of a text of {len(text)} letters, behind one that ends at "
-                    f"{last}; answer spans (begin, end) in their order, without overlap"
+                    f"parser returned the span {span!r} for a text of {len(text)} letters, after a span that ends at "
+                    f"{last}; return spans (begin, end) in order, without overlap"
                 )
             last = end
             first = bisect.bisect_right(range(len(tokens) + 1), begin, key=length) - 1

@@ -123,8 +123,8 @@ class PromptedPacks:
         several = np.flatnonzero(np.bincount(contexts.draws, minlength=batch.num_draws)[draws] > 1)
         if len(several):
             raise UnsupportedError(
-                f"prompts: draw {draws[several[0]]} has several contexts, so it has no single prompt; leave it out "
-                "(draws)"
+                f"prompts: draw {draws[several[0]]} has several contexts, so it has no single prompt; leave it out of "
+                "draws="
             )
         self._draws, self._text, self._images = draws, contexts.tokens, images
         acts = np.diff(contexts.steps) > 0
@@ -157,7 +157,7 @@ class PromptedPacks:
             one, other = draws[apart[0]], owner[self._stored[chosen[apart[0]]]]
             raise InvalidInputError(
                 f"prompts: draws {one} and {other} share a sampled token and have different prompts; give branches of "
-                "one trajectory the same prompt, or run them one after the other (draws)"
+                "one trajectory the same prompt, or annotate them in separate calls with draws="
             )
 
     def _check_placeholders(self, image_token: int) -> None:

@@ -104,10 +104,13 @@ def _attend(
     """The function that transformers calls: `[1, heads, T, D]` in, `[1, T, heads, D]` out."""
     name = type(module).__name__
     if attention_of_pack is None or attention_mask is not None:
-        raise UnsupportedError(f"{name} does not hand the pack's attention to its layers; this model cannot run packs")
+        raise UnsupportedError(f"{name} does not pass the pack's attention to its layers; use layout='padded'")
     refused = [argument for argument in _REFUSED if others.get(argument) is not None]
     if refused or not getattr(module, "is_causal", True):
-        raise UnsupportedError(f"{name} uses {refused[0] if refused else 'attention that is not causal'}; packs cannot")
+        raise UnsupportedError(
+            f"{name} uses {refused[0] if refused else 'attention that is not causal'}, which the layouts tree and "
+            "sequence cannot compute; use layout='padded'"
+        )
     kind = _kind(module)
     window = _window(module, kind, sliding_window, attention_of_pack)
     chunk = _chunk(module, kind, attention_of_pack)
@@ -124,7 +127,10 @@ def _kind(module: nn.Module) -> str | None:
     kinds = getattr(getattr(module, "config", None), "layer_types", None)
     kind: str | None = None if kinds is None else kinds[module.layer_idx]
     if kind not in (None, "full_attention", "sliding_attention", "chunked_attention"):
-        raise UnsupportedError(f"{type(module).__name__} has the layer type {kind!r}; packs cannot")
+        raise UnsupportedError(
+            f"{type(module).__name__} has the layer type {kind!r}, which tree and sequence cannot run; use "
+            "layout='padded'"
+        )
     return kind
 
 
@@ -134,8 +140,9 @@ def _chunk(module: nn.Module, kind: str | None, attention: Attention) -> int | N
     chunk: int | None = getattr(config, "attention_chunk_size", None)
     if kind is None and chunk and chunk < attention.longest:
         raise UnsupportedError(
-            f"{type(module).__name__} does not say which layers have the config's attention_chunk_size={chunk}, and "
-            f"the pack's longest sequence has {attention.longest} tokens; use layout='padded'"
+            f"{type(module).__name__} has attention_chunk_size={chunk}, but no layer_types in its config, which name "
+            f"the layers with chunks, and the pack's longest sequence has {attention.longest} tokens; use "
+            "layout='padded'"
         )
     if kind == "chunked_attention" and not chunk:
         raise UnsupportedError(
@@ -153,7 +160,8 @@ def _window(module: nn.Module, kind: str | None, handed: int | None, attention: 
     window: int | None = getattr(config, "sliding_window", None)
     if kind is None and window and window < attention.longest:
         raise UnsupportedError(
-            f"{type(module).__name__} does not say which layers have the config's sliding_window={window}, and the "
-            f"pack's longest sequence has {attention.longest} tokens; use layout='padded' or shorter sequences"
+            f"{type(module).__name__} has sliding_window={window}, but no layer_types in its config, which name the "
+            f"layers with the window, and the pack's longest sequence has {attention.longest} tokens; use "
+            "layout='padded' or shorter sequences"
         )
     return window if kind == "sliding_attention" else None

@@ -266,8 +266,8 @@ def _dense(values: object, name: str) -> NDArray[np.uint32]:
     if array.ndim == 2:
         if array.dtype != np.uint8 or array.shape[1] != _STATE_BYTES:
             raise InvalidInputError(
-                f"{name} has dtype {array.dtype} and shape {array.shape}; "
-                f"two-dimensional ids are uint8[n, {_STATE_BYTES}]"
+                f"{name} has dtype {array.dtype} and shape {array.shape}; give two-dimensional ids as uint8[n, "
+                f"{_STATE_BYTES}]"
             )
         halves = np.ascontiguousarray(array).view(np.int64)
         first, _ = _core.keys.dense(np.ascontiguousarray(halves[:, 0]))
@@ -278,7 +278,7 @@ def _dense(values: object, name: str) -> NDArray[np.uint32]:
     elif array.dtype.kind in "USO":
         dense, _ = _core.keys.dense(array.tolist(), name)
     else:
-        raise InvalidInputError(f"{name} has dtype {array.dtype}; ids are whole numbers, strings or bytes")
+        raise InvalidInputError(f"{name} has dtype {array.dtype}; give ids as whole numbers, strings or bytes")
     return dense
 
 
@@ -354,7 +354,7 @@ def flat(values: object, name: str, offsets: NDArray[np.int64], dimensions: tupl
     if len(wrong):
         raise InvalidInputError(
             f"{name} has a list of {lengths[wrong[0]]} values in row {wrong[0]}, which has {expected[wrong[0]]} "
-            "tokens; give one value a token"
+            "tokens; give one value for each token"
         )
     if known.all():
         return elements

@@ -64,7 +64,10 @@ class _SequenceRows:
         order: NDArray[np.int64] | None = None
         if sequence_ids is not None:
             if offsets is not None or table.ndim == 2:
-                raise InvalidInputError(f"{next(iter(given))} has its sequences twice; omit sequence_ids")
+                raise InvalidInputError(
+                    f"sequence_ids is given, but offsets or the rows of {next(iter(given))} already separate the "
+                    "sequences; omit sequence_ids"
+                )
             groups = columns.keys(sequence_ids, "sequence_ids", length=len(table))
             if len(groups) and (groups[1:] < groups[:-1]).any():
                 order = np.argsort(groups, kind="stable")

@@ -75,8 +75,7 @@ def find(source: str) -> list[Recipe]:
     found = [recipe for recipe in map(get, names()) if _bare(recipe.source) == wanted]
     if not found:
         raise RecipeError(
-            f"no recipe has the source {source!r}; give one as recipes have it, such as 'arXiv:2507.19849'; "
-            "`agentrl recipes` lists them"
+            f"no recipe has the source {source!r}; give one that `agentrl recipes` lists, such as 'arXiv:2507.19849'"
         )
     return found
 

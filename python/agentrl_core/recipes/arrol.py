@@ -171,7 +171,9 @@ class PruneRunning(TextMemory):
         if not ((quality >= 0) & (quality <= 1)).all():
             raise InvalidInputError(f"{self.title()}: quality is {quality.tolist()}; give probabilities, in [0, 1]")
         if not 0 <= count <= len(quality):
-            raise InvalidInputError(f"{self.title()}: {count} of {len(quality)} survive; give at most all")
+            raise InvalidInputError(
+                f"{self.title()}: count is {count}; give a number from 0 to {len(quality)}, the number of qualities"
+            )
         # With l1 : l2 = t : 1 - t the share of right ones rises with t.
         low, high = 0.0, 1.0
         for _ in range(60):

@@ -56,7 +56,7 @@ class ResidualSteps(Rollout):
         solution = task.solution
         if not solution:
             raise InvalidInputError(
-                f"{self.title()}: task {task.task_id!r} has no solution; give Task(solution=...) its actions"
+                f"{self.title()}: task {task.task_id!r} has no solution; give its actions as Task(solution=...)"
             )
         seen = None
         for action in solution[: int(branch.uniform("left") * len(solution))]:

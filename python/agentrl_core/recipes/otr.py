@@ -67,7 +67,8 @@ class OneToken(Rollout):
         """The demonstration, then the candidates of one place after the other."""
         if not group.task.solution:
             raise InvalidInputError(
-                f"{self.title()}: task {group.task.task_id!r} has no demonstration; give Task(solution=...) its actions"
+                f"{self.title()}: task {group.task.task_id!r} has no demonstration; give its actions as "
+                "Task(solution=...)"
             )
         sampling = group.sampling(temperature=self.temperature)
         told = group.start(prefix=Prefix(group.task.solution, title="demonstration"), sampling=sampling)

@@ -142,7 +142,8 @@ class SharedExperience(Rollout):
                 lines.append(json.dumps({"task": task, "attempts": attempts}))
             except (TypeError, ValueError) as error:
                 raise InvalidInputError(
-                    f"SharedExperience: task {group.task.task_id!r} cannot be shared: {error}; its payload must be JSON"
+                    f"SharedExperience: task {group.task.task_id!r} cannot be shared: {error}; give a payload of plain "
+                    "JSON values"
                 ) from None
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)

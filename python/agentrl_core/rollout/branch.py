@@ -194,7 +194,9 @@ class Branch:
             InvalidInputError: it has no prompt yet, or an action is open.
         """
         if self.path.open:
-            raise InvalidInputError(f"branch {self.name}: an action is open; answer it first, or give a place of it")
+            raise InvalidInputError(
+                f"branch {self.name} has an open action, so it has no end yet; submit the action, or give a place in it"
+            )
         self.path.flush()
         return self._check_prompted()
 

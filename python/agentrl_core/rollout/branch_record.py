@@ -62,7 +62,7 @@ class BranchRecord:
         if abs(self.reward) > _LARGEST_FLOAT:
             raise DataError(
                 f"StepResult.reward: the rewards of an episode add up to {self.reward}, which does not fit 32 bits; "
-                "pay smaller ones"
+                "give smaller rewards"
             )
         self.success = self.success if outcome.success is None else outcome.success
         if outcome.facts:

@@ -521,8 +521,8 @@ class Group:
         """Refuse calls that would make the order non-deterministic."""
         if not self._is_decider():
             raise InvalidInputError(
-                f"group {self.name} can only be changed by the task of its program; a task that drives a branch may "
-                f"turn, fork and end that branch: wait for it with turn(), run() or as_completed()"
+                f"group {self.name} is changed by a task other than the task of its program; change it in the program "
+                "itself, and let the tasks of branches only turn, fork and end their branch"
             )
 
     def _check_places(self) -> None:
@@ -532,8 +532,8 @@ class Group:
         running = sum(not branch.over and branch.role != "helper" for branch in (*self.branches, *self._late))
         if running >= self._places:
             raise InvalidInputError(
-                f"group {self.name} has {running} running members and released its other slots; release a branch only "
-                f"if none replaces it"
+                f"group {self.name} has {running} running members for its {self._places} slots, since it released the "
+                "others; release a slot only if no new member needs it"
             )
 
     def _is_decider(self) -> bool:

@@ -88,17 +88,26 @@ class Prefix:
         turns = last - first if turns is None else turns
         title = f"trajectory {trajectory_id} behind {turns} turns"
         if not 0 <= turns <= last - first or (tokens and turns == last - first):
-            raise InvalidInputError(f"Prefix: {title}; it has {last - first}")
+            raise InvalidInputError(
+                f"Prefix: turns is {turns} for trajectory {trajectory_id}, and tokens is {tokens}; give turns from 0 "
+                f"to {last - first - bool(tokens)}"
+            )
         of_token, contexts = drawn.offsets("token"), drawn.contexts()
         own = np.flatnonzero(contexts.draws == draw)[0]
         path, begins = contexts.tokens[contexts.offsets[own] : contexts.offsets[own + 1]], contexts.begins
         taken = turns + bool(tokens)
         if contexts.steps[own + 1] - first < taken:
-            raise InvalidInputError(f"Prefix: {title}; its context was rewritten before, take fewer turns")
+            raise InvalidInputError(
+                f"Prefix: turns is {turns} for trajectory {trajectory_id}, whose context was rewritten before that "
+                "turn; give fewer turns"
+            )
         ends = [int(begins[row] + of_token[row + 1] - of_token[row]) for row in range(first, first + taken)]
         starts = [int(begins[row]) for row in range(first, first + taken)]
         if not 0 <= tokens <= (ends[-1] - starts[-1] if tokens else 0):
-            raise InvalidInputError(f"Prefix: {title}; tokens={tokens}, and that action has {ends[-1] - starts[-1]}")
+            raise InvalidInputError(
+                f"Prefix: tokens is {tokens} for {title}, whose next action has {ends[-1] - starts[-1]} tokens; give a "
+                f"number from 0 to {ends[-1] - starts[-1]}"
+            )
         return cls(
             actions=[path[begin:end] for begin, end in zip(starts[:turns], ends, strict=False)],
             begun=path[starts[-1] : starts[-1] + tokens] if tokens else None,
@@ -121,7 +130,10 @@ class Prefix:
         """
         turns = len(branch.turns) if turns is None else turns
         if not 0 <= turns <= len(branch.turns) or (tokens and turns == len(branch.turns)):
-            raise InvalidInputError(f"Prefix: branch {branch.name} behind {turns} turns; it has {len(branch.turns)}")
+            raise InvalidInputError(
+                f"Prefix: turns is {turns} for branch {branch.name}, and tokens is {tokens}; give turns from 0 to "
+                f"{len(branch.turns) - bool(tokens)}"
+            )
         path = branch.tokens
         spans = [(turn.begin.tokens, turn.begin.tokens + turn.length) for turn in branch.turns[: turns + bool(tokens)]]
         return cls(

@@ -56,7 +56,8 @@ class Admission(Component, ABC):
         """
         if scores.shape != groups.shape or scores.ndim != 1:
             raise InvalidInputError(
-                f"scores has shape {scores.shape} and groups has shape {groups.shape}; give one of each per trajectory"
+                f"scores has shape {scores.shape} and groups has shape {groups.shape}; give two one-dimensional "
+                "arrays, with one value for each trajectory"
             )
         admitted = np.zeros(int(groups.max()) + 1 if len(groups) else 0, dtype=np.bool_)
         admitted[groups[self.members(scores, groups)]] = True

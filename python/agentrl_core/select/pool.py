@@ -85,7 +85,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         if not (isinstance(name, str) and name.isidentifier()) or name in (*_FACTS, "domain"):
             taken = ", ".join([*_FACTS, "domain"])
             raise InvalidInputError(
-                f"name={name!r} is not a column to annotate; give another name of letters, digits and _ than {taken}"
+                f"name={name!r} cannot be the name of a column; give a name of letters, digits and _ other than {taken}"
             )
         if isinstance(values, Mapping):
             ids = [task.task_id for _, task in self]
@@ -191,7 +191,9 @@ class Pool:
                     f"Environment.tasks returns, or Collector.annotate_tasks({name!r}, values)"
                 )
             if len(found) != len(self):
-                raise InvalidInputError(f"column {name!r} has {len(found)} values for {len(self)} tasks; give one each")
+                raise InvalidInputError(
+                    f"column {name!r} has {len(found)} values for {len(self)} tasks; give one value for each task"
+                )
             self._columns[name] = found
         return self._columns[name]
 

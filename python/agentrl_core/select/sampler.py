@@ -141,4 +141,6 @@ class ProportionalSampler(Sampler):
         """Refuse scores that are NaN or plus infinity; minus infinity is never chosen."""
         if not scores.max(initial=-np.inf) < np.inf:  # NaN is not below anything
             place = int(np.flatnonzero(np.isnan(scores) | np.isposinf(scores))[0])
-            raise InvalidInputError(f"{self.title()}: scores[{place}] is {scores[place]}; a score must be a number")
+            raise InvalidInputError(
+                f"{self.title()}: scores[{place}] is {scores[place]}; use a score that is never NaN or infinity"
+            )

@@ -66,12 +66,13 @@ class Selection:
             value = getattr(self, option.name)
             if value is not None and len(value) != len(self.rows):
                 raise InvalidInputError(
-                    f"{title}: selection has {len(self.rows)} rows and {len(value)} {option.name}; give one each"
+                    f"{title}: {option.name} has {len(value)} values for {len(self.rows)} rows; give one value for "
+                    "each row"
                 )
         for name, wrong, remedy in (
-            ("rows", (self.rows < 0) | (self.rows >= pool_size), f"rows of the pool are 0 to {pool_size - 1}"),
-            ("counts", self.counts < 1, "at least one rollout a group"),
-            ("purpose", self.purpose > SURVEY, "0 (train) or 1 (survey)"),
+            ("rows", (self.rows < 0) | (self.rows >= pool_size), f"give rows of the pool, from 0 to {pool_size - 1}"),
+            ("counts", self.counts < 1, "give at least one rollout for each group"),
+            ("purpose", self.purpose > SURVEY, "give 0 (train) or 1 (survey)"),
         ):
             if wrong.any():
                 place = int(np.flatnonzero(wrong)[0])

@@ -95,8 +95,8 @@ class Beta(Tracker):
             rate = candidates.column(self.expected).astype(np.float64)
             if not ((rate >= 0) & (rate <= 1)).all():
                 raise InvalidInputError(
-                    f"{self.title()}: column {self.expected!r} of the pool has numbers outside 0 to 1; give the "
-                    f"expected success rate of each task"
+                    f"{self.title()}: column {self.expected!r} of the pool has "
+                    f"{rate[~((rate >= 0) & (rate <= 1))][0]}; give expected success rates from 0 to 1"
                 )
             total = self.prior_success + self.prior_failure
             alpha, beta = total * rate, total * (1 - rate)

@@ -91,8 +91,8 @@ def check_runs(
         )
     if adapter and _moved(recipe):
         raise InvalidInputError(
-            f"lora: {name} copies weights between models ({', '.join(sorted(_moved(recipe)))}), and an adapter has "
-            "other weights than they; use --lora 0"
+            f"lora: {name} copies weights between models ({', '.join(sorted(_moved(recipe)))}), but an adapter has "
+            "other weights than these models; use --lora 0"
         )
     unknown = _moved(recipe) - {*_OF_POLICY, *_FROZEN, *_TRAINED}
     if unknown:

@@ -125,20 +125,20 @@ class TrainOptions:
             "max_turns",
         ):
             if getattr(self, name) < 1:
-                raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 1")
+                raise InvalidInputError(f"{name}={getattr(self, name)} is not possible; give at least 1")
         for name in ("staleness", "lora", "evaluate_every"):
             if getattr(self, name) < 0:
-                raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 0")
+                raise InvalidInputError(f"{name}={getattr(self, name)} is not possible; give at least 0")
         if self.warm_start_steps < -1:
-            raise InvalidInputError(f"warm_start_steps={self.warm_start_steps} must be at least 0, or -1")
+            raise InvalidInputError(f"warm_start_steps={self.warm_start_steps} is not possible; give at least 0, or -1")
         if self.warm_start_steps > 0 and self.env != "reasoning_gym":
             raise InvalidInputError(
                 f"warm_start_steps={self.warm_start_steps}: env={self.env!r} has no demonstrations; use 0"
             )
         if (self.learning_rate < 0 and self.learning_rate != -1) or self.gradient_clip <= 0:
             raise InvalidInputError(
-                f"learning_rate={self.learning_rate} must be at least 0, or -1, and gradient_clip={self.gradient_clip} "
-                "above 0"
+                f"learning_rate={self.learning_rate} and gradient_clip={self.gradient_clip} are not possible; give a "
+                "learning_rate of at least 0, or -1, and a gradient_clip above 0"
             )
 
     @property

@@ -156,7 +156,7 @@ def test_a_compacted_history_begins_another_chat(tmp_path):
         (
             [{"type": "response_item", "payload": None}],
             InvalidInputError,
-            "line 2: .* has the payload None",
+            "line 2: payload of the response_item is None; give an object",
         ),
     ],
 )

@@ -86,8 +86,8 @@ def test_files_that_are_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"instruction": "add", "output": "4"}], "none that is known .*instruction, output"),
-        ([7], "none that is known"),
+        ([{"instruction": "add", "output": "4"}], "in no known format .*instruction, output"),
+        ([7], "in no known format"),
         ([], "the rows has no record"),
         ([{"conversations": [], "prompt": "a", "completion": "b"}], "could be prompt_completion or sharegpt; give one"),
     ],
@@ -122,7 +122,7 @@ def test_what_can_run_code_is_not_loaded(tmp_path):
             return print, ("ran",)
 
     torch.save({"samples": [Runs()]}, tmp_path / "bad.pt", pickle_module=pickle)
-    with pytest.raises(UnsupportedError, match="a pickle can run anything"):
+    with pytest.raises(UnsupportedError, match="which are not loaded since they can run code"):
         list(read(tmp_path / "bad.pt"))
 
 

@@ -300,5 +300,5 @@ def test_a_history_that_was_not_rewritten_is_one_chat():
 def test_an_input_that_the_log_lacks_is_refused():
     events = [{**called([], COLD), "input_refs": [[0, 2]]}, COMPACTED]
     log = sample(1, [USER, COLD], events=events, events_data={"messages": [USER], "calls": []})
-    with pytest.raises(InvalidInputError, match=r"message 1: its input is \[\[0, 2\]\] of 1 messages"):
+    with pytest.raises(InvalidInputError, match=r"message 1: input_refs is \[\[0, 2\]\], but the log has 1 messages"):
         list(read([header(samples=[log])]))

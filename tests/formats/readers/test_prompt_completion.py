@@ -52,5 +52,5 @@ def test_what_is_no_trajectory_is_refused(row, error, message):
 
 
 def test_texts_need_a_tokenizer():
-    with pytest.raises(InvalidInputError, match="chat 0: it has texts and no token ids; give tokenizer="):
+    with pytest.raises(InvalidInputError, match="chat 0 has texts and no token ids; give tokenizer="):
         from_chats(read([{"prompt": "a", "completion": "b"}]))

@@ -62,12 +62,12 @@ def test_samples_of_slime(tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"tokens": None}, InvalidInputError, "7.pt, sample 0 has no tokens and response_length"),
-        ({"response_length": 0}, InvalidInputError, "response_length is 0 of 4 tokens"),
-        ({"response_length": 4}, InvalidInputError, "response_length is 4 of 4 tokens"),
+        ({"tokens": None}, InvalidInputError, "7.pt, sample 0 has no tokens or no response_length"),
+        ({"response_length": 0}, InvalidInputError, "response_length is 0 for 4 tokens"),
+        ({"response_length": 4}, InvalidInputError, "response_length is 4 for 4 tokens"),
         ({"multimodal_inputs": {"images": ["a"]}}, UnsupportedError, "it has images"),
         ({"loss_mask": [1]}, InvalidInputError, "loss_mask has 1 values for 2 tokens"),
-        ({"rollout_log_probs": [-0.5]}, InvalidInputError, "1 log-probs for 2 trained"),
+        ({"rollout_log_probs": [-0.5]}, InvalidInputError, "logprobs has 1 values for .* 2 of them trained"),
     ],
 )
 def test_samples_that_do_not_fit_are_refused(change, error, message, tmp_path):
@@ -110,19 +110,19 @@ def test_roles_that_leave_no_text_are_ambiguous():
     contexts = from_chats(read([row]), tokenizer).contexts()
     assert tokenizer.decode(contexts.tokens[: int(contexts.begins[0])].tolist()) == prompt
     row, _ = dumped(tokenizer, [SYSTEM, QUESTION], "It is cold.")
-    with pytest.raises(UnsupportedError, match="several chats render to its prompt"):
+    with pytest.raises(UnsupportedError, match="which several chats render to"):
         from_chats(read([row]), tokenizer)
 
 
 def test_a_dump_that_cannot_be_verified_is_refused():
     tokenizer = gallery_tokenizer("qwen2_5")
     row, _ = dumped(tokenizer, [QUESTION], "It is cold.")
-    with pytest.raises(UnsupportedError, match="chat 0: no chat of one question renders to its prompt"):
+    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, which no chat of one question renders to"):
         from_chats(read([row]), gallery_tokenizer("gemma3"))
     several, _ = dumped(tokenizer, [QUESTION, {"role": "assistant", "content": "Cold."}, QUESTION], "It is cold.")
-    with pytest.raises(UnsupportedError, match="chat 0: several chats render to its prompt"):
+    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, which several chats render to"):
         from_chats(read([several]), tokenizer)
-    with pytest.raises(UnsupportedError, match="its completion holds several turns"):
+    with pytest.raises(UnsupportedError, match="completion has several turns"):
         from_chats(read([{**row, "output": "I look.\nuser\n4 degrees\nassistant\nCold."}]), tokenizer)
     with pytest.raises(InvalidInputError, match="its completion is empty"):
         from_chats(read([{**row, "output": ""}]), tokenizer)
@@ -245,8 +245,8 @@ def test_all_fields_of_a_sample_of_slime_are_kept():
     [
         (np.zeros((2, 2, 2), np.int32), r"routed_experts has shape \(2, 2, 2\) for 4 tokens"),
         (np.zeros(12, np.int32), r"routed_experts has shape \(12,\) for 4 tokens"),
-        (np.full((3, 2, 2), -1), "routed_experts has numbers that are no experts"),
-        (np.zeros((3, 2, 2)), "routed_experts has numbers that are no experts"),
+        (np.full((3, 2, 2), -1), "routed_experts has dtype .*; give whole numbers from 0 to 65535"),
+        (np.zeros((3, 2, 2)), "routed_experts has dtype .*; give whole numbers from 0 to 65535"),
     ],
 )
 def test_experts_of_slime_that_do_not_fit_are_named(experts, message):

@@ -93,8 +93,8 @@ def test_an_unanswered_last_turn_is_not_trained(tmp_path):
 @pytest.mark.parametrize(
     ("row", "error", "message"),
     [
-        (turns(("oracle", "hm")), InvalidInputError, "record 0, message 0 is from 'oracle'; known are assistant, bard"),
-        (turns((None, "hm")), InvalidInputError, "message 0 is from None"),
+        (turns(("oracle", "hm")), InvalidInputError, "message 0: 'from' is 'oracle'; give one of assistant, bard"),
+        (turns((None, "hm")), InvalidInputError, "message 0: 'from' is None; give one of"),
         ({"conversations": ["hm"]}, InvalidInputError, "message 0 is 'hm'"),
         ({"conversations": [{"from": "gpt"}]}, InvalidInputError, "message 0 has no 'value'"),
         (turns(("function_call", "weather()")), InvalidInputError, "a function_call is 'weather"),

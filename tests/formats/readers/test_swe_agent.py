@@ -105,8 +105,8 @@ def test_a_demonstration_file_has_a_history_alone(tmp_path):
 @pytest.mark.parametrize(
     ("history", "error", "message"),
     [
-        (None, InvalidInputError, "has no list 'history'"),
-        ([{"content": "a"}], InvalidInputError, "has no list 'history' of messages with a role"),
+        (None, InvalidInputError, "history is None; give a list of messages"),
+        ([{"content": "a"}], InvalidInputError, "history is .*; give a list of messages with a role"),
         ([SYSTEM, action("a", tool_calls=["ls"])], InvalidInputError, "message 1: a call is 'ls'"),
         ([SYSTEM, action("a", tool_calls=[{"function": {}}])], InvalidInputError, "a call of a tool has no name"),
     ],

@@ -215,13 +215,13 @@ def part(kind):
         ({"gen_ai.operation.name": "chat"}, UnsupportedError, "without its messages, whose contents were not recorded"),
         (attributes([], COLD) | {"gen_ai.system_instructions": "[]"}, UnsupportedError, "were not recorded"),
         (part("uri"), UnsupportedError, "record 0: it holds a part of type 'uri'"),
-        ({"gen_ai.input.messages": '[{"role": "us'}, InvalidInputError, "not a JSON list .* it was cut"),
+        ({"gen_ai.input.messages": '[{"role": "us'}, InvalidInputError, "; give a JSON list .this one was cut"),
         (
             attributes([said("tool", {"type": "tool_call_response", "id": "c", "response": {"a": 1}})], COLD),
             UnsupportedError,
             "the reply of a tool is {'a': 1}",
         ),
-        (attributes([{"parts": []}], COLD), InvalidInputError, "an object with role and parts is read"),
+        (attributes([{"parts": []}], COLD), InvalidInputError, "give an object with role and parts"),
     ],
 )
 def test_what_a_chat_cannot_hold_is_refused(values, error, message):
@@ -230,7 +230,7 @@ def test_what_a_chat_cannot_hold_is_refused(values, error, message):
 
 
 def test_a_record_that_is_no_span():
-    with pytest.raises(InvalidInputError, match=r"record 1 is not a span \('a'"):
+    with pytest.raises(InvalidInputError, match=r"record 1 is not a span \(it has 'a'"):
         list(read([console(1, FIRST), {"a": 1}]))
 
 

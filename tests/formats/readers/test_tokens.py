@@ -149,10 +149,10 @@ def test_the_trained_tokens_are_those_of_the_mask(pairs):
 @pytest.mark.parametrize(
     ("row", "error", "message"),
     [
-        ({"input_ids": IDS}, InvalidInputError, "chat 0: input_ids without labels or a mask"),
+        ({"input_ids": IDS}, InvalidInputError, "chat 0 has input_ids, but no labels and no mask"),
         ({"input_ids": IDS, "labels": [-100] * 6}, InvalidInputError, "labels trains no token"),
-        ({"input_ids": IDS, "labels": IDS}, InvalidInputError, "labels trains the first token, which follows nothing"),
-        ({"input_ids": IDS, "labels": [-100]}, InvalidInputError, "1 labels for 6 input_ids"),
+        ({"input_ids": IDS, "labels": IDS}, InvalidInputError, "labels trains the first token, which has no context"),
+        ({"input_ids": IDS, "labels": [-100]}, InvalidInputError, "labels has 1 values for 6 input_ids"),
         ({"input_ids": IDS, "labels": [-100, 7, 8, 9, 10, -100]}, InvalidInputError, "they are shifted by one"),
         ({"input_ids": IDS, "labels": [-100, 1, 2, 3, -100, -100]}, InvalidInputError, "they are other tokens"),
         ({"input_ids": IDS, "loss_mask": [1] * 7}, InvalidInputError, "loss_mask has 7 values for 6 input_ids"),
@@ -170,7 +170,7 @@ def test_the_trained_tokens_are_those_of_the_mask(pairs):
         (
             {"input_ids": IDS, "loss_mask": [1, 1], "attention_mask": [1, 1, 1, 1, 0, 0]},
             InvalidInputError,
-            "loss_mask has 2 values for 6 input_ids; give one each",
+            "loss_mask has 2 values for 6 input_ids; give one for each",
         ),
         (
             {"input_ids": IDS, "labels": LABELS, "position_ids": [0, 1, 2, 0, 1, 2]},
@@ -181,14 +181,18 @@ def test_the_trained_tokens_are_those_of_the_mask(pairs):
         ({"input_ids": [5.5, 6.0], "labels": [-100, 6]}, InvalidInputError, "give whole numbers"),
         ({"input_ids": [5, -6], "loss_mask": [0, 1]}, InvalidInputError, "has the id -6"),
         ({"input_ids": [5, 1 << 40], "loss_mask": [0, 1]}, InvalidInputError, f"has the id {1 << 40}"),
-        ({"input_ids": IDS, "labels": LABELS, "logprobs": [-1.0]}, InvalidInputError, "1 log-probs for 2 trained of 6"),
+        (
+            {"input_ids": IDS, "labels": LABELS, "logprobs": [-1.0]},
+            InvalidInputError,
+            "logprobs has 1 values for 6 tokens, 2 of them",
+        ),
         (
             {"input_ids": IDS, "labels": LABELS, "logprobs": [-1.0, float("nan")]},
             InvalidInputError,
             "give finite numbers",
         ),
-        ({"prompt_ids": [5], "completion_ids": []}, InvalidInputError, "1 prompt tokens, 0 completion tokens"),
-        ({"prompt_ids": [], "completion_ids": [5]}, InvalidInputError, "0 prompt tokens, 1 completion tokens"),
+        ({"prompt_ids": [5], "completion_ids": []}, InvalidInputError, "1 prompt tokens and 0 completion tokens"),
+        ({"prompt_ids": [], "completion_ids": [5]}, InvalidInputError, "0 prompt tokens and 1 completion tokens"),
         (
             {"prompt_ids": [5], "completion_ids": [6], "completion_mask": [0]},
             InvalidInputError,

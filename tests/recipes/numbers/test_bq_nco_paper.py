@@ -130,7 +130,7 @@ def test_a_problem_that_ends_early_trains_nothing_after_its_end() -> None:
 
 
 def test_a_task_without_a_solution_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"task 'train \d+' has no solution; give Task"):
+    with pytest.raises(InvalidInputError, match=r"task 'train \d+' has no solution; give its actions as Task"):
         solve(recipes.BQ_NCO, in_turn("unasked"), world=Riddles(()), group_size=2)
 
 

@@ -41,4 +41,4 @@ def chats(frame: pl.DataFrame, tables: Tables, vocabulary: Vocabulary) -> pl.Dat
 
 def _refuse(frame: pl.DataFrame, name: str) -> None:
     if name in frame.columns:
-        raise InvalidInputError(f"the frame has a column {name} already, which would be added; rename or drop it")
+        raise InvalidInputError(f"the frame already has a column {name}, which this call adds; rename or drop it")

@@ -254,7 +254,8 @@ def _trajectories(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     missing = rows.filter(pl.col("group_id").is_null())
     if len(missing):
         raise NotFoundError(
-            f"trajectory {missing['trajectory_id'][0]} is not in the table trajectories; pass the source of the frame"
+            f"trajectory {missing['trajectory_id'][0]} of the frame is not in source; give the run, store or batch "
+            "that the frame was read from"
         )
     return rows
 
@@ -322,4 +323,4 @@ def _filled(name: str, count: pl.Expr | pl.Series) -> pl.Expr:
 
 def _refuse_taken(frame: pl.DataFrame | pl.LazyFrame, name: str) -> None:
     if name in frame.collect_schema().names():
-        raise InvalidInputError(f"the frame has a column {name} already, which would be added; rename or drop it")
+        raise InvalidInputError(f"the frame already has a column {name}, which this call adds; rename or drop it")

@@ -98,7 +98,7 @@ def _episode(
         raise InvalidInputError(f"{where} is {given!r:.60}; give an object in ATIF")
     version = trajectory.get("schema_version")
     if not str(version).startswith("ATIF-v1."):
-        raise InvalidInputError(f"{where} has schema_version {version!r}; ATIF-v1 is read")
+        raise InvalidInputError(f"{where}: schema_version is {version!r:.40}; give a trajectory in ATIF-v1")
     if trajectory.get("subagent_trajectories"):
         raise UnsupportedError(f"{where} holds sub-agents; give their trajectories one by one")
     messages, sampled = messages_of(trajectory, where)
@@ -107,7 +107,10 @@ def _episode(
     exact = [metrics.get("completion_token_ids") is not None for metrics in told]
     exact = [known and each.get("prompt_token_ids") is not None for known, each in zip(exact, told, strict=True)]
     if any(exact) and not all(exact):
-        raise InvalidInputError(f"{where}: some steps of the agent have token ids and others have none")
+        raise InvalidInputError(
+            f"{where}: {sum(exact)} of {len(exact)} steps of the agent have token ids; give token ids for all of them "
+            "or for none"
+        )
     tools = object_of(trajectory, "agent").get("tool_definitions") or ()
     images = has_images(messages)
     if all(exact):
@@ -149,13 +152,13 @@ def _turn(metrics: Mapping[str, Any], step: Mapping[str, Any], where: str, *, tr
         raise InvalidInputError(f"{where}: llm_call_count is {count!r:.40}; give a whole number")
     if count is not None and count > 1:
         raise UnsupportedError(
-            f"{where}: its token ids are those of {step['llm_call_count']} model calls together, which are not one "
-            "turn; give a step for each call"
+            f"{where}: llm_call_count is {count}, so its token ids are of several model calls; give one step for each "
+            "call"
         )
     said, logprobs = metrics["completion_token_ids"], metrics.get("logprobs")
     if logprobs is not None and len(logprobs) != len(said):
         raise InvalidInputError(
-            f"{where}: {len(logprobs)} logprobs of {len(said)} completion_token_ids; give one for each"
+            f"{where}: logprobs has {len(logprobs)} values for {len(said)} completion_token_ids; give one for each"
         )
     return TrajectoryTurn(metrics["prompt_token_ids"], said, logprobs, trained=trained)
 
@@ -245,8 +248,8 @@ def _made(place: int, episode: TrajectoryRecord, agent: str) -> dict[str, Any]:
 def _check_turns(place: int, episode: TrajectoryRecord, answers: int) -> None:
     if len(episode.turns) != answers:
         raise UnsupportedError(
-            f"draw {place} has {len(episode.turns)} turns and {answers} answers among its messages, and ATIF has a "
-            "step for each; leave it out (batch.select_draws)"
+            f"draw {place} has {len(episode.turns)} turns, but {answers} messages of the assistant, and ATIF needs one "
+            "for each turn; leave it out (batch.select_draws)"
         )
 
 

@@ -153,7 +153,8 @@ def _calls(calls: Sequence[Message], name: str, place: str) -> Iterator[dict[str
         function = call["function"]
         if not isinstance(function["arguments"], Mapping):
             raise UnsupportedError(
-                f"{place}: the arguments {function['arguments']!r:.60} of a call are not an object, which ATIF needs"
+                f"{place}: the arguments of a call are {function['arguments']!r:.60}; give an object, or leave the "
+                "draw out (batch.select_draws)"
             )
         yield {
             "tool_call_id": str(call.get("id") or f"{name}_{number}"),
@@ -208,5 +209,5 @@ def _text(content: Any, place: str) -> str:
     if not all(
         isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
     ):
-        raise UnsupportedError(f"{place} has contents that are no text, which messages here cannot hold; leave it out")
+        raise UnsupportedError(f"{place}: content is {content!r:.60}; give a text, or a list of parts of type 'text'")
     return joined(parts)

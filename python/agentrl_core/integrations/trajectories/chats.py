@@ -96,7 +96,7 @@ def from_chats(
         if messages is None and (stored is not None or (isinstance(record, Mapping) and is_decoded(chat))):
             messages = []
         if not isinstance(messages, list) or not all(isinstance(each, Mapping) and "role" in each for each in messages):
-            raise InvalidInputError(f"chat {place} has no list 'messages' of objects with a role")
+            raise InvalidInputError(f"chat {place}: messages is {messages!r:.60}; give a list of objects with a role")
         with named(f"chat {place}"):
             options = {**shared, **checked_options(chat.get("chat_template_kwargs"))}
         images = has_images(messages)
@@ -106,8 +106,8 @@ def from_chats(
         template = templates.get(known)
         if stored is not None and images:
             raise UnsupportedError(
-                f"chat {place} has token ids and images, whose places among the ids are not known; leave one of them "
-                "out"
+                f"chat {place} has both token ids and images, but not the places of the images among the ids; leave "
+                "the ids or the images out"
             )
         if stored is not None:
             turns = stored[0]

@@ -49,14 +49,14 @@ def decoded_turn(
     if len(fitting) != 1:
         how = "no chat of one question renders to" if not fitting else "several chats render to"
         raise UnsupportedError(
-            f"{where}: {how} its prompt {prompt!r:.60}, whose special tokens are not in the file; give the tokenizer "
-            "that made it, or store token ids"
+            f"{where}: prompt is {prompt!r:.60}, which {how} without special tokens; give the tokenizer that made it, "
+            "or a record with token ids"
         )
     marker = _between(template, plain)
     if marker.strip() and marker in completion:
         raise UnsupportedError(
-            f"{where}: its completion holds several turns ({marker!r:.40}), and not which tokens were sampled; store "
-            "token ids and masks"
+            f"{where}: completion has several turns (it contains {marker!r:.40}), but no mask of the sampled tokens; "
+            "give a record with token ids and masks"
         )
     [context] = fitting
     return TrajectoryTurn(template.encode(context), template.encode(completion, after=context))

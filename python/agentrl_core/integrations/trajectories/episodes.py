@@ -113,7 +113,7 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
     for place, episode in enumerate(given):
         if not episode.turns:
             name = episode.name or f"episode {place}"
-            raise InvalidInputError(f"{name} (task {episode.task!r}) has no turn that the policy took")
+            raise InvalidInputError(f"{name} (task {episode.task!r}) has no turn that the policy took; leave it out")
         number = numbers.setdefault((episode.task, episode.group), len(numbers))
         with named(episode.name or f"episode {place}"):
             if number not in members:
@@ -183,7 +183,10 @@ def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:
     found = np.zeros(0) if turn.logprobs is None else doubles(turn.logprobs, f"turn {place}: logprobs")
     largest = np.finfo(np.float32).max
     if (np.isfinite(found) & (np.abs(found) > largest)).any():
-        raise InvalidInputError(f"turn {place} has log-probs beyond {largest:.3g}; give those that were sampled with")
+        raise InvalidInputError(
+            f"turn {place}: logprobs has {max(found[np.isfinite(found)], key=abs):.3g}, which does not fit 32 bits; "
+            "give the log-probs with which the tokens were sampled"
+        )
     return found.astype(np.float32)
 
 
@@ -361,8 +364,8 @@ def _read(
     """Read a draw that was not imported with messages; `tokens` are begin and end of its tokens."""
     if shows is not None and shows[int(tokens[0]) : int(tokens[-1])].any():
         raise UnsupportedError(
-            f"draw {draw} shows images and was not imported with messages, and its tokens do not hold their places; "
-            "leave it out (batch.select_draws), or keep it as a store"
+            f"draw {draw} has images and no imported messages, and its tokens do not mark where the images are; leave "
+            "it out (batch.select_draws), or save the batch in a store"
         )
     return decoded(turns, tokenizer)
 
@@ -370,15 +373,15 @@ def _read(
 def decoded(turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
     """The messages of turns whose tokens alone are known; roles within a context are not distinguished."""
     if tokenizer is None:
-        raise InvalidInputError("the batch has tokens and no messages; give tokenizer=, which reads them")
+        raise InvalidInputError("the batch has tokens but no messages; give tokenizer=, which decodes the tokens")
     messages: list[Message] = []
     seen = 0
     before: list[int] = []
     for place, turn in enumerate(turns):
         if list(turn.context[:seen]) != before:
             raise UnsupportedError(
-                f"turn {place} does not go on from the one before it (its history was rewritten), and messages are one "
-                "chain; leave its draw out (batch.select_draws), or keep it as a store"
+                f"the context of turn {place} does not begin with the turn before it (its history was rewritten), but "
+                "a chat has one history; leave its draw out (batch.select_draws), or save the batch in a store"
             )
         role = "tool" if messages else "user"
         messages.append({"role": role, "content": _text(tokenizer, turn.context[seen:])})
@@ -401,8 +404,8 @@ def linear(batch: Batch, episodes: Sequence[TrajectoryRecord], format_name: str,
     for draw, episode in enumerate(episodes):
         if contexts[draw] > 1 and episode.format_name not in holds:
             raise UnsupportedError(
-                f"draw {draw} has {contexts[draw]} contexts (its history was rewritten), and {format_name} holds one "
-                "chain of messages; leave it out (batch.select_draws), or keep it as a store"
+                f"draw {draw} has {contexts[draw]} contexts (its history was rewritten), but {format_name} has one "
+                "list of messages for each draw; leave it out (batch.select_draws), or save the batch in a store"
             )
 
 

@@ -91,7 +91,10 @@ def _row(record: Mapping[str, Any], where: str) -> tuple[list[TrajectoryTurn], l
     ids = _ids(record[_ROW], f"{where}: {_ROW}")
     positions = record.get(_POSITIONS)
     if positions is not None and (np.diff(_array(positions, f"{where}: {_POSITIONS}").ravel()) < 0).any():
-        raise UnsupportedError(f"{where}: {_POSITIONS} begin again, so several sequences are packed; give one a record")
+        raise UnsupportedError(
+            f"{where}: {_POSITIONS} begin again, so several sequences are packed; give each sequence in a record of "
+            "its own"
+        )
     trained = _trained(record, ids, where)
     real = np.ones(len(ids), bool)
     if record.get(_PADDING) is not None:
@@ -112,7 +115,9 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
     if record.get(_LABELS) is not None:
         labels = _array(record[_LABELS], f"{where}: {_LABELS}")
         if labels.shape != ids.shape:
-            raise InvalidInputError(f"{where}: {labels.size} labels for {len(ids)} input_ids; give one for each")
+            raise InvalidInputError(
+                f"{where}: labels has {labels.size} values for {len(ids)} input_ids; give one for each"
+            )
         found[_LABELS] = labels != _IGNORED
         if (labels != ids)[found[_LABELS]].any():
             shifted = found[_LABELS][:-1] & (labels[:-1] == ids[1:])
@@ -123,11 +128,13 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
             mask = _zero_or_one(record[name], where, name)
             if len(mask) > len(ids) or (len(mask) < len(ids) and record.get(_PADDING) is not None):
                 raise InvalidInputError(
-                    f"{where}: {name} has {len(mask)} values for {len(ids)} input_ids; give one each"
+                    f"{where}: {name} has {len(mask)} values for {len(ids)} input_ids; give one for each"
                 )
             found[name] = np.concatenate([np.zeros(len(ids) - len(mask), bool), mask])
     if not found:
-        raise InvalidInputError(f"{where}: input_ids without {_LABELS} or a mask ({', '.join(_MASKS)}); give one")
+        raise InvalidInputError(
+            f"{where} has input_ids, but no {_LABELS} and no mask ({', '.join(_MASKS)}); give one of them"
+        )
     (name, trained), *others = found.items()
     for other, mask in others:
         if (mask != trained).any():
@@ -135,7 +142,7 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
     if not trained.any():
         raise InvalidInputError(f"{where}: {name} trains no token; leave the record out")
     if trained[0]:
-        raise InvalidInputError(f"{where}: {name} trains the first token, which follows nothing; mask the prompt")
+        raise InvalidInputError(f"{where}: {name} trains the first token, which has no context; mask the prompt")
     return trained
 
 
@@ -145,7 +152,8 @@ def _pair(record: Mapping[str, Any], where: str, *, trained: bool) -> list[Traje
     completion = _ids(_first(record, _COMPLETIONS), f"{where}: completion")
     if not len(prompt) or not len(completion):
         raise InvalidInputError(
-            f"{where}: {len(prompt)} prompt tokens, {len(completion)} completion tokens; both need one"
+            f"{where} has {len(prompt)} prompt tokens and {len(completion)} completion tokens; give at least one of "
+            "each"
         )
     name = next((name for name in _MASKS if record.get(name) is not None), None)
     mask = np.ones(len(completion), bool)
@@ -174,14 +182,16 @@ def _runs(
     for begin, end in list(pairwise(edges.tolist()))[::2]:
         own = None if logprobs is None else logprobs[begin:end].tolist()
         if own is not None and not np.isfinite(own).all():
-            raise InvalidInputError(f"{where}: a log-prob is {own!r:.40}; give finite numbers, or leave them out")
+            raise InvalidInputError(
+                f"{where}: logprobs of a turn are {own!r:.40}; give finite numbers, or leave them out"
+            )
         turns.append(TrajectoryTurn(ids[:begin], ids[begin:end], own))
     return turns
 
 
 def _text(prompt: str, completion: str, tokenizer: Any, where: str) -> TrajectoryTurn:
     if tokenizer is None:
-        raise InvalidInputError(f"{where}: it has texts and no token ids; give tokenizer=")
+        raise InvalidInputError(f"{where} has texts and no token ids; give tokenizer=")
     end = tokenizer.eos_token_id
     context = list(tokenizer(prompt)["input_ids"])
     if context and context[-1] == end and not prompt.endswith(tokenizer.eos_token):
@@ -199,9 +209,9 @@ def _array(given: Any, where: str) -> NDArray[Any]:
     try:
         found = np.asarray(given)
     except ValueError as error:
-        raise InvalidInputError(f"{where} is {given!r:.40}; give one row of numbers") from error
+        raise InvalidInputError(f"{where} is {given!r:.40}; give a one-dimensional array of numbers") from error
     if found.size and found.dtype.kind not in "iufb":
-        raise InvalidInputError(f"{where} is {given!r:.40}; give whole numbers, or numbers for log-probs")
+        raise InvalidInputError(f"{where} is {given!r:.40}; give numbers (whole numbers, except for log-probs)")
     return found
 
 
@@ -210,11 +220,15 @@ def _ids(given: Any, where: str) -> NDArray[np.int32]:
     if ids.ndim == 1 and ids.size == 0:
         return np.empty(0, np.int32)
     if ids.ndim != 1:
-        raise InvalidInputError(f"{where} has {ids.ndim} dimensions; give one row of ids a record")
+        raise InvalidInputError(
+            f"{where} has {ids.ndim} dimensions; give a one-dimensional array of ids for each record"
+        )
     if ids.dtype.kind not in "iu":
         raise InvalidInputError(f"{where} is {given!r:.40}; give whole numbers")
     if ids.min() < 0 or ids.max() > _LARGEST:
-        raise InvalidInputError(f"{where} has the id {ids.min() if ids.min() < 0 else ids.max()}; give ids from 0 on")
+        raise InvalidInputError(
+            f"{where} has the id {ids.min() if ids.min() < 0 else ids.max()}; give ids from 0 to {_LARGEST}"
+        )
     return ids.astype(np.int32)
 
 
@@ -226,7 +240,7 @@ def _zero_or_one(given: Any, where: str, name: str, length: int | None = None) -
         raise InvalidInputError(f"{where}: {name} has {len(mask)} values for {length} tokens; give one for each")
     if not np.isin(mask, (0, 1)).all():
         odd = mask[~np.isin(mask, (0, 1))][0]
-        raise UnsupportedError(f"{where}: {name} has the value {odd}; a token is trained or not: give 0 or 1")
+        raise UnsupportedError(f"{where}: {name} has the value {odd}; give 0 (not trained) or 1 (trained)")
     return mask.astype(bool)
 
 
@@ -240,7 +254,8 @@ def _logprobs(given: Any, trained: NDArray[np.bool_], where: str) -> NDArray[np.
         spread[trained] = values
         return spread
     raise InvalidInputError(
-        f"{where}: {values.size} log-probs for {int(trained.sum())} trained of {len(trained)} tokens; give one for each"
+        f"{where}: logprobs has {values.size} values for {len(trained)} tokens, {int(trained.sum())} of them trained; "
+        "give one for each token, or one for each trained token"
     )
 
 
@@ -249,13 +264,13 @@ def _experts(given: Any, tokens: int, where: str) -> NDArray[np.uint8] | NDArray
     experts = _array(given, f"{where}: {ROUTED_EXPERTS}")
     if experts.ndim not in (2, 3) or not tokens - 1 <= len(experts) <= tokens or not experts[:1].size:
         raise InvalidInputError(
-            f"{where}: {ROUTED_EXPERTS} has shape {experts.shape} for {tokens} tokens; give [tokens, layers, k], of "
-            "all but the last one at least"
+            f"{where}: {ROUTED_EXPERTS} has shape {experts.shape} for {tokens} tokens; give [tokens, layers, k], where "
+            "only the last token can be left out"
         )
     if experts.dtype.kind not in "iu" or experts.min() < 0 or experts.max() > np.iinfo(np.uint16).max:
         raise InvalidInputError(
-            f"{where}: {ROUTED_EXPERTS} has numbers that are no experts (dtype {experts.dtype}, {experts.min()} to "
-            f"{experts.max()}); give whole numbers from 0 on, or leave it out"
+            f"{where}: {ROUTED_EXPERTS} has dtype {experts.dtype} and values from {experts.min()} to {experts.max()}; "
+            "give whole numbers from 0 to 65535, or leave it out"
         )
     rows = experts.reshape(len(experts), -1)
     return rows.astype(np.uint8) if rows.max() <= np.iinfo(np.uint8).max else rows.astype(np.uint16)

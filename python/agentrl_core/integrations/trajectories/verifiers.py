@@ -70,7 +70,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
     if not isinstance(given, Mapping):
         raise InvalidInputError(f"trace {place} is {given!r:.60}; give the record of a trace")
     if trace.get("version") != 1:
-        raise InvalidInputError(f"trace {place} has version {trace.get('version')!r}; version 1 is read")
+        raise InvalidInputError(f"trace {place}: version is {trace.get('version')!r:.40}; give a trace of version 1")
     nodes = trace.get("nodes") or ()
     if not all(isinstance(node, Mapping) and isinstance(node.get("message"), Mapping) for node in nodes):
         raise InvalidInputError(f"trace {place}: a node has no message; give the record of a trace")
@@ -103,11 +103,14 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
         action = np.asarray(tokens)[first:]
         if not mask[first:].all() or (logprobs is not None and len(logprobs) != len(action)):
             raise InvalidInputError(
-                f"node {number} of trace {place}: what was sampled is {int(mask.sum())} tokens from token {first} on, "
-                f"and it has {len(logprobs or ())} log-probs"
+                f"node {number} of trace {place} has {len(action)} tokens from token {first} on, of which "
+                f"{int(mask.sum())} are sampled and {len(logprobs or ())} have log-probs; mark all of them as sampled, "
+                "and give a log-prob for each or for none"
             )
         if paid is not None and len(turns) >= len(paid):
-            raise InvalidInputError(f"trace {place} has {len(paid)} step_rewards, and more sampled nodes")
+            raise InvalidInputError(
+                f"trace {place} has {len(paid)} step_rewards, but more sampled nodes; give one for each sampled node"
+            )
         reward = None if paid is None else paid[len(turns)]
         turns.append(TrajectoryTurn(before + tokens[:first], action.tolist(), logprobs, reward, images=shown))
     name, group = names_of(VERIFIERS, trace)
@@ -178,8 +181,8 @@ def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequen
     sampled = [node for node in nodes if node.get("sampled")]
     if len(sampled) != len(episode.turns):
         raise UnsupportedError(
-            f"draw {draw} has {len(episode.turns)} turns, and its imported trace {len(sampled)}; leave it out "
-            "(batch.select_draws)"
+            f"draw {draw} has {len(episode.turns)} turns, but its imported trace has {len(sampled)} sampled nodes; "
+            "leave it out (batch.select_draws)"
         )
     for node, values in zip(sampled, advantages or (), strict=False):
         node["advantages"] = list(values)

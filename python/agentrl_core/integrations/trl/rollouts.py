@@ -42,7 +42,8 @@ class Rollouts:
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         if trainer.accelerator.num_processes > 1:
             raise InvalidInputError(
-                "Rollouts collects in one process; use RolloutWorker with TRL's asynchronous trainer"
+                f"the trainer has {trainer.accelerator.num_processes} processes, but Rollouts collects in one process; "
+                "use RolloutWorker with TRL's asynchronous trainer"
             )
         for engine in self.collector.engines.values():
             if not getattr(engine, "shares_parameters", False) and hasattr(engine, "update_weights"):
@@ -53,8 +54,8 @@ class Rollouts:
         sizes = np.unique(np.asarray(rows.groups), return_counts=True)[1]
         if len(rows.groups) != batch.num_draws or len(rows.groups) != len(prompts) or (sizes != size).any():
             raise InvalidInputError(
-                f"TRL asked for {len(prompts) // size} groups of {size}, a row each, and the batch has "
-                f"{batch.num_draws} draws in {len(sizes)} groups, with {len(rows.groups)} contexts; use a recipe that "
+                f"the batch has {batch.num_draws} draws in {len(sizes)} groups with {len(rows.groups)} contexts, but "
+                f"TRL needs {len(prompts) // size} groups of {size} draws with one context each; use a recipe that "
                 "admits every group and does not rewrite contexts"
             )
         if rows.logprobs is None:
@@ -74,7 +75,7 @@ class Rollouts:
         rewards = columns.get("rollout_reward")
         if rewards is None or len(rewards) != len(completions):
             raise InvalidInputError(
-                "no rollouts of this object are being scored; give it to the trainer as rollout_func"
+                "completions are not from the rollouts of this object; give it to the trainer as rollout_func"
             )
         return list(rewards)
 

@@ -47,8 +47,8 @@ class RecipeTrainer(GRPOTrainer):
         super().__init__(*arguments, **options)
         if _REFERENCE in self.row_loss.streams and self.beta == 0.0:
             raise RecipeError(
-                f"recipe {recipe.name!r} compares with a reference model, which TRL keeps if beta is not 0; give "
-                "GRPOConfig(beta=1.0): how much it counts stands in the recipe"
+                f"beta is 0, but recipe {recipe.name!r} needs a reference model, which TRL keeps only if beta is not "
+                "0; give GRPOConfig(beta=1.0) (its size has no effect: the recipe sets the weight)"
             )
 
     def _calculate_rewards(self, inputs: Any, *arguments: Any, **options: Any) -> Any:
@@ -103,7 +103,10 @@ class RecipeTrainer(GRPOTrainer):
     def _rows(self, output: dict[str, Any]) -> Sequences:
         """Return the generated rows of all processes."""
         if self._scored is None:
-            raise RecipeError("TRL asked for the credit of completions before it scored them")
+            raise RecipeError(
+                "advantages were requested before the rewards were computed; use a version of TRL that calls "
+                "_calculate_rewards first"
+            )
         scored, step_rewards = self._scored
         held = {"prompt_ids": output["prompt_mask"].bool(), "completion_ids": output["completion_mask"].bool()}
         names = {"old_per_token_logps": "recomputed_logprob", "ref_per_token_logps": _REFERENCE}

@@ -140,8 +140,8 @@ def _parts(credit: Any, kept: Any, turns: Any, row: int) -> Iterator[tuple[float
         held = kept & (turns == turn)
         if np.ptp(credit[held]) > 1e-6:
             raise InvalidInputError(
-                f"turn {turn} of row {row} has advantages from {credit[held].min():g} to {credit[held].max():g}; TRL's "
-                "asynchronous trainer takes one for each row: choose a recipe whose credit is of turns or rollouts, or "
-                "RecipeTrainer"
+                f"turn {turn} of row {row} has advantages from {credit[held].min():g} to {credit[held].max():g}, but "
+                "TRL's asynchronous trainer takes one for each turn; choose a recipe with one advantage for each turn "
+                "or rollout, or use RecipeTrainer"
             )
         yield float(credit[held][0]), held

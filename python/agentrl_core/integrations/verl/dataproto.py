@@ -59,7 +59,9 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
     fields = {name: data.batch[name] for name in data.batch.keys()}  # noqa: SIM118 - a TensorDict iterates over rows
     for name in ("prompts", "responses", "attention_mask"):
         if name not in fields:
-            raise InvalidInputError(f"data has no {name!r}; it has: {', '.join(fields)}")
+            raise InvalidInputError(
+                f"data has no {name!r} (it has: {', '.join(fields)}); give prompts, responses and attention_mask"
+            )
     if "uid" not in data.non_tensor_batch:
         raise InvalidInputError("data has no 'uid', the group of each row; give non_tensors={'uid': ...}")
     rewards = next((name for name in _REWARDS if name in fields), None)

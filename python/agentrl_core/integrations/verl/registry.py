@@ -55,20 +55,23 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
         raise RecipeError(f"{name} has no advantage phase and cannot be an estimator of verl; set advantage=")
     if type(recipe.rollout) is not Independent:
         raise RecipeError(
-            f"{name}: its credit is of rollouts that {recipe.rollout.title()} makes, and verl makes others; use a "
-            "Collector for it"
+            f"{name}: its credit is for rollouts of {recipe.rollout.title()}, but verl makes rollouts of another kind; "
+            "use a Collector"
         )
     made: set[str] = set()
     needed: dict[str, None] = {}
     for link in (link for phase in _CREDIT for link in recipe.chain(phase)):
         if isinstance(link, Stateful) or list(link.changing()):
-            raise RecipeError(f"{name}: {link.title()} changes from iteration to iteration, which verl's data cannot")
+            raise RecipeError(
+                f"{name}: {link.title()} changes with the iteration, which the data of verl does not contain; use a "
+                "Collector"
+            )
         needed |= dict.fromkeys(column.name for column in link.needs if column.name not in (*TOLD, *made))
         made |= {column.name for column in link.makes}
     if "keep" in made:
         raise RecipeError(
-            f"{name} takes tokens out of the loss, but an estimator of verl cannot change the mask; use a recipe "
-            "without it"
+            f"{name} takes tokens out of the loss (column 'keep'), but an estimator of verl cannot change the mask; "
+            "use a recipe without that column"
         )
     return tuple(needed)
 
@@ -175,7 +178,8 @@ class Estimator:
             )
         if index is None:
             raise RecipeError(
-                f"recipe {self.recipe.name!r} compares the rows of a group, and verl gives no uid; pass index="
+                f"index is None, but recipe {self.recipe.name!r} compares the rows of a group; give index=, the group "
+                "(uid) of each row"
             )
         rewards = token_level_rewards.detach().cpu().double().numpy()
         mask = response_mask.detach().cpu().numpy() != 0

@@ -171,7 +171,9 @@ def window_quantile(
         (2.0, [[1.0, 3.0], [9.0]])
     """
     if capacity < 1 or not 0.0 <= q <= 1.0:
-        raise InvalidInputError(f"capacity is {capacity} and q {q}; give at least 1, and a number from 0 to 1")
+        raise InvalidInputError(
+            f"capacity is {capacity} and q is {q}; give a capacity of at least 1, and a q from 0 to 1"
+        )
     column = columns.doubles(values, "values")
     if not _core.columns.is_finite(column):
         raise InvalidInputError(f"values holds {column[~np.isfinite(column)][0]}; give finite numbers")

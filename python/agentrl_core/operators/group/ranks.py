@@ -118,5 +118,8 @@ class PartialStatistics:
 def _ids(ids: object, count: int) -> NDArray[np.uint32]:
     numbers = columns.integers(ids, "ids", length=count)
     if len(numbers) and (numbers.min() < 0 or numbers.max() > np.iinfo(np.uint32).max):
-        raise InvalidInputError(f"ids range from {numbers.min()} to {numbers.max()}; give numbers below groups")
+        raise InvalidInputError(
+            f"ids range from {numbers.min()} to {numbers.max()}; give whole numbers of at least 0 and below the number "
+            "of groups"
+        )
     return numbers.astype(np.uint32)

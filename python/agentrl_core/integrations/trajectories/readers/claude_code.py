@@ -89,7 +89,9 @@ class _Session:
         for block in _blocks(message, line.where):
             if block.get("type") == "tool_result":
                 if not block.get("tool_use_id"):
-                    raise InvalidInputError(f"{line.where}: a tool_result has no tool_use_id; it replies to no call")
+                    raise InvalidInputError(
+                        f"{line.where}: a tool_result has no tool_use_id; give the id of the call that it replies to"
+                    )
                 content = text_of(block.get("content"), line.where)
                 result = result_of(block["tool_use_id"], content)
                 if block.get("is_error"):
@@ -244,7 +246,7 @@ def _blocks(message: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list) or not all(isinstance(block, Mapping) for block in content):
-        raise InvalidInputError(f"{where}: content is {content!r:.60}; a text or a list of blocks is read")
+        raise InvalidInputError(f"{where}: content is {content!r:.60}; give a text or a list of blocks")
     return content
 
 

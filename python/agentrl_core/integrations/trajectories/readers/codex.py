@@ -88,7 +88,7 @@ class _Conversation:
             arguments = item.get("input") if item["type"] == "custom_tool_call" else item.get("arguments")
         identity = item.get("call_id") or item.get("id")
         if not identity:
-            raise InvalidInputError(f"{where}: a call has no call_id; its result cannot be found")
+            raise InvalidInputError(f"{where}: a call has no call_id; give the call_id that its result has")
         if item.get("namespace"):
             name = f"{item['namespace']}.{name}"
         self._calls.add(identity)
@@ -123,7 +123,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
         payload = entry.get("payload")
         begun = begun or where
         if kind in _ENVELOPES and not isinstance(payload, Mapping):
-            raise InvalidInputError(f"{where}: a {kind} has the payload {payload!r:.40}; an object is read")
+            raise InvalidInputError(f"{where}: payload of the {kind} is {payload!r:.40}; give an object")
         if kind == "session_meta" or (kind is None and {"id", "timestamp"} <= entry.keys()):
             meta = payload if isinstance(payload, Mapping) else entry
             parent = meta.get("forked_from_id") or (meta.get("id") if identity not in (None, meta.get("id")) else None)

@@ -41,7 +41,7 @@ class FileRecord:
             InvalidInputError: it is not.
         """
         if not isinstance(self.value, Mapping):
-            raise InvalidInputError(f"{self.where} is {self.value!r:.60}; an object is read here")
+            raise InvalidInputError(f"{self.where} is {self.value!r:.60}; give an object")
         return self.value
 
 
@@ -174,7 +174,9 @@ def _of_zip(path: Path) -> Iterator[FileRecord]:
                 return
             wanted = [name for name in names if name == "header.json" or name.startswith("samples/")]
             if not wanted:
-                raise UnsupportedError(f"{path.name} is a zip without header.json and samples/; an Inspect log is read")
+                raise UnsupportedError(
+                    f"{path.name} is a zip file without header.json and samples/; give the .eval file of an Inspect log"
+                )
             # Of two members with one name the last one counts.
             for name in sorted(dict.fromkeys(wanted), key=lambda name: name != "header.json"):
                 where = f"{path.name}, {name}"
@@ -214,15 +216,17 @@ def _of_torch(path: Path) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise MissingDependencyError(f"{path.name} is a file of torch: pip install 'agentrl-core[torch]'") from error
+        raise MissingDependencyError(
+            f"{path.name} is a torch file and needs the package torch: pip install 'agentrl-core[torch]'"
+        ) from error
     from pickle import UnpicklingError
 
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError) as error:
         raise UnsupportedError(
-            f"{path.name} holds more than plain values and tensors, which is not loaded, since a pickle can run "
-            f"anything ({str(error)[:120]}); store it again with plain values"
+            f"{path.name} has objects other than plain values and tensors, which are not loaded since they can run "
+            f"code ({str(error)[:120]}); save it again with plain values and tensors only"
         ) from error
 
 
@@ -230,7 +234,9 @@ def _decoded(raw: bytes, where: str) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidInputError(f"{where} is not UTF-8 ({error.reason} at byte {error.start}); convert it") from error
+        raise InvalidInputError(
+            f"{where} is not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8"
+        ) from error
 
 
 def _parsed(text: str, where: str) -> Any:

@@ -119,8 +119,8 @@ def read(
     except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         where = last[0].where if last else "the source"
         raise InvalidInputError(
-            f"{where}, or a record before it, has a value of another type than {name} has there "
-            f"({type(error).__name__}: {error}); correct it, or give another format"
+            f"{where}, or a record before it, has a value of an unexpected type for format {name!r} "
+            f"({type(error).__name__}: {error}); correct the value, or give another format"
         ) from error
 
 
@@ -134,8 +134,8 @@ def _recognised(values: list[Any], source: object) -> str:
         if names:
             raise InvalidInputError(f"format: {what} could be {' or '.join(names)}; give one of them")
     if not values:
-        raise InvalidInputError(f"format: {what} has no record; give some, or the format")
+        raise InvalidInputError(f"format: {what} has no record; give at least one record, or the format")
     keys = ", ".join(map(str, values[0])) if values and isinstance(values[0], Mapping) else "no object"
     raise InvalidInputError(
-        f"format: {what} is none that is known (its first record has {keys:.80}); give one of {', '.join(_FORMATS)}"
+        f"format: {what} is in no known format (its first record has {keys:.80}); give one of {', '.join(_FORMATS)}"
     )

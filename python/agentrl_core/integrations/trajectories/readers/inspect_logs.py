@@ -57,7 +57,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 
 def _chats(sample: Any, task: str, hidden_reasoning: HiddenReasoning, where: str) -> Iterator[Message]:
     if not isinstance(sample, Mapping) or not isinstance(sample.get("messages"), list):
-        raise InvalidInputError(f"{where} has no list 'messages'; a sample of a log is read")
+        raise InvalidInputError(f"{where} has no list 'messages'; give a sample of an Inspect log")
     sample = _with_attachments(sample, where)
     reasons: list[str] = []
     ends = dict(_ends_of(sample.get("events") or ()))
@@ -120,7 +120,8 @@ def _input_of(event: Mapping[str, Any], sample: Mapping[str, Any], where: str) -
     pool = (sample.get("events_data") or {}).get("messages") or sample.get(_POOL) or []
     if any(not 0 <= begin < end <= len(pool) for begin, end in event["input_refs"]):
         raise InvalidInputError(
-            f"{where}: its input is {event['input_refs']!r:.40} of {len(pool)} messages; give the whole log"
+            f"{where}: input_refs is {event['input_refs']!r:.40}, but the log has {len(pool)} messages; give the whole "
+            "log"
         )
     return [message for begin, end in event["input_refs"] for message in pool[begin:end]]
 
@@ -133,7 +134,7 @@ def _message(
     where: str,
 ) -> Message:
     if not isinstance(given, Mapping) or not isinstance(given.get("role"), str):
-        raise InvalidInputError(f"{where} is {given!r:.60}; an object with a role is read")
+        raise InvalidInputError(f"{where} is {given!r:.60}; give an object with a role")
     if given["role"] != "assistant":
         error = given.get("error")
         text = error.get("message") if isinstance(error, Mapping) else None

@@ -34,14 +34,14 @@ def text_of(content: object, where: str) -> str:
     if isinstance(content, Mapping):
         content = [content]
     if not isinstance(content, Sequence):
-        raise InvalidInputError(f"{where}: content is {content!r:.60}; a text or a list of parts is read")
+        raise InvalidInputError(f"{where}: content is {content!r:.60}; give a text or a list of parts")
     texts = []
     for part in content:
         if isinstance(part, str):
             texts.append(part)
             continue
         if not isinstance(part, Mapping):
-            raise InvalidInputError(f"{where}: a part is {part!r:.60}; an object with 'type' is read")
+            raise InvalidInputError(f"{where}: a part is {part!r:.60}; give an object with 'type'")
         kind = part.get("type", "text" if "text" in part else None)
         if kind not in _TEXT_TYPES:
             refuse(where, f"it holds a part of type {kind!r}, which is not text", "remove it, or the whole session")

@@ -75,11 +75,15 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
         row = record.mapping()
         history = row.get("history")
         if not isinstance(history, list):
-            raise InvalidInputError(f"{record.where} has no list 'history'; each event of the session is in it")
+            raise InvalidInputError(
+                f"{record.where}: history is {history!r:.60}; give a list of the events of the session"
+            )
         flat = [event for entry in history for event in (entry if isinstance(entry, list) else [entry])]
         events = [(event, f"{record.where}, event {number}") for number, event in enumerate(flat)]
-        if bad := next((where for event, where in events if not isinstance(event, Mapping)), None):
-            raise InvalidInputError(f"{bad} is not an object; an event is read")
+        if bad := next(
+            (f"{where} is {event!r:.60}" for event, where in events if not isinstance(event, Mapping)), None
+        ):
+            raise InvalidInputError(f"{bad}; give an object")
         known = {name: value for name, value in row.items() if name != "history"}
         if not events:
             raise InvalidInputError(f"{record.where} has no event; leave it out")
@@ -305,7 +309,9 @@ def _answer_of(response: Mapping[str, Any], reasons: list[str], where: str) -> M
     choices: Sequence[Any] = response.get("choices") or []
     message = choices[0].get("message") if choices and isinstance(choices[0], Mapping) else None
     if not isinstance(message, Mapping):
-        raise InvalidInputError(f"{where}: model_response has no message; what the model wrote is not in the file")
+        raise InvalidInputError(
+            f"{where}: choices of model_response is {choices!r:.60}; give the response with the model's message"
+        )
     answer: Message = {"role": "assistant", "content": text_of(message.get("content"), where)}
     for name in ("reasoning_content", "thinking_blocks"):
         if message.get(name):
@@ -323,7 +329,7 @@ def _answer_of(response: Mapping[str, Any], reasons: list[str], where: str) -> M
 
 def _sdk_tool(tool: Any, where: str) -> Message:
     if not isinstance(tool, Mapping):
-        raise InvalidInputError(f"{where}: a tool is {tool!r:.60}; its schema is read")
+        raise InvalidInputError(f"{where}: a tool is {tool!r:.60}; give an object with its schema")
     if "function" in tool:
         return dict(tool)
     parameters = tool.get("parameters") or tool.get("input_schema") or (tool.get("mcp_tool") or {}).get("inputSchema")

@@ -34,7 +34,7 @@ def _chat(row: Mapping[str, Any], where: str) -> Message:
     prompt = row.get("prompt")
     if name is None or prompt is None:
         missing = "completion" if name is None else "prompt"
-        raise InvalidInputError(f"{where} has no {missing}; a trajectory has both")
+        raise InvalidInputError(f"{where} has no {missing}; give a prompt and a completion")
     completion = row[name]
     rest = {key: value for key, value in row.items() if key not in ("prompt", name) and value is not None}
     if isinstance(prompt, str) and isinstance(completion, str):

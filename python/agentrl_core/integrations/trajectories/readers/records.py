@@ -31,13 +31,15 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     if isinstance(first.value, Mapping) and _is_message(first.value):
         messages = [first.value, *(record.mapping() for record in records)]
         if not is_messages(messages):
-            raise InvalidInputError(f"{first.where} is a message, and a later record has no role; give messages alone")
+            raise InvalidInputError(f"{first.where} is a message, but a later record has no role; give only messages")
         yield {"messages": messages}
         return
     for record in chain([first], records):
         if isinstance(record.value, list):
             if not is_messages(record.value):
-                raise InvalidInputError(f"{record.where} is a list of other things than messages; give messages")
+                raise InvalidInputError(
+                    f"{record.where} is {record.value!r:.60}; give a list of messages, each an object with a role"
+                )
             yield {"messages": record.value}
         elif is_messages(record.mapping().get("messages")):
             yield dict(record.mapping())

@@ -44,7 +44,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 def _chat(row: Mapping[str, Any], where: str) -> Message:
     name = next((name for name in _LISTS if isinstance(row.get(name), list)), None)
     if name is None:
-        raise InvalidInputError(f"{where} has no list 'conversations'; each is an object with 'from' and 'value'")
+        raise InvalidInputError(f"{where} has no list 'conversations'; give one, of objects with 'from' and 'value'")
     for key in (*_MEDIA, *_PREFERENCES):
         if row.get(key) not in (None, "", [], True):
             what = "a preference" if key in _PREFERENCES else "media"
@@ -75,11 +75,11 @@ def _with_system(messages: list[Message], system: str, where: str) -> list[Messa
 
 def _message(item: object, where: str) -> Message:
     if not isinstance(item, Mapping):
-        raise InvalidInputError(f"{where} is {item!r:.60}; an object with 'from' and 'value' is read")
+        raise InvalidInputError(f"{where} is {item!r:.60}; give an object with 'from' and 'value'")
     said = next((item[name] for name in _NAMES if item.get(name) is not None), None)
     role = _ROLES.get(str(said).lower())
     if role is None:
-        raise InvalidInputError(f"{where} is from {said!r:.40}; known are {', '.join(sorted(_ROLES))}")
+        raise InvalidInputError(f"{where}: 'from' is {said!r:.40}; give one of {', '.join(sorted(_ROLES))}")
     if partial := next((name for name in _PARTIAL if item.get(name) is not None), None):
         refuse(where, f"it has {partial!r}, a mask of parts of a message", "split the message, or give 'weight' 0 or 1")
     keys = [name for name in _TEXTS if name in item]

@@ -30,7 +30,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
         row = record.mapping()
         samples = row.get("samples", [row])
         if not isinstance(samples, list):
-            raise InvalidInputError(f"{record.where}: samples is {samples!r:.60}; a list of samples is read")
+            raise InvalidInputError(f"{record.where}: samples is {samples!r:.60}; give a list of samples")
         step = row.get("rollout_id") if "samples" in row else None
         for number, sample in enumerate(samples):
             yield _sample(sample, step, f"{record.where}, sample {number}")
@@ -38,13 +38,14 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 
 def _sample(sample: Any, step: object, where: str) -> Message:
     if not isinstance(sample, Mapping) or sample.get("tokens") is None or sample.get("response_length") is None:
-        raise InvalidInputError(f"{where} has no tokens and response_length; a Sample as slime stores it is read")
+        raise InvalidInputError(f"{where} has no tokens or no response_length; give a Sample as slime stores it")
     if any(sample.get(name) for name in _IMAGES):
         refuse(where, "it has images, which turns of tokens do not hold", "leave the sample out")
     tokens, length = _plain(sample["tokens"]), int(sample["response_length"])
     if not 0 < length < len(tokens):
         raise InvalidInputError(
-            f"{where}: response_length is {length} of {len(tokens)} tokens; a prompt and a response are needed"
+            f"{where}: response_length is {length} for {len(tokens)} tokens; give at least one token of the prompt and "
+            "one of the response"
         )
     why = ""
     turn = {"prompt_token_ids": tokens[:-length], "completion_token_ids": tokens[-length:]}

@@ -58,7 +58,7 @@ def spans_of(records: Iterator[FileRecord]) -> Iterator[RecordedSpan]:
             yield _span(row, record.where)
         else:
             raise InvalidInputError(
-                f"{record.where} is not a span ({', '.join(map(str, row))!r:.60}); give spans alone"
+                f"{record.where} is not a span (it has {', '.join(map(str, row))!r:.60}); give only spans"
             )
 
 
@@ -70,7 +70,7 @@ def _of_export(resources: Sequence[Any]) -> Iterator[Any]:
 
 def _span(span: Any, where: str) -> RecordedSpan:
     if not isinstance(span, Mapping):
-        raise InvalidInputError(f"{where} is {span!r:.60}; a span is read")
+        raise InvalidInputError(f"{where} is {span!r:.60}; give a span")
     attributes = _attributes(span.get("attributes"), where)
     events = [
         {"name": event.get("name"), "attributes": _attributes(event.get("attributes"), where)}
@@ -123,7 +123,7 @@ def _attributes(given: Any, where: str) -> dict[str, Any]:
         return dict(given)
     if isinstance(given, Sequence) and all(isinstance(each, Mapping) and "key" in each for each in given):
         return {each["key"]: _value(each.get("value")) for each in given}
-    raise InvalidInputError(f"{where}: attributes is {given!r:.60}; an object, or a list of keys and values is read")
+    raise InvalidInputError(f"{where}: attributes is {given!r:.60}; give an object, or a list of keys and values")
 
 
 def _value(given: Any) -> Any:

@@ -36,7 +36,9 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     for record in records:
         row, where = record.mapping(), record.where
         if not is_messages(row.get("history")):
-            raise InvalidInputError(f"{where} has no list 'history' of messages with a role; it holds the conversation")
+            raise InvalidInputError(
+                f"{where}: history is {row.get('history')!r:.60}; give a list of messages with a role"
+            )
         kept = {name: row[name] for name in _KEPT if row.get(name) is not None}
         if row.get("environment"):
             kept["task"] = str(row["environment"])
@@ -95,7 +97,7 @@ def _message(given: Mapping[str, Any], reasons: list[str], hidden_reasoning: Hid
         message["tool_calls"] = []
         for call in given["tool_calls"]:
             if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
-                raise InvalidInputError(f"{where}: a call is {call!r:.60}; an object with 'function' is read")
+                raise InvalidInputError(f"{where}: a call is {call!r:.60}; give an object with 'function'")
             function = call["function"]
             message["tool_calls"].append(
                 call_of(call.get("id"), function.get("name"), function.get("arguments"), where)

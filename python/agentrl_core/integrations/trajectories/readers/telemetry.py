@@ -110,7 +110,7 @@ def _structured(span: RecordedSpan, name: str) -> list[Any] | None:
         return None
     if not isinstance(value, list):
         raise InvalidInputError(
-            f"{span.where}: {name} is not a JSON list ({given!r:.60}); it was cut, or is of another version"
+            f"{span.where}: {name} is {given!r:.60}; give a JSON list (this one was cut, or is of another version)"
         )
     return value
 
@@ -118,7 +118,7 @@ def _structured(span: RecordedSpan, name: str) -> list[Any] | None:
 def _messages(given: Any, where: str) -> list[Message]:
     """Return the messages of one message in parts: each reply of a tool is one of its own."""
     if not isinstance(given, Mapping) or not isinstance(given.get("role"), str):
-        raise InvalidInputError(f"{where}: a message is {given!r:.60}; an object with role and parts is read")
+        raise InvalidInputError(f"{where}: a message is {given!r:.60}; give an object with role and parts")
     parts = given.get("parts", given.get("content"))
     parts = [{"type": "text", "content": parts or ""}] if parts is None or isinstance(parts, str) else parts
     texts: list[str] = []

@@ -21,7 +21,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     for record in records:
         row, where = record.mapping(), record.where
         if not isinstance(row.get("input"), str) or not isinstance(row.get("output"), str):
-            raise InvalidInputError(f"{where} has no texts 'input' and 'output'; a line as verl stores it is read")
+            raise InvalidInputError(f"{where} has no texts 'input' and 'output'; give a line as verl stores it")
         task = tasks.setdefault(row["input"], len(tasks))
         score = row.get("score")
         yield {
