@@ -7,7 +7,9 @@ TRL, verifiers, prime-rl, tinker-cookbook, Inspect).
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -51,7 +53,15 @@ def docstrings(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def comments(paths: Iterable[Path]) -> Iterator[str]:
-    """The comments of Rust, C++ and CUDA files that stand on lines of their own: each run of lines is a text."""
+    """The comments of Python files, one text for each."""
+    for path in paths:
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string.lstrip("# ")
+
+
+def native_comments(paths: Iterable[Path]) -> Iterator[str]:
+    """The comments of Rust and CUDA files that stand on lines of their own, one text for each run of lines."""
     for path in paths:
         for run in re.findall(r"(?m)(?:^[ \t]*//.*\n)+", path.read_text(encoding="utf-8")):
             yield re.sub(r"(?m)^[ \t]*//[/!]? ?", "", run)
@@ -81,11 +91,16 @@ def sources() -> dict[str, Iterable[str]]:
     recipes = [path for path in package if "recipes" in path.parts]
     core = [path for path in package if "recipes" not in path.parts]
     native = [path for suffix in ("rs", "cu") for path in sorted(ROOT.glob(f"c*/**/*.{suffix}"))]
+    programs = [path for folder in ("bench", "tools", "examples") for path in sorted((ROOT / folder).rglob("*.py"))]
+    tests = sorted((ROOT / "tests").rglob("*.py"))
     pages = [*sorted((ROOT / "docs").rglob("*.md")), *ROOT.glob("*.md")]
     return {
         "docstrings": docstrings(core),
         "docstrings of recipes": docstrings(recipes),
-        "comments of Rust and CUDA": comments(native),
+        "docstrings of programs": docstrings(programs),
+        "docstrings of tests": docstrings(tests),
+        "comments": comments([*package, *programs, *tests]),
+        "comments of Rust and CUDA": native_comments(native),
         "pages": (path.read_text(encoding="utf-8") for path in pages),
         "messages": messages(package),
     }
