@@ -293,7 +293,7 @@ def test_wrong_requests_are_one_clear_error() -> None:
             served.open("a")
             for path, body, words in (
                 ("/s/a/v1/chat/completions", b"{", "the body is not JSON"),
-                ("/s/a/v1/chat/completions", b"[]", "not a JSON object"),
+                ("/s/a/v1/chat/completions", b"[]", "the body is []; send a JSON object"),
                 ("/s/a/v1/chat/completions", b"{}", "messages"),
                 ("/s/a/v1/chat/completions", b'{"messages": [], "n": 2}', "messages"),
                 ("/s/a/v1/completions", b'{"prompt": ["a", "b"]}', "prompt"),

@@ -331,7 +331,7 @@ def test_an_engine_or_a_template_without_images_is_said() -> None:
     blind = engine.Scripted(bytes_tokenizer(*TEMPLATES["seeing"]), Seen())
     blind.takes_images = False
     [reply] = post(Endpoint(EngineUpstream(blind)), chat(shows("x", picture(1))), status=400)
-    assert "EngineUpstream takes none here: send texts" in reply["error"]["message"]
+    assert "which EngineUpstream does not take here; send texts" in reply["error"]["message"]
     unseen = engine.Scripted(bytes_tokenizer(*TEMPLATES["blind"]), Seen())
     [reply] = post(Endpoint(EngineUpstream(unseen)), chat(shows("x", picture(1))), status=400)
     assert "shows no images in a message of role 'user'" in reply["error"]["message"]

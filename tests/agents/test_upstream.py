@@ -72,7 +72,7 @@ def test_a_server_whose_log_probs_are_raw_is_refused() -> None:
 
 def test_ids_that_are_not_all_that_was_sampled_are_refused() -> None:
     assert asked(upstream()).choices[0].tokens == [5, 6, 7]
-    with pytest.raises(EngineError, match="gives 3 token ids, and says it sampled 4"):
+    with pytest.raises(EngineError, match="returned 3 token ids, but reports 4 sampled tokens"):
         asked(upstream(counted=4))
 
 

@@ -121,7 +121,7 @@ def test_ls_lists_the_trajectories_of_an_iteration(agentrl, recorded) -> None:
     narrow = agentrl("ls", recorded, "--iteration", 1, columns=40)
     assert max(map(len, narrow.splitlines())) <= 40
     message = agentrl("ls", recorded, "--iteration", 9, status=1)
-    assert message == "agentrl: the run has no trajectories of iteration 9; nearest: 0, 1, 2\n"
+    assert message == "agentrl: the run has no trajectories of iteration 9; give one of the nearest: 0, 1, 2\n"
 
 
 def test_stats_are_those_of_the_batches(agentrl, recorded) -> None:
@@ -233,7 +233,10 @@ def test_a_character_of_several_tokens_stands_with_the_last() -> None:
 def test_unknown_trajectories_name_their_neighbours(agentrl, recorded) -> None:
     last = scan(recorded).trajectories.select(pl.col("trajectory_id").max()).collect().item()
     message = agentrl("show", recorded, last + 5, status=1)
-    assert message == f"agentrl: the run has no trajectory {last + 5}; nearest: {last - 2}, {last - 1}, {last}\n"
+    assert (
+        message
+        == f"agentrl: the run has no trajectory {last + 5}; give one of the nearest: {last - 2}, {last - 1}, {last}\n"
+    )
 
 
 @pytest.mark.parametrize("command", [*LOOKING, "verify"])
@@ -244,14 +247,14 @@ def test_what_is_no_run_is_said_so(agentrl, recorded, tmp_path, command) -> None
     if command == "ls":  # which lists the runs of a folder
         return
     above = agentrl(command, recorded.parent, *more, status=1)
-    assert above == f"agentrl: {recorded.parent} is not a run; runs in it: {recorded}\n"
+    assert above == f"agentrl: {recorded.parent} is not a run; give one of the runs in it: {recorded}\n"
 
 
 def test_names_of_folders_cannot_control_the_terminal(agentrl, tmp_path) -> None:
     run = tmp_path / "a\x1b[31m\nb"
     Store.open(run).close()
     message = agentrl("stats", tmp_path, status=1)
-    assert message == f"agentrl: {tmp_path} is not a run; runs in it: {tmp_path}/a\\x1b[31m\\nb\n"
+    assert message == f"agentrl: {tmp_path} is not a run; give one of the runs in it: {tmp_path}/a\\x1b[31m\\nb\n"
     assert "\x1b" not in agentrl("ls", f"{run}/none", status=1)
     assert "\x1b" not in agentrl("verify", run)
 
@@ -281,7 +284,7 @@ def test_each_default_of_training_is_told_once(capsys) -> None:
 def test_an_empty_run_is_no_error(agentrl, tmp_path, command) -> None:
     Store.open(tmp_path / "run").close()
     assert agentrl(command, tmp_path / "run").splitlines()[0].startswith("iteration")
-    assert "there are none yet" in agentrl("show", tmp_path / "run", 0, status=1)
+    assert "wait until it has some" in agentrl("show", tmp_path / "run", 0, status=1)
 
 
 def test_commands_read_while_a_writer_holds_the_run(agentrl, tmp_path) -> None:
@@ -356,11 +359,11 @@ def test_exports_that_cannot_be(agentrl, recorded, tmp_path) -> None:
     for wrong, message in (
         (["--to", tmp_path / "rows.csv"], "the name does not end with .parquet or .jsonl"),
         (["--to", tmp_path / "none" / "rows.jsonl"], f"folder {tmp_path / 'none'} does not exist"),
-        (["--to", tmp_path / "x.jsonl", "--iterations", "3:1"], "--iterations: it is 3:1; give A:B"),
-        (["--to", tmp_path / "x.jsonl", "--iterations", "two"], "--iterations: it is two; give A:B"),
+        (["--to", tmp_path / "x.jsonl", "--iterations", "3:1"], "--iterations is 3:1; give A:B"),
+        (["--to", tmp_path / "x.jsonl", "--iterations", "two"], "--iterations is two; give A:B"),
         (
             ["--to", tmp_path / "x.jsonl", "--table", "tasks", "--iterations", "1"],
-            "tasks are counted over the whole run",
+            "table tasks has no iterations",
         ),
     ):
         assert message in agentrl("export", recorded, *wrong, status=1)

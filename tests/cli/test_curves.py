@@ -56,7 +56,7 @@ def test_watch_shows_a_run_once_in_a_pipe(agentrl, recorded) -> None:
     assert "3 iterations closed, 9 groups" in printed
     assert re.search(r"\d+% tool errors", printed)
     assert sparkline(statistics(scan(recorded))["entropy"].to_list()) in printed
-    assert "--seconds: it is 0; give a positive number" in agentrl("watch", recorded, "--seconds", 0, status=1)
+    assert "--seconds is 0; give a positive number" in agentrl("watch", recorded, "--seconds", 0, status=1)
 
 
 def test_watch_follows_a_run_until_ctrl_c(tmp_path) -> None:

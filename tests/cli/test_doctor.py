@@ -81,10 +81,10 @@ def test_another_version_is_said_and_exits_with_1(doctor):
 
 def test_wrong_calls(doctor, tmp_path, capsys):
     assert "does not sample" in doctor("--temperature", "0", status=1)
-    assert "--tolerance: it is 0" in doctor("--tolerance", "0", status=1)
+    assert "--tolerance is 0" in doctor("--tolerance", "0", status=1)
     assert main(["doctor", str(tmp_path)]) == 1
     assert "has no causal language model" in capsys.readouterr().err
-    assert "--engine sglang: give vllm, transformers, or addresses" in doctor("--engine", "sglang", status=1)
+    assert "--engine is sglang; give vllm, transformers, or addresses" in doctor("--engine", "sglang", status=1)
     assert "http://127.0.0.1:9 does not answer" in doctor("--engine", "http://127.0.0.1:9", status=1)
 
 
@@ -200,8 +200,8 @@ def test_a_real_language_model(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["llama", "--version", "12"], "--version is for the check of an engine; add --engine"),
-        (["llama", "--top-p", "1.0"], "--top-p is for the check of an engine; add --engine"),
+        (["llama", "--version", "12"], "--version has no effect without --engine; add --engine"),
+        (["llama", "--top-p", "1.0"], "--top-p has no effect without --engine; add --engine"),
         (["llama", "--tolerance", "1e-9"], "'llama' is a type that was checked in advance"),
         (["llama", "--dtype", "bfloat16"], "'llama' is a type that was checked in advance"),
     ],

@@ -300,5 +300,5 @@ def test_a_reward_that_waits_for_a_model_joins_the_credit(world, warm_policy):
 
 def test_a_reward_without_a_score_to_admit_by_is_refused(world, warm_policy):
     recipe = recipes.GRPO.replace(reward=(InformationGain(), reward.OutcomeScore()))
-    with pytest.raises(RecipeError, match=r"start the chain with .*reward\.OutcomeScore"):
+    with pytest.raises(RecipeError, match=r"start phase reward with .*reward\.OutcomeScore"):
         arl.Collector(engine.Transformers(*warm_policy), world, recipe)

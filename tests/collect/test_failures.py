@@ -105,7 +105,7 @@ def test_patience_that_is_over_ends_an_episode(tmp_path: Path) -> None:
 def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: str, how: str) -> None:
     world = FailingWorld(str(tmp_path), ("fine", how), runs)
     collect = collector(world)
-    with pytest.warns(RuntimeWarning, match="failed 3 times; last error: OSError: the server is down") as told:
+    with pytest.warns(RuntimeWarning, match=r"failed 3 times \(last error: OSError: the server is down") as told:
         batch = collect(tasks=4, group_size=2)
     assert len([each for each in told if "failed 3 times" in str(each.message)]) == 1
     without_tokens = how.startswith("reset")
@@ -177,7 +177,10 @@ def test_a_worker_that_dies_takes_nobody_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("unreadable 9", "what it gave cannot be read here: .*'other'"), ("unsendable 9", "not be sent")],
+    [
+        ("unreadable 9", "the result of a worker cannot be unpickled in this process: .*'other'"),
+        ("unsendable 9", "not be pickled"),
+    ],
 )
 def test_what_cannot_cross_to_another_process_fails_its_branch_alone(tmp_path: Path, how: str, message: str) -> None:
     collect = collector(FailingWorld(str(tmp_path), ("fine", how), "process"))
@@ -193,7 +196,7 @@ def test_what_cannot_cross_to_another_process_fails_its_branch_alone(tmp_path: P
 def test_a_process_that_needs_too_much_memory_is_ended(tmp_path: Path, how: str) -> None:
     world = FailingWorld(str(tmp_path), ("fine", f"{how} 1", f"{how} 9", "fail"), "process")
     collect = collector(world, memory_bytes=700 << 20)
-    with pytest.warns(RuntimeWarning, match=rf"task '{how} 9 #2' failed 3 times; .*needed more than memory_bytes="):
+    with pytest.warns(RuntimeWarning, match=rf"task '{how} 9 #2' failed 3 times \(.*needed more than memory_bytes="):
         batch = collect(tasks=4, group_size=2)
     collect.end_iteration(recipes.GRPO.credit(batch), {})
     collect.close()

@@ -322,5 +322,5 @@ def test_a_batch_of_another_iteration_does_not_close_this_one(tmp_path: Path) ->
         loop = grpo(store)
         batch = loop(tasks=2, group_size=4)
         loop.end_iteration(batch, {})
-        with pytest.raises(InvalidInputError, match="the batch is of iteration 0, but iteration 1 is open"):
+        with pytest.raises(InvalidInputError, match="batch is of iteration 0, but iteration 1 is open"):
             loop.end_iteration(batch, {})

@@ -56,7 +56,7 @@ BAD_SEGMENTS: Mapping[str, tuple[Callable[[Segment], Any], str]] = {
     "huge version": (with_values(policy_version=1 << 63), "policy_version is 9223372036854775808"),
     "seed": (with_values(seed=1.5), "seed is 1.5"),
     "cached": (with_values(cached_tokens=-1), "cached_tokens is -1"),
-    "top": (with_values(top=5), "top is 5; give an engine.Top"),
+    "top": (with_values(top=5), "top is 5; give an engine.base.TopLogprobs"),
     "shape of top": (
         with_values(top=TopLogprobs(np.ones((4, 2), np.int32), np.zeros((4, 1), np.float32))),
         "top has tokens of shape",
@@ -97,7 +97,7 @@ def test_a_good_segment_is_taken_as_it_is_stored() -> None:
     assert (segment.tokens.dtype, segment.logprobs.dtype, type(segment.policy_version)) == (np.int32, np.float32, int)
     aborted = Segment(np.empty(0, np.int32), np.empty(0, np.float32), None, "abort", 0, 3)
     assert len(checked_segment(aborted, request, 10).tokens) == 0
-    with pytest.raises(DataError, match="only an aborted segment may be empty"):
+    with pytest.raises(DataError, match="give at least one token, or finish_reason='abort'"):
         replace(aborted, finish_reason="stop")
 
 

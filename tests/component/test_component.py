@@ -69,7 +69,7 @@ def test_none_that_is_not_the_default_is_written() -> None:
         ({"entropy": 0.1}, r"the table has component=None; add a line component = \"ClassName\""),
         (
             {"component": "Policy", "entropi": 0.1},
-            r"loss\.Policy: option 'entropi' is unknown; its options are: aggregate, constant, clip, kl",
+            r"loss\.Policy: option 'entropi' is unknown; use one of: aggregate, constant, clip, kl",
         ),
         ({"component": "Policy", "entropy": "much"}, "entropy='much' is not possible; give a finite number"),
         ({"component": "Policy", "entropy": True}, "entropy=True"),

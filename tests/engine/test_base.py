@@ -45,7 +45,7 @@ def test_requests_that_are_none_are_refused(tokens, seed, sampling, message):
         (TOKENS, NUMBERS[:1], None, "stop", "1 logprobs of 2 tokens"),
         (TOKENS, NUMBERS, NUMBERS[:0], "stop", "0 entropies of 2 tokens"),
         (TOKENS, NUMBERS, None, "end", "finish_reason is 'end'"),
-        (TOKENS[:0], NUMBERS[:0], None, "length", "only an aborted segment may be empty"),
+        (TOKENS[:0], NUMBERS[:0], None, "length", "give at least one token, or finish_reason='abort'"),
     ],
 )
 def test_segments_that_say_too_little_are_refused(tokens, logprobs, entropies, reason, message):

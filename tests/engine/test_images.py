@@ -168,9 +168,9 @@ def test_wrong_images_cost_their_own_request_alone():
     Picture.open(io.BytesIO(one.content)).save(whole, "JPEG")
     broken = Image(whole.getvalue()[:-100])
     wrong = {
-        replace(good, images=(one, one)): r"holds 4 image tokens \(id 3\), and its 2 images have 8",
-        replace(good, images=()): "holds 4 image tokens .*, and its 0 images have 0",
-        replace(good, images=(large,)): "holds 4 image tokens .*, and its 1 images have 8",
+        replace(good, images=(one, one)): r"holds 4 image tokens \(id 3\), but its 2 images need 8",
+        replace(good, images=()): "holds 4 image tokens .*, but its 0 images need 0",
+        replace(good, images=(large,)): "holds 4 image tokens .*, but its 1 images need 8",
         replace(good, images=(broken,)): "cannot be read",
         replace(good, images=(screenshot(3, 8, 2000),)): "the processor refuses Image",
         replace(text, images=(one,)): "holds 0 image tokens",

@@ -189,7 +189,7 @@ def test_wrong_calls(make_model, tokenizer, tmp_path):
             generate_all(generate, [Request(np.array([1, token], np.int32), 0, Sampling())])
     with pytest.raises(InvalidInputError, match="the request is a str"):
         generate_all(generate, ["2 + 2 ="])
-    with pytest.raises(InvalidInputError, match="top is 100000 and the vocabulary"):
+    with pytest.raises(InvalidInputError, match="top is 100000, but the vocabulary"):
         generate_all(generate, [Request(np.array([1], np.int32), 0, Sampling(top=100_000))])
 
 

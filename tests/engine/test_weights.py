@@ -127,12 +127,14 @@ def test_what_goes_wrong_while_weights_are_taken_is_an_error_of_the_engine(make_
     other = make_model("qwen3", seed=1)
     count = len(PolicyWeights(other).names())
     monkeypatch.setattr(policy_weights, "full_tensor", lambda tensor: breaks_off(tensor, count))
-    with pytest.raises(EngineError, match=r"did not take the weights: ZeroDivisionError.*version is still 0"):
+    with pytest.raises(EngineError, match=r"could not load the weights \(ZeroDivisionError.*version is still 0"):
         generate.update_weights(other, version=1)
     assert tokens_of(generate) == said
     reads.clear()
     monkeypatch.setattr(policy_weights, "full_tensor", lambda tensor: breaks_off(tensor, count + 3))
-    with pytest.raises(EngineError, match=r"did not take the weights: ZeroDivisionError.*a part of them is replaced"):
+    with pytest.raises(
+        EngineError, match=r"could not load the weights \(ZeroDivisionError.*a part of its weights is replaced"
+    ):
         generate.update_weights(other, version=1)
     with pytest.raises(EngineError, match=r"generate: the last update_weights of this Transformers failed half-way"):
         tokens_of(generate)

@@ -136,8 +136,8 @@ def test_any_discrete_environment_is_shown_as_it_is_unless_described():
     ("arguments", "message"),
     [
         ({"game": "NoSuchGame-v1"}, "'NoSuchGame-v1' is refused"),
-        ({"game": "Pendulum-v1"}, "only discrete actions"),
-        ({"game": "Taxi-v4", "actions": ["a"]}, "actions has 1 names and Taxi-v4 has 6"),
+        ({"game": "Pendulum-v1"}, "give an environment with discrete actions"),
+        ({"game": "Taxi-v4", "actions": ["a"]}, "actions has 1 names, but Taxi-v4 has 6"),
         ({"game": "Taxi-v4", "max_turns": 0}, "max_turns is 0"),
         ({"game": "Taxi-v4", "seed": -1}, "seed is -1"),
         ({"game": "Taxi-v4", "held_out": 1.5}, "held_out is 1.5"),

@@ -78,7 +78,7 @@ def test_a_server_that_ends_is_an_error_with_its_last_words(server):
     [
         (["/no/such/program"], "does not start: FileNotFoundError"),
         ([sys.executable, "-c", "import sys; sys.exit('no good')"], "does not start: .*: no good"),
-        ([sys.executable, "-c", "import time; time.sleep(100)"], "it said nothing for 1 seconds"),
+        ([sys.executable, "-c", "import time; time.sleep(100)"], "no answer within 1 seconds"),
     ],
 )
 def test_a_server_that_does_not_start_is_told(command, message):

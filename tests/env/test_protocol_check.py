@@ -424,5 +424,5 @@ def test_an_environment_of_several_agents_is_known() -> None:
             game.step = lambda actions: {name: play(actions)[name] for name in ("two",)}
             return game
 
-    with pytest.raises(InvalidInputError, match="the joint step has nothing for 'one'"):
+    with pytest.raises(InvalidInputError, match="the joint step has no outcome for agent 'one'"):
         env.check(Silent(), actions=["1", "2"])

@@ -166,7 +166,7 @@ def test_a_family_that_runs_out_says_so():
         ({"families": "lcm"}, "at least one name"),
         ({"families": ["lcm", "lcm"]}, "a name twice"),
         ({"families": ["chain_sums"]}, "there is no family 'chain_sums'; did you mean chain_sum"),
-        ({"families": ["qqq"]}, "there is no family 'qqq'; reasoning-gym has: .*, chain_sum, .*, lcm, "),
+        ({"families": ["qqq"]}, "there is no family 'qqq'; use one of: .*, chain_sum, .*, lcm, "),
         ({"families": {"lcm": {"min_value": -1}}}, "min_value"),
         ({"families": {"lcm": {"smallest": 1}}}, "smallest"),
         ({"seed": -1}, "seed is -1"),

@@ -79,5 +79,5 @@ def test_wrong_arguments():
         env.ScienceWorld("boil")
     with pytest.raises(InvalidInputError, match="max_turns is 0"):
         env.ScienceWorld(max_turns=0)
-    with pytest.raises(InvalidInputError, match="no simplification 'simple'; use some of"):
+    with pytest.raises(InvalidInputError, match="simplifications has 'simple'; use some of"):
         env.ScienceWorld(["boil"], simplifications="simple")

@@ -137,7 +137,7 @@ def test_the_temporary_folder_goes_with_the_environment():
     ("arguments", "message"),
     [
         ({"game": "chess"}, "game is 'chess'; give one of coin_collector"),
-        ({"settings": {"depth": 1}}, "coin_collector has no setting 'depth'; it has level"),
+        ({"settings": {"depth": 1}}, "settings has 'depth'; use some of those of coin_collector: level"),
         ({"max_turns": 0}, "max_turns is 0"),
         ({"seed": 5000}, "seed is 5000; give one below 2048"),
     ],

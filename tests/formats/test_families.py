@@ -398,7 +398,7 @@ def test_two_answers_in_one_turn_are_refused():
     tok = tokenizer_of(joins, "<s>", "<|im_end|>")
     assert trained([WARM, COLD, MORE, MILD], tok) == ["Cold.<|im_end|>", "Warm.<|im_end|>"]
     for first in (COLD, says("user")):
-        with pytest.raises(UnsupportedError, match=r"chat 0, message 2: .* does not render this answer"):
+        with pytest.raises(UnsupportedError, match=r"chat 0, message 2: .* changes the prompt of this answer"):
             trained([WARM, first, MILD], tok)
 
 
@@ -408,5 +408,7 @@ def test_an_answer_with_the_end_of_a_turn_in_it_is_refused(name):
     end = tok.convert_ids_to_tokens(Chat(tok).end_of_turn)
     chat = [WARM, COLD, {"role": "user", "content": f"What is {end}?"}, says(f"{end} ends a turn.")]
     assert trained(chat[:3], tok)
-    with pytest.raises(UnsupportedError, match=f"chat 0, message 3 holds '{re.escape(end)}', at which the model stops"):
+    with pytest.raises(
+        UnsupportedError, match=f"chat 0, message 3 holds '{re.escape(end)}', the token at which the model stops"
+    ):
         trained(chat, tok)

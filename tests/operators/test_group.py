@@ -170,7 +170,7 @@ def test_rules_of_other_projects_as_they_are_written_there(name: str) -> None:
     expected[ids == 2] = 0.0  # what rounding leaves of equal rewards, others divide by eps
     found = group.normalise(rewards, ids, **advantage.compat(name))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    with pytest.raises(InvalidInputError, match="compat has no 'verl-1'"):
+    with pytest.raises(InvalidInputError, match="compat: name is 'verl-1'"):
         advantage.compat("verl-1")
 
 

@@ -126,15 +126,17 @@ def test_a_fact_of_a_step_says_nothing_of_a_draw() -> None:
     of_draws = Recipe(name="mine", advantage=GroupRelative(column="quality"), loss=loss.Policy())
     assert draw("quality") in of_draws.chain("advantage")[0].needs
     of_draws.check(facts={"trajectory": {"quality": "number"}})
-    with pytest.raises(RecipeError, match=r'needs column .quality. at level draw.*Fact\("trajectory"\)'):
+    with pytest.raises(RecipeError, match=r'needs column .quality. at level draw.*ExtraColumn\("trajectory"\)'):
         of_draws.check(facts={"step": {"quality": "number"}})
     of_steps = Recipe(name="mine", advantage=GroupRelative(column="quality", level="step"), loss=loss.Policy())
     assert step("quality") in of_steps.chain("advantage")[0].needs
     for level in ("step", "trajectory"):
         of_steps.check(facts={level: {"quality": "number"}})
-    with pytest.raises(RecipeError, match=r'or let the environment say it: Forest\(facts=\{"step": \{.quality.'):
+    with pytest.raises(
+        RecipeError, match=r'or declare it as a fact of the environment: Forest\(facts=\{"step": \{.quality.'
+    ):
         of_steps.check()
-    with pytest.raises(RecipeError, match="no component of this recipe makes it, and the environment does not say it"):
+    with pytest.raises(RecipeError, match="add a component that makes it, or declare it in the environment"):
         of_steps.check(facts={})
 
 

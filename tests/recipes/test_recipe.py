@@ -201,13 +201,15 @@ def test_check_names_the_column_and_the_call(batch: Batch) -> None:
     with pytest.raises(
         RecipeError,
         match=r"recipe 'grpo': loss\.Policy \(phase loss\) needs column 'reference_logprob' at level token; "
-        r"only a model can make it: batch = arl\.annotate\(batch, 'reference_logprob', reference\)",
+        r"compute it with a model: batch = arl\.annotate\(batch, 'reference_logprob', reference\)",
     ):
         recipe.check(batch)
     recipe.check(batch.with_columns("token", reference_logprob=np.zeros(len(batch.column("token", "token")))))
 
     judged = recipes.GRPO.replace(weight=Judged())
-    with pytest.raises(RecipeError, match=r"Judged \(phase weight\) needs column 'judge' at level draw; no component"):
+    with pytest.raises(
+        RecipeError, match=r"Judged \(phase weight\) needs column 'judge' at level draw; add a component"
+    ):
         judged.check()
     judged.check(batch.with_columns("draw", judge=np.ones(batch.num_draws)))
 

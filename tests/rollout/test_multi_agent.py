@@ -165,7 +165,7 @@ def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
     collect = arl.Collector(Says(), GameWorld(fails_at=3, runs=runs), recipe, task_pool=4)
     with (
         pytest.warns(RuntimeWarning, match="iteration 0 has no draws, .* 6 trajectories failed"),
-        pytest.warns(RuntimeWarning, match="failed 3 times; last error: RuntimeError: the lights went out"),
+        pytest.warns(RuntimeWarning, match=r"failed 3 times \(last error: RuntimeError: the lights went out"),
     ):
         batch = collect(tasks=1, group_size=2)
     collect.close()

@@ -383,7 +383,7 @@ REASONS = {
     "call": "leaves out the name '.*' of call",
     "refuses": "refuses the messages",
     "tools": "shows no tools",
-    "opening": "does not render this answer after what the model reads before it: '.*' is missing",
+    "opening": "changes the prompt of this answer once the answer follows: '.*' becomes",
 }
 NO_REASONING = dict.fromkeys(
     ("reasoning", "reasoning once", "call and reasoning", "calls in turn with reasoning"), "reasoning"

@@ -122,12 +122,10 @@ def test_a_critic_before_the_credit() -> None:
     )
     recipe.check()
     with pytest.raises(
-        RecipeError, match=r"stage 'before_credit' needs it first: batch = arl\.annotate\(batch, 'return'"
+        RecipeError, match=r"add it before stage 'before_credit': batch = arl\.annotate\(batch, 'return'"
     ):
         recipe.updates(batch, stage="before_credit")
-    with pytest.raises(
-        RecipeError, match=r"needs column 'value' at level token; only a model can make it: .* critic\)"
-    ):
+    with pytest.raises(RecipeError, match=r"needs column 'value' at level token; compute it with a model: .* critic\)"):
         recipe.updates(batch)
     critic = models()["critic"]
     critic.value_head = nn.Linear(32, 1).double()

@@ -84,5 +84,5 @@ def compat(name: str) -> dict[str, Any]:
         [0.5, -0.5, 0.0]
     """
     if name not in COMPAT:
-        raise InvalidInputError(f"compat has no {name!r}; use one of: {', '.join(COMPAT)}")
+        raise InvalidInputError(f"compat: name is {name!r}; use one of: {', '.join(COMPAT)}")
     return dict(COMPAT[name])

@@ -91,7 +91,9 @@ class Endpoint(Routes):
     ) -> None:
         super().__init__(max_bytes)
         if api_key is not None and not (api_key and api_key.isascii() and api_key.isprintable()):
-            raise InvalidInputError("api_key is empty or not printable ASCII; give such a text, or None for no key")
+            raise InvalidInputError(
+                "api_key is empty or not printable ASCII; give printable ASCII text, or None for no key"
+            )
         self.upstream = upstream
         self._recorder = SessionRecorder(store)
         self._template = TemplateSuffix(upstream)
@@ -125,9 +127,13 @@ class Endpoint(Routes):
         task = session if task is None else task
         with self._recorder.lock:
             if session in self._sessions:
-                raise InvalidInputError(f"there is a session {session!r} already")
+                raise InvalidInputError(
+                    f"session_id is {session!r}, which exists already; give another, or leave it out"
+                )
             if len(self._sessions) >= self._max_sessions:
-                raise InvalidInputError(f"the limit of {len(self._sessions)} open sessions is reached; close one first")
+                raise InvalidInputError(
+                    f"the limit of {len(self._sessions)} open sessions is reached; close some, and commit the iteration"
+                )
             self._recorder.open(session, task, task if group is None else group)
             self._sessions[session] = self._session(session)
         key = secrets.token_urlsafe(24)
@@ -162,7 +168,7 @@ class Endpoint(Routes):
         with self._recorder.lock:
             recorded = self._known(session).recorded
             if recorded.closed is not None:
-                raise InvalidInputError(f"session {session!r} is closed already")
+                raise InvalidInputError(f"session {session!r} is closed already; open another one")
             END["status"](status, "status")
             if not recorded.turns:
                 status = "aborted"  # there is nothing to train
@@ -269,7 +275,8 @@ class Endpoint(Routes):
         if getattr(self.upstream, "takes_images", False):
             return None
         return (
-            f"{type(self.upstream).__name__} takes none here: send texts, or serve an engine with takes_images = True"
+            f"which {type(self.upstream).__name__} does not take here; send texts, or serve an engine with "
+            "takes_images = True"
         )
 
     async def models(self) -> Json:

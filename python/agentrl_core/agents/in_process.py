@@ -34,7 +34,7 @@ except ImportError as error:
         "env.Agents needs Starlette and uvicorn: pip install 'agentrl-core[agents]'"
     ) from error
 
-_OVER = "the episode of this agent is over; what it asks now is not answered"
+_OVER = "the episode of this agent is over, so that the request is not answered; end the agent"
 _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -113,7 +113,7 @@ class InProcessSession:
         """Count the tokens of a chat as the template renders it; see `doors.SessionHandler`."""
         if self._tokenizer is None:
             raise InvalidInputError(
-                "tokens: no tokenizer is known that could count them; make env.Agents(tokenizer=...)"
+                "tokenizer is None, so that tokens cannot be counted; make env.Agents(tokenizer=...)"
             )
         if self._template is not None and images_in(request["messages"]):
             chat = self._template.with_options(request.get("chat_template_kwargs"))
@@ -132,7 +132,7 @@ class InProcessSession:
             )
         except Exception as error:
             # Whatever a template does not take is the client's to mend.
-            raise InvalidInputError(f"messages: the chat template refuses them ({error}); send others") from error
+            raise InvalidInputError(f"messages are refused by the chat template ({error}); correct them") from error
         return len(tokens)
 
     def end(self) -> None:
@@ -147,10 +147,13 @@ class InProcessSession:
         options = {**self._options, **checked_options(request.get("chat_template_kwargs"))} or None
         for message in messages:
             if text_of(message.get("content")) is None and not is_content(for_template(message).get("content")):
-                raise InvalidInputError("env.Agents supports messages of texts and images, not other content")
+                raise InvalidInputError(
+                    f"the content of a message is {message.get('content')!r:.60}; send a text, or a list of texts and "
+                    "images"
+                )
             if message.get("role") == "prompt":
                 raise InvalidInputError(
-                    "a message has the role 'prompt'; send what no template renders to /v1/completions"
+                    "a message has the role 'prompt'; send text that needs no chat template to /v1/completions"
                 )
         most, count, stops = _options(request)
         chain = self._chats.digests(messages, [tools, options])
@@ -201,7 +204,7 @@ class InProcessSession:
             return {"role": "prompt", "content": prompt}
         if self._tokenizer is None:
             raise InvalidInputError(
-                "prompt is token ids, and no tokenizer is known: send a text, or make env.Agents(tokenizer=...)"
+                "prompt is a list of token ids, but tokenizer is None; send a text, or make env.Agents(tokenizer=...)"
             )
         for token in prompt:
             if isinstance(token, bool) or not 0 <= token < len(self._tokenizer):
@@ -276,9 +279,15 @@ class InProcessEndpoint(Routes):
     def image_refusal(self) -> str | None:
         """See `Routes.image_refusal`: whether the chat template shows them. The engine is the collector's to check."""
         if self._template is None:
-            return "env.Agents takes them with tokenizer=, of a model that sees; give it, or send texts"
+            return (
+                "which env.Agents takes only with the processor of a model that takes images; send texts, or give it "
+                "as tokenizer="
+            )
         if not self._template.shows_images():
-            return "the chat template of env.Agents(tokenizer=...) shows none; send texts, or give one that shows them"
+            return (
+                "which the chat template of env.Agents(tokenizer=...) does not show; send texts, or give a tokenizer "
+                "whose template shows images"
+            )
         return None
 
     async def models(self) -> Json:
@@ -297,7 +306,7 @@ class InProcessEndpoint(Routes):
 
     def _known(self, name: str) -> tuple[str, InProcessSession]:
         if name not in self._talks:
-            raise NotFoundError("there is no such session, or it is over")
+            raise NotFoundError(f"session {name!r:.60} does not exist or is over; use the base URL that run is given")
         return self._talks[name]
 
     def _talk(self, offer: Callable[[ModelCall], None]) -> InProcessSession:

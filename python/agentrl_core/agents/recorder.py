@@ -201,7 +201,7 @@ class SessionRecorder:
                 self._check(replace(recorded, turns=alone, pictures=shown))
             except (AgentRLError, TypeError, ValueError, OverflowError, RecursionError) as error:
                 raise EngineError(
-                    f"the answer: it cannot become a row, and is not recorded ({error}); send the request again"
+                    f"the answer cannot be recorded as a row ({error}); send the request again"
                 ) from error
             self._write(recorded.session, "turn", turns_packed(turns, shown, set(recorded.pictures)))
             recorded.turns += turns
@@ -217,11 +217,14 @@ class SessionRecorder:
         REWARD(reward, "reward")
         with self.lock:
             if not recorded.turns:
-                raise InvalidInputError(f"session {recorded.session!r} has no turn yet that could be paid")
+                raise InvalidInputError(
+                    f"session {recorded.session!r} has no turn yet; give a reward after its first answer"
+                )
             place = len(recorded.turns) - 1 if turn is None else turn
             if not 0 <= place < len(recorded.turns):
                 raise InvalidInputError(
-                    f"turn is {shown(turn)}; session {recorded.session!r} has turns 0 to {len(recorded.turns) - 1}"
+                    f"turn is {shown(turn)}; give a turn of session {recorded.session!r}, from 0 to "
+                    f"{len(recorded.turns) - 1}"
                 )
             self._write(recorded.session, "reward", {"turn": place, "reward": float(reward)})
             recorded.turns[place].reward = float(reward)
@@ -381,7 +384,8 @@ def _check_task(tasks: dict[str, str], recorded: SessionRecord) -> None:
     """Refuse a session of another task than that of its group; `tasks` are those of the groups."""
     if tasks.setdefault(recorded.group, recorded.task) != recorded.task:
         raise InvalidInputError(
-            f"session {recorded.session!r} is of task {recorded.task!r}, and its group of {tasks[recorded.group]!r}"
+            f"session {recorded.session!r} is of task {recorded.task!r}, but its group is of task "
+            f"{tasks[recorded.group]!r}; open sessions of one task in a group"
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from agentrl_core.agents.connections import BODY_SECONDS, HEAD_BYTES, HEADERS, OPTIONS, SILENT_SECONDS
 from agentrl_core.agents.dialects import chat, completions, messages, responses
-from agentrl_core.agents.fields import parsed
+from agentrl_core.agents.fields import parsed, shown
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.request_images import decoded_images
 from agentrl_core.agents.upstream import ChatResponse, RefusedError
@@ -278,7 +278,9 @@ def serving(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> Iterator[
     thread.start()
     while not server.started:
         if not thread.is_alive():
-            raise EngineError(f"the endpoint cannot be served at {host}:{port}; see the message above")
+            raise EngineError(
+                f"the endpoint cannot be served at {host}:{port} (the log has the cause); give another host or port"
+            )
         thread.join(0.01)
     address = server.servers[0].sockets[0].getsockname()
     try:
@@ -291,7 +293,7 @@ def serving(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> Iterator[
 def _object_of(raw: bytes) -> Json:
     body = parsed(raw or b"{}", "the body")
     if not isinstance(body, dict):
-        raise InvalidInputError("the body is not a JSON object; send one")
+        raise InvalidInputError(f"the body is {shown(body)}; send a JSON object")
     return body
 
 
@@ -317,7 +319,9 @@ def _continued(session: SessionHandler, body: Json) -> Json:
     """Return a body with the history that it names, which is one of its own session."""
     named = body["previous_response_id"]
     if named not in session.histories:
-        raise NotFoundError(f"there is no response {named!r:.80} in this session; send the history")
+        raise NotFoundError(
+            f"previous_response_id is {named!r:.80}, which is not of this session; send the whole history in input"
+        )
     given = body.get("input") or []
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     return body | {"input": [*session.histories[named], *items]}

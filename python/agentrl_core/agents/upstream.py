@@ -177,7 +177,10 @@ class VllmUpstream:
             sampled, counted = sum(len(choice.tokens) for choice in choices), reply["usage"]["completion_tokens"]
             answer = ChatResponse([int(token) for token in reply["prompt_token_ids"]], choices, dict(reply["usage"]))
         if sampled != counted:
-            raise EngineError(f"the server at {self._url} gives {sampled} token ids, and says it sampled {counted}")
+            raise EngineError(
+                f"the server at {self._url} returned {sampled} token ids, but reports {counted} sampled tokens; check "
+                "that its version is supported"
+            )
         return answer
 
     async def complete(self, request: Json) -> ChatResponse:
@@ -259,20 +262,27 @@ class VllmUpstream:
             response = await self._client.request(method, self._url + path, headers=self._headers, **options)
         except httpx.HTTPError as error:
             raise EngineError(
-                f"the server at {self._url} does not answer {path}: {str(error) or type(error).__name__}"
+                f"the server at {self._url} does not answer {path} ({str(error) or type(error).__name__}); check "
+                "that it is running"
             ) from error
         try:
             reply = parsed(response.content, f"the reply of {path}")
         except InvalidInputError as error:
             if response.status_code == 200:
-                raise EngineError(f"the server at {self._url}: {error}") from error
+                reason = str(error).partition(";")[0]
+                raise EngineError(f"the server at {self._url}: {reason}; give the address of a vLLM server") from error
             reply = {"error": {"message": response.text[:500]}}
         if 400 <= response.status_code < 500 and isinstance(reply, dict):
             raise RefusedError(response.status_code, reply)
         if response.status_code != 200:
-            raise EngineError(f"the server at {self._url} answers {path} with status {response.status_code}: {reply}")
+            raise EngineError(
+                f"the server at {self._url} answers {path} with status {response.status_code}: {reply}; check its log"
+            )
         if not isinstance(reply, dict):
-            raise EngineError(f"the server at {self._url} answers {path} with {shown(reply)}, not a JSON object")
+            raise EngineError(
+                f"the server at {self._url} answers {path} with {shown(reply)}, not a JSON object; give the address of "
+                "a vLLM server"
+            )
         return reply
 
     @contextmanager

@@ -57,7 +57,7 @@ def opened(path: str) -> Iterator[Store]:
         folder = Path(path)
         runs = [in_a_line(str(found)) for found in runs_in(path)]
         what = "is not a run" if folder.is_dir() else "does not exist"
-        hint = f"; runs in it: {', '.join(runs[:10])}" if runs else "; give the directory of a run"
+        hint = f"; give one of the runs in it: {', '.join(runs[:10])}" if runs else "; give the directory of a run"
         raise NotFoundError(f"{in_a_line(path)} {what}{hint}") from None
     with store:
         try:
@@ -124,7 +124,7 @@ def iteration_range(text: str | None) -> tuple[int, int]:
         found = (0, 0)
     if not 0 <= found[0] < found[1]:
         raise InvalidInputError(
-            f"--iterations: it is {text}; give A:B with A below B, such as 3:10, 30: or :10, or one number"
+            f"--iterations is {text:.60}; give A:B with A below B, such as 3:10, 30: or :10, or one number"
         )
     return found
 
@@ -139,7 +139,7 @@ def number(value: Any, digits: int = 3) -> str:
 def nearest(wanted: int, ids: Sequence[int]) -> str:
     """List the ids nearest to a missing one, for a message."""
     close = sorted(sorted(ids, key=lambda candidate: abs(candidate - wanted))[:3])
-    return f"nearest: {', '.join(map(str, close))}" if close else "there are none yet"
+    return f"give one of the nearest: {', '.join(map(str, close))}" if close else "wait until it has some"
 
 
 def escaped(text: str) -> str:

@@ -108,7 +108,7 @@ def run(model: str, *, engine: list[str] | None, dtype: str | None, json: bool, 
             options[name] = default
         elif engine is None:
             raise InvalidInputError(
-                f"--{name.replace('_', '-')} is for the check of an engine; add --engine, or omit it"
+                f"--{name.replace('_', '-')} has no effect without --engine; add --engine, or omit this option"
             )
     if engine is None and not Path(model).is_dir() and (checks := checks_of_type(model)) is not None:
         if dtype is not None or options["tolerance"] is not None:
@@ -121,7 +121,7 @@ def run(model: str, *, engine: list[str] | None, dtype: str | None, json: bool, 
     if options["tolerance"] is None:
         options["tolerance"] = 1e-4 if engine is None else 1e-3
     if not options["tolerance"] > 0:
-        raise InvalidInputError(f"--tolerance: it is {options['tolerance']:g}; give a number above 0")
+        raise InvalidInputError(f"--tolerance is {options['tolerance']:g}; give a number above 0")
     if engine is None:
         policy = _model(model, dtype)
         checks = check_layouts(policy, tolerance=options["tolerance"])
@@ -205,7 +205,7 @@ def _samplings(options: dict[str, Any]) -> list[Sampling]:
     for temperature in options["temperature"]:
         if not temperature > 0:
             raise InvalidInputError(
-                f"--temperature {temperature:g}: temperature 0 does not sample; give numbers above 0"
+                f"--temperature is {temperature:g}; give numbers above 0, as temperature 0 does not sample"
             )
     return [
         Sampling(temperature, options["top_p"], options["top_k"], options["tokens"])
@@ -222,7 +222,9 @@ def _engine(names: list[str], model: str, policy: Any, tokenizer: Any) -> Engine
         return Vllm(model, tokenizer)
     if all(name.startswith(("http://", "https://")) for name in names):
         return VllmServer(names, tokenizer)
-    raise InvalidInputError(f"--engine {' '.join(names)}: give vllm, transformers, or addresses like http://host:8000")
+    raise InvalidInputError(
+        f"--engine is {' '.join(names)}; give vllm, transformers, or addresses like http://host:8000"
+    )
 
 
 def _findings(generate: Engine, policy: Any, samplings: list[Sampling], options: dict[str, Any]) -> list[LogprobCheck]:

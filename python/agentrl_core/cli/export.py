@@ -87,7 +87,7 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
         raise InvalidInputError(f"--to {to}: the name does not end with .parquet or .jsonl; give --format")
     chosen = iteration_range(iterations)
     if chosen != ALL and table == "tasks":
-        raise InvalidInputError("--iterations: tasks are counted over the whole run; omit it")
+        raise InvalidInputError(f"--iterations is {iterations}, but table tasks has no iterations; omit --iterations")
     reading = Lock()
     with opened(path) as store:
         tables = scan(store)

@@ -91,7 +91,7 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, incomplete: bool,
     known = sorted({name for page in pages for name in (*page.models, *(fact.name for fact in page.facts))})
     for name in needs:
         if name not in known:
-            hint = near_names(name, known, f"they need: {', '.join(known)}")
+            hint = near_names(name, known, f"give one of: {', '.join(known)}")
             raise InvalidInputError(f"--needs {name}: no recipe needs this; {hint}")
     found = [
         page

@@ -31,7 +31,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(path: str, seconds: float, once: bool) -> int:  # noqa: FBT001  # an option of the command line
     """Show the run repeatedly."""
     if not seconds > 0:
-        raise InvalidInputError(f"--seconds: it is {seconds:g}; give a positive number")
+        raise InvalidInputError(f"--seconds is {seconds:g}; give a positive number")
     out = console()
     with opened(path) as store:
         if once or not out.is_terminal:

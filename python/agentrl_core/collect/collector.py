@@ -172,8 +172,9 @@ class Collector:
         check_limits(call_seconds, context_tokens=context_tokens, turn_limit=turn_limit, memory_bytes=memory_bytes)
         if draw("score") not in recipe.collected_columns:
             raise RecipeError(
-                f"recipe {recipe.name!r}: admission reads the score, but phase reward needs a column of a model before "
-                f"it makes one; start the chain with a component that makes it, such as reward.OutcomeScore()"
+                f"recipe {recipe.name!r}: admission reads the score during collection, but phase reward makes it only "
+                f"after a column of a model; start phase reward with a component that makes the score, such as "
+                f"reward.OutcomeScore()"
             )
         if recipe.replay is not None and store is None:
             raise RecipeError(
@@ -336,15 +337,15 @@ class Collector:
                 draws lost, and the batch is not that of `Updates.with_losses`.
         """
         if not isinstance(batch, Batch):
-            raise InvalidInputError(f"end_iteration: batch is not a Batch ({batch!r}); pass the trained batch")
+            raise InvalidInputError(f"end_iteration: batch is {batch!r:.60}; pass the trained Batch")
         if not isinstance(metrics, Mapping):
-            raise InvalidInputError(f"end_iteration: metrics is not a mapping ({metrics!r}); pass Updates.metrics")
+            raise InvalidInputError(f"end_iteration: metrics is {metrics!r:.60}; pass the mapping Updates.metrics")
         head = self._now()
         iterations = batch.column("iteration", "draw")
         if len(iterations) and int(iterations.max()) != head.iteration:
             raise InvalidInputError(
-                f"the batch is of iteration {int(iterations.max())}, but iteration {head.iteration} is open; collect "
-                f"its batch with collect(tasks=..., group_size=...)"
+                f"end_iteration: batch is of iteration {int(iterations.max())}, but iteration {head.iteration} is "
+                f"open; pass the batch of that iteration, from collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
         check_losses(self.recipe, batch)

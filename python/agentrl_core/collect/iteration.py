@@ -165,7 +165,7 @@ def check_losses(recipe: Recipe, batch: Batch) -> None:
     """
     if recipe.needs_losses and batch.num_draws and not batch.has("loss", "draw"):
         raise RecipeError(
-            f"recipe {recipe.name!r} learns from what each draw lost, but the batch has no draw column 'loss'; pass "
+            f"recipe {recipe.name!r} needs the loss of each draw, but the batch has no draw column 'loss'; pass "
             "updates.with_losses() to end_iteration"
         )
 

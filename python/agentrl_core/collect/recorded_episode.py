@@ -248,7 +248,8 @@ class RecordedEpisode:
                 if (repairs > _REPAIRS and left <= 0) or not self._world.replayable:
                     raise EpisodeError(
                         f"environment {self._world.title}, step {len(self.moves) + 1} of task {self._task.task_id!r} "
-                        f"failed {repairs} times; last error: {reason}"
+                        f"failed {repairs} times (last error: {reason}); correct the environment, or "
+                        f"raise its limits"
                     )
                 self._progress.repairs += 1
                 if repairs and self._world.patience:
@@ -312,7 +313,8 @@ class RecordedEpisode:
                 self.close()
                 raise EpisodeError(
                     f"{name} of {place} was {shown(old)} but is {shown(now[name])} in the replay: environment "
-                    f"{self._world.title} is not deterministic for task {self._task.task_id!r}"
+                    f"{self._world.title} is not deterministic for task {self._task.task_id!r}; make it deterministic, "
+                    f"or set its replayable to False"
                 )
 
 

@@ -108,7 +108,7 @@ class RolloutWorkers:
                 return batch  # type: ignore[no-any-return]
         raise EngineError(
             f"Collector: none of {len(self)} rollout workers rolled out the groups from {order.first} on (the last: "
-            f"{type(failure).__name__}: {failure}); see what they last wrote, and start them again"
+            f"{type(failure).__name__}: {failure}); check their logs, and start them again"
         ) from failure
 
 
@@ -181,8 +181,8 @@ class WorkerDriver:
             self._settings.progress(self.progress)
         if self._failed > MOST_FAILED * self._groups:
             raise EngineError(
-                f"{self._failed} of {self._groups} groups of iteration {self._iteration} failed in the workers, the "
-                f"first with {failure}"
+                f"{self._failed} of {self._groups} groups of iteration {self._iteration} failed in the workers (the "
+                f"first with {failure}); check the logs of the workers"
             )
         return Batch.concat([batch.with_state({}) for batch in batches])
 
@@ -292,9 +292,8 @@ class WorkerDriver:
             known = self._agents.setdefault(name, number)
             if known != number or list(self._agents.values()).count(number) > 1:
                 raise InvalidInputError(
-                    f"Collector: rollout workers gave agent {name!r} different numbers, {known} and {number}, or a "
-                    f"number to two agents; give each agent an engine, engine={{{name!r}: ...}}, so that its number is "
-                    "fixed"
+                    f"Collector: rollout workers do not number agents alike (agent {name!r} is {known} and {number}); "
+                    f"give each agent an engine, engine={{{name!r}: ...}}, so that its number is fixed"
                 )
 
 

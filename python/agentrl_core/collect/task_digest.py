@@ -54,7 +54,9 @@ def tasks_begun_with(run: str, tasks: Mapping[str, Any], *, replace: bool) -> di
         with new_file(file) as opened:
             opened.write(json.dumps(tasks).encode())
     except (OSError, ValueError) as error:
-        raise StoreError(f"{file} cannot be read or written: {error}; it holds the first tasks") from None
+        raise StoreError(
+            f"{file}, which holds the first tasks, cannot be read or written: {error}; check the file and its folder"
+        ) from None
     return dict(tasks)
 
 

@@ -287,8 +287,8 @@ class Component:
             if name == "component":
                 continue
             if name not in options:
-                known = ", ".join(options) or "none"
-                raise RecipeError(f"{cls.title()}: option {name!r} is unknown; its options are: {known}")
+                remedy = f"use one of: {', '.join(options)}" if options else "omit it, as there are no options"
+                raise RecipeError(f"{cls.title()}: option {name!r} is unknown; {remedy}")
             if isinstance(value, Mapping) and "component" not in value and _fit(0, hints[name])[1]:
                 value = made_schedule(cls, name, value)  # noqa: PLW2901 - the table becomes what it describes
             elif isinstance(value, Mapping):
@@ -320,7 +320,7 @@ def made_schedule(kind: type[Component], name: str, table: Mapping[str, Any]) ->
     except TypeError:
         known = ", ".join(option.name for option in fields(Schedule))
         raise RecipeError(
-            f"{kind.title()}: option {name}={dict(table)!r} is not a Schedule; its keys are: {known}"
+            f"{kind.title()}: option {name}={dict(table)!r:.200} is not a Schedule; use keys among: {known}"
         ) from None
 
 
@@ -417,7 +417,8 @@ def _imported(short: str, address: str) -> type[Component]:
         ) from None
     if not (isinstance(kind, type) and issubclass(kind, Component)) or inspect.isabstract(kind):
         raise RecipeError(
-            f"{short}: {address!r} is not a component; give a class derived from agentrl_core.component's"
+            f"{short}: {address!r:.200} is not a component; give a class that is derived from a base class of "
+            "agentrl_core.component and not abstract"
         )
     return kind
 

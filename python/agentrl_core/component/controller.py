@@ -164,7 +164,7 @@ class Choice(Component, Changing):
         unknown = [name for name in table if name not in ("component", "of", "by")]
         if unknown or not ("of" in table and "by" in table):
             raise RecipeError(
-                f"{cls.title()}: option {[*unknown, 'of and by'][0]!r} is unknown; its options are: of, by"
+                f"{cls.title()}: the table has the keys {list(table)!r:.200}; give the options 'of' and 'by' alone"
             )
         by = table["by"]
         if isinstance(by, Mapping):

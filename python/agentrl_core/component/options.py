@@ -111,12 +111,18 @@ def option(
             raise RecipeError(f"option({name}={bound!r}): a bound must be a number; give a number, or None")
     if filled:
         if bounds:
-            raise RecipeError(f"option(filled=True, {_listed(bounds)}): a text has no range; leave out one of them")
+            raise RecipeError(
+                f"option(filled=True, {_listed(bounds)}): a text has no range; leave out filled or the bounds"
+            )
         if default is not MISSING and not (isinstance(default, (str, tuple)) and default):
-            raise RecipeError(f"option({default!r}, filled=True): filled is for texts; give one that is not empty")
+            raise RecipeError(
+                f"option({default!r:.60}, filled=True): filled needs a text or tuple; give one that is not empty"
+            )
         return field(default=default, metadata={_METADATA: Filled()})
     if rule.is_empty():
-        raise RecipeError(f"option({_listed(bounds)}): no number lies between these bounds; give the lower bound first")
+        raise RecipeError(
+            f"option({_listed(bounds)}): no number lies between these bounds; give a lower bound below the upper one"
+        )
     numbers = (default.start, default.end) if isinstance(default, Schedule) else (default,)
     numbers = default if isinstance(default, tuple) else numbers
     free = not bounds or default is MISSING or default is None
@@ -152,7 +158,7 @@ def column_name(
     if level not in levels:
         raise RecipeError(f"column_name: level is {level!r}; give one of {', '.join(map(repr, levels))}")
     if default is not MISSING and not isinstance(default, str):
-        raise RecipeError(f"column_name({default!r}): the name of a column must be a text; give one")
+        raise RecipeError(f"column_name: default is {default!r:.60}; give the name of a column as a text")
     if default == "" and not optional:
         raise RecipeError("column_name(''): the name is empty; name a column, or set optional=True")
     return field(default=default, metadata={_METADATA: ColumnName(level, model, optional, default)})

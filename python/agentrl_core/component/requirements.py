@@ -67,16 +67,16 @@ def _check_column(
         return  # to be annotated, or a reward component that the environment declares
     at = "trajectory" if level == "draw" else "step"
     if column.model:
-        remedy = f"only a model can make it: {annotate_call(column)}"
+        remedy = f"compute it with a model: {annotate_call(column)}"
     elif facts is not None:
         remedy = (
-            "no component of this recipe makes it, and the environment does not say it: declare it in the "
-            f'environment, facts = {{{name!r}: Fact("{at}")}}, and give it with Outcome(facts=...)'
+            "add a component that makes it, or declare it in the environment, "
+            f'facts = {{{name!r}: ExtraColumn("{at}")}}, and give it with StepResult(facts=...)'
         )
     else:
         remedy = (
-            f"no component of this recipe makes it: add one that does, or {annotate_call(column)}, or let the "
-            f'environment say it: Forest(facts={{"{at}": {{{name!r}: "number"}}}})'
+            f"add a component that makes it, or compute it: {annotate_call(column)}, or declare it as a fact of the "
+            f'environment: Forest(facts={{"{at}": {{{name!r}: "number"}}}})'
         )
     raise RecipeError(
         f"recipe {recipe!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; {remedy}"
@@ -142,7 +142,7 @@ def check_recomputed(recipe: str, losses: Iterable[Component], batch: Batch) -> 
     if ratios and not batch.has(RECOMPUTED.name, "token"):
         raise RecipeError(
             f"recipe {recipe!r}: old_logprob='recomputed' needs column {RECOMPUTED.name!r} at level token; "
-            f"only a model can make it: {annotate_call(RECOMPUTED)}"
+            f"compute it with a model: {annotate_call(RECOMPUTED)}"
         )
 
 
@@ -180,7 +180,7 @@ def require_columns(recipe: str, needs: Iterable[Column], batch: Batch, stage: s
         if not batch.has(column.name, column.level):
             remedy = "add the credit first: batch = recipe.credit(batch)"
             if stage != "update":
-                remedy = f"stage {stage!r} needs it first: {annotate_call(column)}, or batch.with_columns"
+                remedy = f"add it before stage {stage!r}: {annotate_call(column)}, or batch.with_columns"
             raise RecipeError(f"{recipe}: the batch has no column {column.name!r} at level {column.level}; {remedy}")
 
 

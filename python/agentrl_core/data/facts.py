@@ -56,7 +56,7 @@ def fact_column(values: Any, name: str) -> Any:
         rows = values.to_list() if hasattr(values, "to_list") else list(values)
     except TypeError:
         raise InvalidInputError(
-            f"{name} is {type(values).__name__}; give a column, a row for each trajectory"
+            f"{name} is {type(values).__name__}; give a column with one row per trajectory"
         ) from None
     if any(isinstance(row, (str, bytes)) for row in rows):
         return rows

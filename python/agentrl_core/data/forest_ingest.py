@@ -204,7 +204,10 @@ def lists(values: Any, name: str, code: str) -> Any:
     offsets = _offsets(rows, name)
     nested = next((index for index, row in enumerate(rows) if getattr(row, "ndim", 1) != 1), None)
     if nested is not None:
-        raise InvalidInputError(f"{name}[{nested}] has shape {tuple(rows[nested].shape)}; a row is one list of values")
+        raise InvalidInputError(
+            f"{name}[{nested}] has shape {tuple(rows[nested].shape)}; give a one-dimensional list of values for each "
+            "row"
+        )
     if rows and all(isinstance(row, np.ndarray) for row in rows):
         return _narrow(np.concatenate(rows), name, dtype), offsets
     lists = [row if isinstance(row, list) else list(row) for row in rows]

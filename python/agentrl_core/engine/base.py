@@ -191,8 +191,8 @@ class Segment:
             raise DataError(f"Segment: finish_reason is {self.finish_reason!r}; give 'stop', 'length' or 'abort'")
         if not count and self.finish_reason != "abort":
             raise DataError(
-                f"Segment: it has no tokens, but its finish_reason is {self.finish_reason!r}; "
-                "only an aborted segment may be empty"
+                f"Segment: tokens is empty, but finish_reason is {self.finish_reason!r}; give at least one token, or "
+                "finish_reason='abort'"
             )
 
 
@@ -432,18 +432,22 @@ def checked_segment(segment: object, request: Request, vocabulary_size: int) -> 
 
 def _checked_top(top: object, count: int, vocabulary_size: int) -> TopLogprobs:
     if not isinstance(top, TopLogprobs):
-        raise DataError(f"Segment: top is {top!r:.60}; give an engine.Top, or None")
+        raise DataError(f"Segment: top is {top!r:.60}; give an engine.base.TopLogprobs, or None")
     tokens = _array("top.tokens", top.tokens, "iu", dimensions=2)
     logprobs = _array("top.logprobs", top.logprobs, "f", dimensions=2)
     if tokens.shape != logprobs.shape or len(tokens) != count:
         raise DataError(
             f"Segment: top has tokens of shape {tokens.shape} and log-probs of shape {logprobs.shape} for {count} "
-            "tokens; give a row for each token, as long in both"
+            "tokens; give both the same shape, with a row for each token"
         )
     if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary_size:
-        raise DataError(f"Segment: top.tokens holds an id outside the vocabulary of {vocabulary_size} tokens")
+        wrong = int(tokens.min()) if tokens.min() < 0 else int(tokens.max())
+        raise DataError(
+            f"Segment: top.tokens has {wrong}, outside the vocabulary of {vocabulary_size} tokens; return ids of the "
+            "vocabulary"
+        )
     if np.isnan(logprobs).any() or (logprobs == np.inf).any():
-        raise DataError("Segment: top.logprobs holds NaN or infinity; give -inf for what was not kept")
+        raise DataError("Segment: top.logprobs holds NaN or infinity; give -inf for tokens that cannot be sampled")
     return TopLogprobs(tokens, logprobs)
 
 

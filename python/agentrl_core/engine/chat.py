@@ -292,7 +292,9 @@ class Chat:
         alone = self._following([following], ANSWER)
         answer = ANSWER["content"]
         if not (whole.startswith(begin) and self._template.after_answer(whole, answer) == alone):
-            self._refuse(f"renders {what} otherwise once the conversation goes on; put all into one text of a user")
+            self._refuse(
+                f"renders {what} differently when the conversation continues; put all of it into one user message"
+            )
         self._checked.add(kind)
 
     def _check_observation(self, messages: list[Message]) -> Message:
@@ -436,16 +438,16 @@ def _frozen(content: Content, role: str) -> str:
         return _json([{"role": role, "content": content}], "messages")
     messages: object = [content] if isinstance(content, Mapping) else content
     if not isinstance(messages, Sequence) or not messages:
-        raise InvalidInputError(f"Chat: the content is {content!r}; give a text, a message or several messages")
+        raise InvalidInputError(f"Chat: the content is {content!r:.80}; give a text, a message or several messages")
     plain = []
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise InvalidInputError(f"Chat: message {index} is {message!r}; give a table with 'role' and 'content'")
+            raise InvalidInputError(f"Chat: message {index} is {message!r:.80}; give a table with 'role' and 'content'")
         said = message.get("content")
         if not is_content(said) and not (said is None and message.get("tool_calls")):
             raise InvalidInputError(
-                f"Chat: the content of message {index} is {said!r}; give a text, texts and env.Image in a list, or "
-                "tool_calls without one"
+                f"Chat: the content of message {index} is {said!r:.80}; give a text, a list of texts and env.Image, or "
+                "tool_calls without a content"
             )
         plain.append(plain_message(message, f"Chat: message {index}"))
     return _json(plain, "messages")

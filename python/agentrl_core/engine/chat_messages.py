@@ -53,7 +53,9 @@ def plain_message(message: object, where: str) -> Message:
     if plain["role"] == "assistant":
         _answer(plain, thoughts, where)
     elif thoughts:
-        raise UnsupportedError(f"{where} of role {plain['role']!r} has reasoning; only an assistant's message can")
+        raise UnsupportedError(
+            f"{where} of role {plain['role']!r} has reasoning; remove it, or give it in a message of the assistant"
+        )
     _check_encodable(plain, where)
     return plain
 
@@ -228,7 +230,7 @@ def _call(call: object, where: str) -> Message:
         _refuse_call(call, where)
     kind = call.get("type") or "function"
     if kind != "function":
-        raise UnsupportedError(f"{where} is of type {kind!r}; only calls of functions can be rendered")
+        raise UnsupportedError(f"{where} is of type {kind!r:.40}; give calls of type 'function'")
     function = call.get("function")
     inner: Any = function if isinstance(function, Mapping) else call
     name = function if isinstance(function, str) else inner.get("name")

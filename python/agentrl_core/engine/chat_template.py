@@ -88,7 +88,7 @@ class ChatTemplate:
         self._encode_chunk = lru_cache(maxsize=4096)(self._encoded)
         last = self.render([QUESTION, ANSWER])
         if ANSWER["content"] not in last:
-            raise UnsupportedError(f"Chat: {self._renderer.error('does not render an answer; take another')}")
+            raise UnsupportedError(f"Chat: {self._renderer.error('does not render an answer; take one that does')}")
         opened = self.render([QUESTION], open_turn=True)
         self.opening = opened[_alike(opened, self.render([QUESTION])) :]
         header = last.partition(ANSWER["content"])[0]
@@ -372,8 +372,8 @@ class ChatTemplate:
         raise UnsupportedError(
             f"{where}: "
             + self._renderer.error(
-                f"does not render this answer after what the model reads before it: {read!r:.60} is missing, and "
-                f"{shown!r:.60} is there; take one that renders it, or end the chat before this message"
+                f"changes the prompt of this answer once the answer follows: {read!r:.60} becomes {shown!r:.60}; take "
+                f"one that keeps the prompt, or end the chat before this message"
             )
         )
 
@@ -417,9 +417,7 @@ class ChatTemplate:
         texts += [str(leaf) for call in message.get("tool_calls", ()) for leaf in leaves(call["function"]["arguments"])]
         found = next((end for end in self.ends for text in texts if end in text), None)
         if found is not None:
-            raise UnsupportedError(
-                f"{where} holds {found!r}, at which the model stops, so that it generates nothing after it; remove it"
-            )
+            raise UnsupportedError(f"{where} holds {found!r}, the token at which the model stops generating; remove it")
 
     def _encoded(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -453,7 +451,7 @@ class ChatTemplate:
                 if end:
                     self._next_ends[role] = end
             if not self._next_ends:
-                error = f"ends an assistant's turn without a special token ({tail!r:.40}); take one that writes one"
+                error = f"ends an assistant's turn without a special token ({tail!r:.40}); take one that adds it"
                 raise UnsupportedError(f"Chat: {self._renderer.error(error)}")
             end = next(iter(self._next_ends.values()))
             return [end], end

@@ -30,8 +30,8 @@ def disk_errors(folder: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise EngineError(
-            f"update_weights: {folder} cannot be written: {error}; free space on its disk, or choose another one: "
-            "folder= of VllmServer, else the environment variable TMPDIR"
+            f"update_weights: {folder} cannot be written: {error}; free space on its disk, or choose another folder: "
+            "folder= of VllmServer, or the environment variable TMPDIR"
         ) from error
 
 
@@ -86,7 +86,8 @@ def _write_config(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) 
         tokenizer.save_pretrained(folder)
     except (ValueError, TypeError) as error:
         raise InvalidInputError(
-            f"update_weights: transformers cannot save the config or tokenizer: {error}; nothing was changed"
+            f"update_weights: transformers cannot save the config or tokenizer: {error}; correct it (the engine keeps "
+            "its weights)"
         ) from error
 
 

@@ -171,8 +171,8 @@ class ContinuousBatching(ABC):
         work.done.wait()
         if isinstance(work.error, Exception) and not isinstance(work.error, AgentRLError):
             raise EngineError(
-                f"update_weights: {type(self).__name__} did not take the weights: {type(work.error).__name__}: "
-                f"{work.error}; {self._state()}: update it again, or make another engine"
+                f"update_weights: {type(self).__name__} could not load the weights ({type(work.error).__name__}: "
+                f"{work.error}), and {self._state()}; call update_weights again, or make another engine"
             ) from work.error
         if work.error is not None:
             raise work.error
@@ -222,14 +222,14 @@ class ContinuousBatching(ABC):
     # The following methods run in the threads of callers.
 
     def _state(self) -> str:
-        return "a part of them is replaced" if self._is_torn else f"its version is still {self.policy_version}"
+        return "a part of its weights is replaced" if self._is_torn else f"its version is still {self.policy_version}"
 
     def _check_open(self, method: str) -> None:
         name = type(self).__name__
         if self._is_torn and method == "generate":
             raise EngineError(
-                f"generate: the last update_weights of this {name} failed half-way, so its weights are of no version; "
-                "update it again, or make another engine"
+                f"generate: the last update_weights of this {name} failed half-way, so its weights are of two "
+                "versions; call update_weights again, or make another engine"
             )
         if self._closed:
             raise InvalidInputError(f"{method}: this {name} engine is closed; make another")
@@ -363,7 +363,7 @@ class ContinuousBatching(ABC):
         for asked in concerned:
             failure = EngineError(
                 f"{type(self).__name__}: generating for {len(concerned)} requests failed with "
-                f"{type(error).__name__}: {error}; their tokens are lost, and the engine can be asked again"
+                f"{type(error).__name__}: {error}; send the requests again, as their tokens are lost"
             )
             failure.__cause__ = error
             failures.append((asked, failure))

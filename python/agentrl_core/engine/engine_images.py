@@ -177,15 +177,15 @@ class EngineImages:
         others = request.tokens[np.isin(request.tokens, self._others)]
         if len(others):
             raise InvalidInputError(
-                f"generate: the request holds token {others[0]}, a placeholder of something else than images; this "
-                "engine takes texts and images"
+                f"generate: the request holds token {others[0]}, the placeholder of a medium other than images; give "
+                "texts and images alone"
             )
         tokens = int((request.tokens == self._token).sum())
         rows = sum(self._tokens[image.sha256] for image in request.images)
         if tokens != rows:
             raise InvalidInputError(
-                f"generate: the request holds {tokens} image tokens (id {self._token}), and its {len(request.images)} "
-                f"images have {rows}; give the images of its tokens, expanded by this engine's chat"
+                f"generate: the request holds {tokens} image tokens (id {self._token}), but its {len(request.images)} "
+                f"images need {rows}; make its tokens from these images with this engine's chat"
             )
         if request.tokens[-1] == self._token:
             raise InvalidInputError(

@@ -138,7 +138,9 @@ class PolicyWeights:
             if part is None:
                 self._ended = True
                 if message is not None:
-                    raise EngineError(f"update_weights: the engine of rank 0 failed: {message}")
+                    raise EngineError(
+                        f"update_weights: the engine of rank 0 failed: {message}; correct the cause on rank 0"
+                    )
             else:
                 _exhaust(self._read(part))
 

@@ -85,7 +85,9 @@ class RayActor:
         found = [self._wait(member, answer) for member, answer in zip(self._pool, about, strict=True)]
         versions = {each[3] for each in found}
         if len(versions) > 1:
-            raise EngineError(f"RayActor: the engines have the versions {sorted(versions)}; make equal ones in make()")
+            raise EngineError(
+                f"RayActor: the engines have the versions {sorted(versions)}; return engines of one version from make()"
+            )
         chat, size, estimator, version, precision, images = found[0]
         self.chat: Chat = chat
         self.vocabulary_size: int = size
@@ -183,7 +185,9 @@ class RayActor:
         if actor is member.actor and not self._closed:
             self._report_missing_room(len(self._pool))
             member.actor = self._start()
-        return EngineError(f"generate: the actor of the engine died ({type(error).__name__}); another takes its place")
+        return EngineError(
+            f"generate: the actor of the engine died ({type(error).__name__}) and was replaced; send the request again"
+        )
 
     def _wait(self, member: _PoolMember, answer: Any) -> Any:
         actor = member.actor

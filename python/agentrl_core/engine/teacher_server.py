@@ -109,7 +109,7 @@ class TeacherServer:
             if list(own) != list(theirs):
                 raise InvalidInputError(
                     f"tokenizer: the server at {self.url} splits a text into other tokens than the policy's tokenizer; "
-                    "log-probs of another tokenizer's tokens have no meaning: serve a model with the policy's tokenizer"
+                    "serve a model with the policy's tokenizer, as log-probs of other tokens have no meaning"
                 )
         self._model = model
 

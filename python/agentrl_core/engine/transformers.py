@@ -144,8 +144,8 @@ class Transformers(ContinuousBatching):
     def _check(self, request: Request) -> None:
         if request.sampling.top > self.vocabulary_size:
             raise InvalidInputError(
-                f"generate: top is {request.sampling.top} and the vocabulary has {self.vocabulary_size} tokens; "
-                f"ask for at most these"
+                f"generate: top is {request.sampling.top}, but the vocabulary has {self.vocabulary_size} tokens; give "
+                f"at most {self.vocabulary_size}"
             )
         placeholders = np.isin(request.tokens, self._never) if self._never and self._images is None else None
         if placeholders is not None and placeholders.any():

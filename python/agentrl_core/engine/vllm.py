@@ -99,8 +99,8 @@ class Vllm(ContinuousBatching):
         super().__init__()
         if options.get("logprobs_mode", PROCESSED) != PROCESSED:
             raise InvalidInputError(
-                f"Vllm: logprobs_mode is {options['logprobs_mode']!r}; only {PROCESSED!r} gives log-probabilities of "
-                f"the distribution sampled from: leave the option out"
+                f"Vllm: logprobs_mode is {options['logprobs_mode']!r}; leave the option out, as only {PROCESSED!r} "
+                f"gives log-probabilities of the distribution sampled from"
             )
         import torch
         from transformers import AutoTokenizer
@@ -205,7 +205,9 @@ class Vllm(ContinuousBatching):
         try:
             name: str = engine.add_request(str(number), prompt, params, lora_request=self._adapter)
         except ValueError as error:
-            raise InvalidInputError(f"generate: vLLM refuses the request's images: {error}") from error
+            raise InvalidInputError(
+                f"generate: vLLM refuses the request's images ({error}); give images that its model takes"
+            ) from error
         expanded = engine.output_processor.request_states[name].prompt_token_ids
         if expanded != request.tokens.tolist():
             engine.abort_request([name], internal=True)
@@ -283,7 +285,7 @@ class Vllm(ContinuousBatching):
         if self._images is not None:
             self._llm.llm_engine.reset_encoder_cache()
         if not self._llm.reset_prefix_cache():
-            raise EngineError("update_weights: vLLM did not forget its cached prefixes; make another engine")
+            raise EngineError("update_weights: the prefix cache of vLLM could not be reset; make another engine")
 
     def _load_adapter(self, weights: PolicyWeights) -> None:
         """Load the adapter of a policy into vLLM under a new number, and drop the one before."""

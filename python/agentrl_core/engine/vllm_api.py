@@ -137,11 +137,14 @@ class VllmApi:
         answer = json.loads(rest)
         [choice] = answer["choices"]
         if choice["finish_reason"] not in ("stop", "length", "abort"):
-            raise EngineError(f"VllmServer: {self.url} ended a request with {choice['finish_reason']!r}")
+            raise EngineError(f"VllmServer: {self.url} ended a request with {choice['finish_reason']!r}; check its log")
         if not choice["token_ids"]:
             return aborted(request, self.version)
         if len(ids) != len(choice["token_ids"]):
-            raise EngineError(f"VllmServer: {self.url} gave {len(choice['token_ids'])} tokens and {len(ids)} log-probs")
+            raise EngineError(
+                f"VllmServer: {self.url} gave {len(choice['token_ids'])} tokens and {len(ids)} log-probs; use vLLM "
+                "0.32 or newer"
+            )
         self.version = self._version(_versions(choice))
         if request.images and answer["prompt_token_ids"] != request.tokens.tolist():
             raise InvalidInputError(
@@ -300,8 +303,8 @@ class VllmApi:
         number, _, adapter = words[0].partition("+") if len(words) == 1 else ("", "", "")
         if not number.isdecimal() or (adapter or None) != self._adapter:
             raise InvalidInputError(
-                f"VllmServer: the weights of {self.url} have the versions {sorted(versions)}; an update failed, or "
-                "another program updates them: call update_weights(model, version=...), in one program"
+                f"VllmServer: the weights of {self.url} have the versions {sorted(versions)}, because an update failed "
+                "or another program updates them; call update_weights(model, version=...) in one program alone"
             )
         return int(number)
 
@@ -327,12 +330,12 @@ class VllmApi:
             self._loads, self._base = False, None  # when it is back it may have been started otherwise
             raise EngineError(
                 f"VllmServer: {self.url} does not answer ({type(error).__name__}: {error}); "
-                f"see whether it runs, and what it last wrote"
+                f"check that it is running, and its log"
             ) from error
         if response.status_code in (403, 404, 405):
             raise _MissingRoute(f"{path.partition('?')[0]}: {response.status_code}")
         if response.status_code >= 400:
-            message = f"VllmServer: {self.url} answers {response.status_code}: {_said(response)}"
+            message = f"VllmServer: {self.url} answers {response.status_code}: {_said(response)}; check its log"
             raise EngineError(message) if response.status_code >= 500 else InvalidInputError(message)
         return response
 

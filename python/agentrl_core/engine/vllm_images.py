@@ -80,15 +80,15 @@ class VllmImages:
             if begin < end or not np.array_equal(tokens[begin : begin + len(expanded)], expanded):
                 raise InvalidInputError(
                     f"generate: the request does not have the {len(expanded)} tokens of image {number}, of "
-                    f"{picture.size[0]} x {picture.size[1]} pixels, in its place; give the images of its tokens, "
-                    "expanded by this engine's chat"
+                    f"{picture.size[0]} x {picture.size[1]} pixels, in its place; make its tokens from these images "
+                    "with this engine's chat"
                 )
             parts += [tokens[end:begin], self._once]
             end, first = begin + len(expanded), first + count
         if first != len(places):
             raise InvalidInputError(
-                f"generate: the request holds {len(places)} image tokens (id {self._token}), and its {len(pictures)} "
-                f"images have {first}; give the images of its tokens, expanded by this engine's chat"
+                f"generate: the request holds {len(places)} image tokens (id {self._token}), but its {len(pictures)} "
+                f"images need {first}; make its tokens from these images with this engine's chat"
             )
         return np.concatenate([*parts, tokens[end:]])
 
@@ -100,7 +100,8 @@ class VllmImages:
             made = self._processor(text=[self._text], images=[[Pictures.new("RGB", size)]], add_special_tokens=False)
         except ValueError as error:
             raise InvalidInputError(
-                f"generate: the processor refuses an image of {size[0]} x {size[1]} pixels ({error})"
+                f"generate: the processor refuses an image of {size[0]} x {size[1]} pixels ({error}); give an image of "
+                "another size"
             ) from error
         tokens = np.asarray(made["input_ids"][0], np.int32)
         places = np.flatnonzero(tokens == self._token)

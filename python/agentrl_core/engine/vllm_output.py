@@ -34,7 +34,7 @@ def check(request: Request, context_tokens: int, remedy: str) -> None:
         )
     if len(request.tokens) >= context_tokens:
         raise InvalidInputError(
-            f"generate: the request has {len(request.tokens)} tokens and the context of this engine "
+            f"generate: the request has {len(request.tokens)} tokens, but the context of this engine has "
             f"{context_tokens}; {remedy}"
         )
 

@@ -203,7 +203,7 @@ class VllmServer:
         check_request(request, self.vocabulary_size, takes_images=self.takes_images)
         if request.sampling.by_entropy is not None:
             raise UnsupportedError(
-                "generate: by_entropy is not known to a vLLM server; sample with engine.Vllm or engine.Transformers"
+                "generate: by_entropy is not supported by vLLM servers; sample with engine.Vllm or engine.Transformers"
             )
         vllm_output.check(request, self.context_tokens, "start the servers with a larger --max-model-len")
         asked = _ServerRequest(request)
@@ -367,7 +367,7 @@ class VllmServer:
                 each.cancel()
             await asyncio.gather(*opening, return_exceptions=True)
         failures = {
-            server: EngineError(f"VllmServer: {server.url} does not answer (it takes long)")
+            server: EngineError(f"VllmServer: {server.url} does not answer in time; check that it is running")
             if each.cancelled()
             else each.exception()
             for each, server in opening.items()

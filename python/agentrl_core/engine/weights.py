@@ -134,7 +134,8 @@ def model_of_config(path: str | Path, **options: Any) -> Any:
     except (OSError, ValueError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise UnsupportedError(
-            f"transformers builds no model from the config of {str(path)!r} ({reason:.200})"
+            f"transformers builds no model from the config of {str(path)!r} ({reason:.200}); give the folder of a "
+            "checkpoint"
         ) from error
 
 
@@ -165,7 +166,7 @@ def _check_shape_and_kind(name: str, weight: Tensor, layout: EngineLayout | None
     if layout is not None and tuple(weight.shape) != tuple(layout.shapes[name]):
         raise InvalidInputError(
             f"update_weights: the model does not fit this engine's: {name!r} has shape {tuple(weight.shape)}, and the "
-            f"engine's has {tuple(layout.shapes[name])}; {_KEEPS}"
+            f"engine's has {tuple(layout.shapes[name])}; give the model of the engine's checkpoint; {_KEEPS}"
         )
     is_other = layout is not None and weight.is_floating_point() != (name in layout.floating)
     if weight.is_meta or is_other:

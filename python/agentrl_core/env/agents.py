@@ -134,8 +134,8 @@ class Agents:
             outcome = await episode.step(action)
             if outcome.terminated:
                 raise AgentRLError(
-                    f"Agents: run of task {task.task_id!r} ended after {number + 1} answers, and went on after them "
-                    "before; let run depend on its task and on the answers alone"
+                    f"Agents: run of task {task.task_id!r} ended after {number + 1} answers in the replay, but went on "
+                    "after the same answers before; let run depend on its task and on the answers alone"
                 )
         await episode.follow()
         return episode
@@ -352,15 +352,15 @@ class AgentEpisode:
             if self._end:
                 self._ended()
                 raise AgentRLError(
-                    f"Agents: run of task {self._task.task_id!r} ended, and went on after the same answers before; let "
-                    "run depend on its task and on the answers alone"
+                    f"Agents: run of task {self._task.task_id!r} ended in the replay, but went on after the same "
+                    "answers before; let run depend on its task and on the answers alone"
                 )
             try:
                 self._hear(await asyncio.wait_for(self._events.get(), _PATIENCE_SECONDS if self._heard else None))
             except TimeoutError:
                 raise AgentRLError(
-                    f"Agents: run of task {self._task.task_id!r} asks something else than before, after the same "
-                    "answers; let run depend on its task and on the answers alone"
+                    f"Agents: run of task {self._task.task_id!r} sends other requests in the replay than before, after "
+                    "the same answers; let run depend on its task and on the answers alone"
                 ) from None
 
     def _hear(self, event: Any) -> None:

@@ -178,7 +178,7 @@ class Browser:
                     return int(line)
                 if not part:
                     break
-        raise AgentRLError("the driver of Chromium does not start")
+        raise AgentRLError("the driver of Chromium does not start; check that chromedriver runs")
 
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
@@ -193,7 +193,9 @@ class Browser:
         except (WebDriverException, HTTPError, OSError, AgentRLError) as error:
             self.close()
             reason = str(error).partition("\n")[0] or type(error).__name__
-            raise AgentRLError(f"the browser failed or took too long, and was ended: {reason}") from error
+            raise AgentRLError(
+                f"the browser failed or took too long ({reason}), and was ended; start another episode"
+            ) from error
         except BaseException:
             self.close()
             raise

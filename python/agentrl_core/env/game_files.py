@@ -34,7 +34,7 @@ class GameFiles:
         given = cast(Mapping[str, Files], files) if isinstance(files, Mapping) else {"train": files}
         if not given or any(split not in _SPLITS for split in given):
             raise InvalidInputError(
-                f"TextWorld: files is {files!r:.80}; give a path, or one for train and for held_out"
+                f"TextWorld: files is {files!r:.80}; give a path, or a table with a path for train and one for held_out"
             )
         self._games = {split: _games(Path(path).absolute()) for split, path in given.items()}
 

@@ -95,7 +95,8 @@ class Gymnasium:
         self._actions = [str(action) for action in actions or known.actions or range(count)]
         if len(self._actions) != count:
             raise InvalidInputError(
-                f"Gymnasium: actions has {len(self._actions)} names and {self.name} has {count}; give one for each"
+                f"Gymnasium: actions has {len(self._actions)} names, but {self.name} has {count} actions; give a name "
+                "for each"
             )
         self._instruction = instruction or known.instruction(environment.unwrapped) or f"A game: {self.name}."
         self._solved = solved or known.solved
@@ -168,7 +169,9 @@ def _discrete(environment: gymnasium.Env[Any, Any], name: str) -> int:
 
     space = environment.action_space
     if not isinstance(space, Discrete) or space.start != 0:
-        raise InvalidInputError(f"Gymnasium: {name} has actions {space}; only discrete actions from 0 on have names")
+        raise InvalidInputError(
+            f"Gymnasium: {name} has the action space {space}; give an environment with discrete actions from 0 on"
+        )
     return int(space.n)
 
 

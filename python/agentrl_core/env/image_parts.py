@@ -94,7 +94,9 @@ def _with_images(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(content, (list, tuple)) or not any(map(is_image_part, content)):
         return dict(message)
     if message.get("role") == "assistant":
-        raise UnsupportedError(f"{where}: an answer of the assistant has an image; models here generate text alone")
+        raise UnsupportedError(
+            f"{where}: an answer of the assistant has an image; remove it, as models generate text alone"
+        )
     return {
         **message,
         "content": [image_of(part, where) if is_image_part(part) else part for part in content],

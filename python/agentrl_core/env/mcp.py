@@ -62,7 +62,7 @@ class MCP:
             raise InvalidInputError(f"MCP: command is {command!r}; give a list of the program and its arguments")
         if seconds <= 0 or max_characters < 1:
             raise InvalidInputError(
-                f"MCP: seconds is {seconds} and max_characters is {max_characters}; both are above 0"
+                f"MCP: seconds is {seconds} and max_characters is {max_characters}; give numbers above 0"
             )
         _sdk()
         self._settings = (tuple(command), dict(environment or {}), folder, seconds, max_characters)
@@ -178,10 +178,12 @@ class _Connection:
         try:
             ready.result()
         except Exception as error:
-            why = f"it said nothing for {seconds:g} seconds" if isinstance(error, TimeoutError) else _first(error)
+            why = f"no answer within {seconds:g} seconds" if isinstance(error, TimeoutError) else _first(error)
             told = self._last()
             self.close()
-            raise AgentRLError(f"MCP: the server {' '.join(command)!r} does not start: {why}{told}") from error
+            raise AgentRLError(
+                f"MCP: the server {' '.join(command)!r} does not start: {why}{told}; start it by hand to see why"
+            ) from error
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> mcp.types.CallToolResult:
         if self._ended:
@@ -195,7 +197,8 @@ class _Connection:
             if error.code == _sdk().types.CONNECTION_CLOSED:
                 self._ended = True
                 raise AgentRLError(
-                    f"MCP: the server {' '.join(self._command)!r} ended during a call of {name}{self._last()}"
+                    f"MCP: the server {' '.join(self._command)!r} ended during a call of {name}{self._last()}; start "
+                    "it by hand to see why"
                 ) from error
             raise
 

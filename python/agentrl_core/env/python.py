@@ -102,10 +102,10 @@ class Python:
         if self.isolation not in ("full", "limits"):
             raise InvalidInputError(f"Python: isolation is {self.isolation!r}; give 'full' or 'limits'")
         if self.isolation == "full" and (refused := _refused()):
-            namespaces = "permit user namespaces, " if refused.startswith(("unshare", "mount", "[Errno 1]")) else ""
+            namespaces = "permit user namespaces, or " if refused.startswith(("unshare", "mount", "[Errno 1]")) else ""
             raise UnsupportedError(
                 f"Python: this system does not permit full isolation ({refused}); {namespaces}"
-                "or give isolation='limits' for code that you trust"
+                "give isolation='limits' for code that you trust"
             )
 
     def __call__(self, text: str) -> ToolReply:
@@ -116,7 +116,9 @@ class Python:
         """
         run = _run(text, self.seconds, self.memory, 4 * self.max_characters, shut_in=self.isolation == "full")
         if run.refused:
-            raise AgentRLError(f"Python: the sandbox could not be set up: {run.refused}")
+            raise AgentRLError(
+                f"Python: the sandbox could not be set up ({run.refused}); correct this, and run it again"
+            )
         printed = run.output.decode(errors="replace").rstrip("\n")
         if run.cut or len(printed) > self.max_characters:
             return ToolReply(f"{printed[: self.max_characters]}\n[the output is too long and was cut]", error=True)
@@ -216,7 +218,8 @@ def _home(readable: list[str]) -> str:
         if not any(path == place or path.startswith(f"{place}/") for path in readable):
             return place
     raise UnsupportedError(
-        f"Python: the interpreter lies in all of /tmp, /var/tmp, /home and /mnt: {readable}; move it"
+        f"Python: the interpreter has files in each of /tmp, /var/tmp, /home and /mnt ({readable}); move it out of one "
+        "of them"
     )
 
 

@@ -180,7 +180,7 @@ class ReasoningGym:
                 tasks than a family has questions.
         """
         if count < 0 or start < 0:
-            raise InvalidInputError(f"tasks: count is {count} and start is {start}; neither may be negative")
+            raise InvalidInputError(f"tasks: count is {count} and start is {start}; give at least 0 for both")
         if split not in self._streams:
             raise InvalidInputError(f"tasks: split is {split!r}; give 'train' or 'held_out'")
         if split == "held_out" and start + count > self._held_out_count:
@@ -203,7 +203,7 @@ class ReasoningGym:
             stream = self._streams[cast(Split, split)][self._families.index(family)]
             if int(number) < len(stream.dataset):
                 return stream.drawn(int(number))
-        raise InvalidInputError(f"task: {task_id!r} is no task of this ReasoningGym; its ids are like 'lcm/train/0'")
+        raise InvalidInputError(f"task: {task_id!r} is no task of this ReasoningGym; give an id like 'lcm/train/0'")
 
     def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:  # noqa: ARG002 -- the protocol's argument
         """Return a fresh episode. Nothing in it is random, so `seed` changes nothing here.
@@ -409,7 +409,7 @@ def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:
             "ReasoningGym needs the package reasoning-gym: pip install 'agentrl-core[reasoning-gym]'"
         ) from error
     if family not in DATASETS:
-        hint = near_names(family, DATASETS, f"reasoning-gym has: {', '.join(sorted(DATASETS))}")
+        hint = near_names(family, DATASETS, f"use one of: {', '.join(sorted(DATASETS))}")
         raise InvalidInputError(f"ReasoningGym: there is no family {family!r}; {hint}")
     try:
         dataset = reasoning_gym.create_dataset(family, seed=seed, size=_SIZES.get(family, _SEEDS_PER_SPLIT), **options)

@@ -115,7 +115,7 @@ class ScienceWorld:
         known = {"easy", *simulator.get_possible_simplifications()}
         if unknown := {word for word in self._simplifications.split(",") if word} - known:
             raise InvalidInputError(
-                f"ScienceWorld: there is no simplification {min(unknown)!r}; use some of {', '.join(sorted(known))}"
+                f"ScienceWorld: simplifications has {min(unknown)!r}; use some of {', '.join(sorted(known))}"
             )
         of_task: dict[Split, list[list[tuple[str, int]]]] = {"train": [], "held_out": []}
         for name in self._names:

@@ -51,7 +51,7 @@ class Search:
         description: str = "Searches a collection of documents and returns the best.",
     ) -> None:
         if isinstance(documents, str) or not documents or not all(isinstance(each, str) for each in documents):
-            raise InvalidInputError("Search: documents is not a list of texts, or is empty; give at least one text")
+            raise InvalidInputError(f"Search: documents is {documents!r:.60}; give a list of at least one text")
         if top < 1 or max_characters < 1:
             raise InvalidInputError(f"Search: top is {top} and max_characters is {max_characters}; give at least 1")
         self.name = name

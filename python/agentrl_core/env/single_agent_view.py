@@ -52,7 +52,11 @@ class SingleAgentEpisode:
         unknown = [agent for agent in (*moves, *outcomes) if agent not in self._agents]
         silent = [agent for agent in moves if agent not in outcomes]
         if unknown or silent:
-            found = f"knows {unknown[0]!r}, who is not in observations" if unknown else f"has nothing for {silent[0]!r}"
+            found = (
+                f"has agent {unknown[0]!r}, who is not in observations"
+                if unknown
+                else f"has no outcome for agent {silent[0]!r}"
+            )
             raise InvalidInputError(
                 f"the joint step {found}; give an outcome for each agent that acts, and for no other"
             )

@@ -131,12 +131,12 @@ class TextWorld:
         unknown = set(settings or ()) - _SETTINGS[game].keys()
         if unknown:
             raise InvalidInputError(
-                f"TextWorld: {game} has no setting {min(unknown)!r}; it has {', '.join(_SETTINGS[game])}"
+                f"TextWorld: settings has {min(unknown)!r}; use some of those of {game}: {', '.join(_SETTINGS[game])}"
             )
         _textworld()
         if files is not None and settings:
             raise InvalidInputError(
-                "TextWorld: files were given and settings, which games that are made have; drop one"
+                "TextWorld: both files and settings are given, but settings are for generated games; omit one of them"
             )
         self._files = None if files is None else GameFiles(files)
         self._game = game

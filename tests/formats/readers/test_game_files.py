@@ -110,8 +110,8 @@ def test_a_game_of_alfworld_is_played(tmp_path):
         (lambda folder: folder, "has no game"),
         (lambda folder: _written(folder / "a.txt"), "is neither a game"),
         (lambda folder: _written(folder / "a.z8"), r"has no a\.json beside it"),
-        (lambda folder: {"test": folder}, "give a path, or one for train and for held_out"),
-        (lambda _: {}, "give a path, or one for train and for held_out"),
+        (lambda folder: {"test": folder}, "give a path, or a table with a path for train"),
+        (lambda _: {}, "give a path, or a table with a path for train"),
     ],
 )
 def test_what_is_no_game_is_refused(make, message, tmp_path):
@@ -125,7 +125,7 @@ def _written(path):
 
 
 def test_settings_are_of_games_that_are_made(games):
-    with pytest.raises(InvalidInputError, match="files were given and settings"):
+    with pytest.raises(InvalidInputError, match="both files and settings are given"):
         env.TextWorld(settings={"level": 1}, files=games)
     world = env.TextWorld(files=games)
     other = env.TextWorld("coin_collector", {"level": 1})

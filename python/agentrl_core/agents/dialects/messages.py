@@ -66,7 +66,7 @@ def asked(body: Json) -> Json:
     # Texts of a system prompt are joined with nothing between, as in vLLM; those of a message are left to the template.
     texts = [text_of([part]) for part in given] if isinstance(given, list) else [text_of(given)]
     if None in texts:
-        raise InvalidInputError("system: a part is not text; give texts only")
+        raise InvalidInputError(f"system is {given!r:.60}; give a text, or a list of text parts")
     system = "".join(text for text in texts if text)
     if system:
         chat.append({"role": "system", "content": system})
@@ -167,9 +167,7 @@ def _from_client(message: Json) -> list[Json]:
         elif kind == "image":
             parts.append(_image(block))
         elif kind not in ("thinking", "redacted_thinking"):
-            raise InvalidInputError(
-                f"a content block has type {kind!r}; text, image, tool_use and tool_result are known"
-            )
+            raise InvalidInputError(f"a content block has type {kind!r:.40}; send text, image, tool_use or tool_result")
     if parts or calls or not found:
         own: Json = {
             "role": role,

@@ -199,7 +199,7 @@ def _add(chat: list[Json], item: Json) -> None:
         chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": result})
     elif kind != "reasoning":
         raise InvalidInputError(
-            f"an item of input has type {kind!r}; message, reasoning, function_call and function_call_output are known"
+            f"an item of input has type {kind!r:.40}; send message, reasoning, function_call or function_call_output"
         )
 
 
@@ -216,7 +216,7 @@ def _part(part: str | Json) -> Json:
 
 def _tool(tool: Json) -> Json:
     if tool.get("type") != "function":
-        raise InvalidInputError(f"a tool has type {tool.get('type')!r}; only function is known: no tool runs here")
+        raise InvalidInputError(f"a tool has type {tool.get('type')!r:.40}; send tools of type function alone")
     function = {
         name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None
     }

@@ -108,7 +108,8 @@ class RemoteWorker(ABC):
             except Exception as unread:  # noqa: BLE001 -- whatever somebody's class does when it is unpickled
                 value = None
                 error = AgentRLError(
-                    f"what it gave cannot be read here: {unread}; give what pickle can read in this process too"
+                    f"the result of a worker cannot be unpickled in this process: {unread}; return values whose "
+                    "classes can be imported here too"
                 )
             if not self._started:
                 self._started = True
@@ -272,7 +273,7 @@ class WorkerServer:
             raise
         except Exception as unsent:  # noqa: BLE001 -- whatever somebody's class does when it is pickled
             what = f"{value!r:.200}" if error is None else f"{type(error).__name__}: {error}"
-            error = AgentRLError(f"{what} could not be sent: {unsent}; give what pickle can write")
+            error = AgentRLError(f"{what} could not be pickled: {unsent}; return values that pickle can write")
             return self._dumps((None, error))
 
     def _make(self, environment: bytes) -> None:
