@@ -282,7 +282,7 @@ class Recipe:
 
     @functools.cached_property
     def _text(self) -> str:
-        """Its table as JSON, which each batch records."""
+        """The recipe as JSON text, which each batch records."""
         return json.dumps(self.to_dict())
 
     def score(self, batch: Batch, states: Mapping[str, State] | None = None) -> Batch:
@@ -331,7 +331,7 @@ class Recipe:
         """Return the states of all stateful components after an iteration, which the next one starts with.
 
         Args:
-            states: states at the start of the iteration, by the places of components.
+            states: states at the start of the iteration, by the places of components (`place_of`).
             closed: the iteration.
         """
         recipe = self.at(closed.iteration, states)
@@ -357,7 +357,7 @@ class Recipe:
         return following
 
     def with_states(self, batch: Batch, states: Mapping[str, State]) -> Batch:
-        """Return the batch with the states at its start, without those of select and replay, which may be large."""
+        """Record states in a batch, without those of select and replay, which may be large."""
         kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
         return batch.with_state(pack_state(kept) | {k: v for k, v in batch.state.items() if k == SELECTION})
 
@@ -383,12 +383,12 @@ class Recipe:
 
     @property
     def controllers(self) -> dict[str, Controller]:
-        """Return its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
+        """Return the recipe's controllers by place, such as `loss[0].Policy.kl.coefficient`."""
         return {place: found for place, found in self._changing.items() if isinstance(found, Controller)}
 
     @functools.cached_property
     def _changing(self) -> dict[str, Changing]:
-        """The options that change during a run, by place."""
+        """The options that change during a run (schedules and controllers), by place."""
         return {
             place: found
             for phase in PHASES
@@ -516,7 +516,7 @@ class Recipe:
         return HookResult() if updates.between is None else updates.between.finish(updates.metrics, models)
 
     def components(self, phase: str) -> list[tuple[str, Any]]:
-        """Return the components of a phase with their places."""
+        """Return the components of a phase with their places, such as `loss[0].Policy`."""
         return [(place_of(phase, number, link), link) for number, link in _places(self, phase)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -535,7 +535,7 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Self:
-        """Create a recipe from a table of `to_dict`.
+        """Create a recipe from the output of `to_dict`.
 
         Raises:
             RecipeError: a key, component or option is unknown or not valid.
@@ -611,7 +611,7 @@ def _places(recipe: Recipe, phase: str) -> list[_Place]:
 
 
 def place_of(phase: str, place: int, link: Component) -> str:
-    """Return the place of a component, under which its state is stored."""
+    """Return the place of a component, the key of its state: `loss[0].Policy`."""
     return f"{phase}[{place}].{type(link).__name__}"
 
 

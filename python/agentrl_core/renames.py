@@ -52,7 +52,7 @@ class Renames:
 
     @classmethod
     def read(cls, path: Path = TABLE) -> Renames:
-        """Read the table of a file."""
+        """Read the table of old and new names from a TOML file."""
         return cls(tomllib.loads(path.read_text(encoding="utf-8")))
 
     def metric(self, name: str) -> str:
@@ -120,7 +120,7 @@ class Renames:
         return made
 
     def recipe(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Translate the table of a recipe.
+        """Translate a recipe in its table form, component by component.
 
         Raises:
             RecipeError: a component or an option was removed.

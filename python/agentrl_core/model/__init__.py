@@ -1,1 +1,1 @@
-"""A pack of a batch on a model: memory, layouts, attention, what the model is asked, and what it answers."""
+"""Run packs of a batch through a model: memory, layouts, attention, requested outputs and their results."""

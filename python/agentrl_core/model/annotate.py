@@ -1,4 +1,4 @@
-"""Annotate: columns that only a model can make, pack by pack and without gradients."""
+"""Annotate a batch with columns that only a model can compute, pack by pack and without gradients."""
 
 from __future__ import annotations
 
@@ -49,54 +49,55 @@ def annotate(
     group: distributed.ProcessGroup | None = None,
     replay_routes: bool = False,
 ) -> Given:
-    """Add a column that only a model can make, such as the log-probs of a reference model.
+    """Add a column that only a model can compute, such as the log-probs of a reference model.
 
-    The model answers for every trained token, or for a probe at every step, once and without gradients.
+    The model is evaluated once for every trained token, or for a probe at every step, without gradients.
 
     Args:
         batch: the batch; None on other ranks than the first (`group`), where None is returned.
-        column: name of the new column. It ends with the answer of `Pack.run` that a model gives: `reference_logprob`,
+        column: name of the new column. It ends with the name of an output of `Pack.run`: `reference_logprob`,
             `recomputed_logprob`, `current_entropy`, `value`, `old_value`, `sum_probability_squared`; or, at level
             `draw`, with `gradient_norm`.
         model: a model, run at each token's sampling temperature; or a function that takes a `Pack` of sequences and
             returns `[N]` values, for a column of any name. Dropout follows the model's mode: call `model.eval()` for a
             reference. Or `model.spans.Tags` or `model.spans.Parsed`, for a column of any name at level `token` that
             numbers the spans of each draw; the other arguments are left out then.
-        max_tokens: tokens of a pack.
+        max_tokens: largest number of tokens of a pack.
         top_k: number of likeliest tokens of a teacher. `column` then ends with `_logprob`, such as `teacher_logprob`,
-            and two more columns begin as it does: `teacher_top_ids` int32 and `teacher_top_logprobs` float32, `[rows,
-            k]`, sorted by log-prob; `loss.Divergence` reads them. A function returns log-probs `[N]`, ids and log-probs
-            `[N, k]`.
+            and two more columns with the same beginning are added: `teacher_top_ids` int32 and `teacher_top_logprobs`
+            float32, `[rows, k]`, sorted by log-prob; `loss.Divergence` reads them. A function returns log-probs `[N]`,
+            ids and log-probs `[N, k]`.
         prompts: token ids for each draw that the model reads in place of the tokens before its first action: a hint,
-            feedback, or a solution that the policy did not see. Images that stood there stay, in their order, so each
-            prompt has their tokens too.
-        tokenizers: those of the policy and of the model, which are compared. Token ids alone do not show that two
-            models number tokens differently.
+            feedback, or a solution that the policy did not see. The images of the replaced tokens stay, in their order,
+            so each prompt must contain their placeholder tokens too.
+        tokenizers: the tokenizers of the policy and of the model, to check that both give each token the same id.
+            Token ids alone do not show a difference.
         processor: makes the model's inputs of images that rollouts show. None: the one saved at `model.name_or_path`.
-        probe: what to ask at every step instead, at temperature 1; then `model` is a model.
-        draws: `bool[draws]`, which are run, such as `Where(source="replay").holds(batch)`; None: all. Tokens of the
-            others keep the value that they have. Not with a probe.
-        level: `step`: what is said where the first trained token of each step is predicted, before the action: V(s_t)
-            of a critic of steps (`loss.Value(level="step")` trains it). `draw`: the norm of the gradient of log p of
-            each draw's trained tokens, by the parameters that require one; it takes a backward pass for each draw.
+        probe: tokens to score at every step instead, at temperature 1; `model` must then be a model, not a function.
+        draws: `bool[draws]`, the draws to run, such as `Where(source="replay").holds(batch)`; None: all. Tokens of the
+            others keep their current value. Not with a probe.
+        level: `step`: the model's output at the position that predicts the first trained token of each step, before
+            the action: V(s_t) of a critic of steps (`loss.Value(level="step")` trains it). `draw`: the norm of the
+            gradient of log p of each draw's trained tokens, by the parameters that require one; it takes a backward
+            pass for each draw.
         layout: how a model computes packs, as of `Update.pack`. A function gets sequences for `auto`.
         group: ranks that share the work. All call it; the first has the batch, sends each rank its packs, and gets the
-            column. None: those over which the model is wrapped (DistributedDataParallel, FSDP); else this process
-            alone.
+            column. None: the ranks over which the model is wrapped (DistributedDataParallel, FSDP), otherwise this
+            process alone.
         replay_routes: as of `Update.pack`, for log-probs of a mixture of experts; not with `probe`, `prompts` or
             another `level`.
 
     Returns:
-        A batch with `column` at level `node_token`, float32, NaN where nothing was computed. Tokens find their value
-        through their node, so branches that share a token share the value, and a model computes it once. With a probe
+        A batch with `column` at level `node_token`, float32, NaN if nothing was computed. Values are stored by node,
+        so branches that share a token share the value, and the model computes it once. With a probe
         `column` is at level `step` and `<column>_before` at level `draw`; see `Probe`.
 
     Raises:
         MissingDependencyError: torch is not installed.
         UnsupportedError: the model cannot run packs, or takes no images although rollouts show some.
-        InvalidInputError: the column's name ends with no answer of a model, the function returned something else than
-            N values, a sequence exceeds `max_tokens`, draws that share a sampled token have different prompts, a prompt
-            has another number of image tokens than the one that it replaces, or the tokenizers differ.
+        InvalidInputError: the column's name does not end with an output of a model, the function did not return N
+            values, a sequence exceeds `max_tokens`, draws that share a sampled token have different prompts, a prompt
+            has another number of image tokens than the tokens that it replaces, or the tokenizers differ.
 
     Example:
         A function in place of a model:
@@ -197,7 +198,7 @@ def annotate(
 
 
 def _chosen(batch: Batch, draws: ArrayLike | None) -> NDArray[np.int64]:
-    """The draws that are run."""
+    """Return the indices of the draws to run, from a mask; None: all."""
     if draws is None:
         return np.arange(batch.num_draws)
     mask = np.asarray(draws)
@@ -210,7 +211,7 @@ def _chosen(batch: Batch, draws: ArrayLike | None) -> NDArray[np.int64]:
 
 
 def _ranks_of(model: object, group: distributed.ProcessGroup | None) -> Group | None:
-    """The ranks that share the packs, or None."""
+    """Return the process group that shares the packs of a model; None: this process alone."""
     from agentrl_core.model.ranks import group_of_ranks, num_ranks, wrapping_of
 
     if group is None:
@@ -221,17 +222,17 @@ def _ranks_of(model: object, group: distributed.ProcessGroup | None) -> Group | 
 
 
 def _packing(model: object, max_tokens: int, layout: PackLayout, processor: ProcessorMixin | None) -> dict[str, Any]:
-    """The options of packs by name."""
+    """Return the options of packs, as keyword arguments."""
     return {"model": model, "max_tokens": max_tokens, "layout": layout, "processor": processor}
 
 
 def _width(top_k: int | None) -> int:
-    """The number of values for each token."""
+    """Return the number of values per token: the log-prob, and the ids and log-probs of `top_k` tokens."""
     return 1 if top_k is None else 1 + 2 * top_k
 
 
 def _rows(pack: Pack, *, answer_pack: Callable[[Pack], Tensor], column: str, width: int) -> NDArray[Any]:
-    """The answers for the prediction pairs of a pack, `[N, width]`."""
+    """Return the model's outputs for the prediction pairs of a pack, `[N, width]`."""
     with torch.no_grad():
         answers = answer_pack(pack)
     if answers.shape[:1] != pack.target.shape or answers[:1].numel() not in (0, width):
@@ -245,7 +246,7 @@ def _rows(pack: Pack, *, answer_pack: Callable[[Pack], Tensor], column: str, wid
 
 
 def _names(column: str, top_k: int | None, level: str) -> tuple[str, ...]:
-    """The columns that are made."""
+    """Return the names of the new columns: `column`, and two more with `top_k`."""
     if top_k is None:
         return (column,)
     number: object = top_k
@@ -261,7 +262,7 @@ def _names(column: str, top_k: int | None, level: str) -> tuple[str, ...]:
 
 
 def _known(batch: Batch, names: tuple[str, ...], top_k: int | None, draws: NDArray[np.int64]) -> NDArray[np.float32]:
-    """A row for each stored token, with what is known of the tokens of other draws: `[rows, 1 + 2 top_k]`."""
+    """Return the table to fill, `[rows, 1 + 2 top_k]`: existing values if only some draws are run, otherwise NaN."""
     width = _width(top_k)
     table = np.full((len(batch.column("token", "node_token")), width), np.nan, np.float32)
     if len(draws) < batch.num_draws and all(batch.has(name, "node_token") for name in names):
@@ -275,7 +276,7 @@ def _known(batch: Batch, names: tuple[str, ...], top_k: int | None, draws: NDArr
 
 
 def _columns(names: tuple[str, ...], table: NDArray[np.float32], top_k: int | None) -> dict[str, NDArray[Any]]:
-    """The columns of a table."""
+    """Split a table of stored tokens into columns by name."""
     if top_k is None:
         return {names[0]: table[:, 0]}
     top, ids = table[:, 1 : 1 + top_k], table[:, 1 + top_k :]
@@ -291,7 +292,7 @@ def _with_table(
     level: str,
     draws: NDArray[np.int64],
 ) -> Batch:
-    """The batch with the columns of a table, for stored tokens or for steps."""
+    """Return the batch with the columns of a table, at the level of stored tokens or of steps."""
     if level == "node_token":
         return batch.with_columns("node_token", **_columns(names, table, top_k))
     (column,), values = names, table[:, 0]
@@ -321,14 +322,14 @@ def _of_tokens(
     layout: PackLayout,
     processor: ProcessorMixin | None,
 ) -> Questions[Pack]:
-    """Every stored token that these draws train. Each is asked about once, whichever draws train it."""
+    """Plan packs of the stored tokens that some draws train; a token of several draws is computed once."""
     from agentrl_core.model.layouts import layout_of, refuse_images_in
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.pack_images import PackImages
     from agentrl_core.model.questions import Questions
     from agentrl_core.model.recorded_routes import RecordedRoutes
 
-    # A function may not know trees.
+    # A function of the caller may not support trees.
     planned_as: Layout = "tree" if layout == "tree" else "sequence"
     shows = tokens_with_images(batch) is not None
     if shows:
@@ -372,7 +373,7 @@ def _prompted(
     layout: PackLayout,
     processor: ProcessorMixin | None,
 ) -> Questions[Pack]:
-    """The same of draws under other prompts, which keep the images of theirs."""
+    """Plan packs of draws whose prompts are replaced; images of the original prompts stay."""
     from agentrl_core.model.architecture import causal_model_of
     from agentrl_core.model.context_rows import ContextImages
     from agentrl_core.model.images import image_token, takes_images
@@ -404,7 +405,7 @@ def _probed(
     layout: PackLayout,
     processor: ProcessorMixin | None,
 ) -> Questions[Pack]:
-    """A probe, at every step."""
+    """Plan packs that score a probe before every step and at the end of every draw."""
     from agentrl_core.model.context_rows import ContextImages
     from agentrl_core.model.layouts import layout_of, refuse_images_in
     from agentrl_core.model.probe import ProbePacks
@@ -435,7 +436,7 @@ def _of_trees(
     *,
     runs_trees: bool,
 ) -> Questions[Pack]:
-    """Packs that are made in turn; `keep` gets the number of each asked token, and its answer."""
+    """Make packs one after the other; `keep` gets the number of each scored token, and the model's output for it."""
     from agentrl_core.model.questions import Questions
 
     places: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
@@ -463,7 +464,7 @@ def _of_draws(
     layout: PackLayout,
     processor: ProcessorMixin | None,
 ) -> Questions[list[Pack]]:
-    """Draws, each with the packs of its tokens."""
+    """Plan the packs of each draw, for the norm of the draw's gradient."""
     from agentrl_core.model.gradient_norms import packs_of_draw
     from agentrl_core.model.questions import Questions
 
@@ -478,7 +479,7 @@ def _of_draws(
 
 
 def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:
-    """Return the output of a model on a pack that a column of this name holds."""
+    """Return a function that runs a model on a pack and returns the output that the column's name ends with."""
     from agentrl_core.model.readings import ANSWERS
 
     names = sorted(("logprob", "entropy", *ANSWERS), key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""A causal language model of Hugging Face transformers: where it is in its wrappers, its decoder, its output layer."""
+"""Find the parts of a causal language model of Hugging Face: the model in its wrappers, its decoder, its head."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOGIT_OPTIONS = (
     "output_multiplier",
     "logits_mup_width_multiplier",
 )
-# Model types whose use of such an option is known: others give the same name other meanings.
+# Model types for which the meaning of these options is known; other types use the same names differently.
 _CAPPED = ("gemma2", "gemma3_text", "vaultgemma")
 _FACTORS: dict[str, tuple[str, int]] = {  # the option and the power of it that logits are multiplied by
     "cohere": ("logit_scale", 1),
@@ -86,7 +86,7 @@ def causal_model_of(model: nn.Module) -> nn.Module:
 
 
 def _collect(module: nn.Module, kind: type[Any], found: list[nn.Module], seen: set[nn.Module]) -> None:
-    """The outermost models with an output layer."""
+    """Append to `found` the outermost modules of a kind that have an output layer."""
     if module in seen:
         return
     seen.add(module)
@@ -129,7 +129,7 @@ def is_plain_linear(head: nn.Module) -> bool:
 
 
 def logit_formula_of(model: nn.Module) -> LogitFormula | None:
-    """Return how the model makes logits of its head's output; None if that is not known.
+    """Return the formula from the output of a model's head to its logits; None if it is not known.
 
     It is known for the types of the table of causal types whose head was verified, and for those listed above.
     """
@@ -163,7 +163,7 @@ def causal_types() -> dict[str, dict[str, Any]]:
     """Return the layouts that bench/causal_types.py verified for each model type, by `config.model_type`."""
     text = resources.files(__package__).joinpath("causal_types.json").read_text(encoding="utf-8")
     types: dict[str, dict[str, Any]] = json.loads(text)["types"]
-    # Of composite types the text model alone was built; the composite itself is not verified.
+    # For composite types only the text model was built; the composite model itself is not verified.
     return {kind: entry for kind, entry in types.items() if entry.get("model_type") == kind}
 
 

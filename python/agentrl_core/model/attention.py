@@ -1,7 +1,7 @@
 """Attention over the tokens of a pack: sequence after sequence, or a tree with each token once.
 
-The flat tokens of a pack go through the linear layers of a model without padding. Only the attention needs to know
-which tokens are before which.
+The flat tokens of a pack go through the linear layers of a model without padding. Only the attention depends on which
+tokens precede which.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _BUCKET_SHARE = 0.75  # a sequence shorter than this share of its bucket's longest opens a new bucket
 _VARLEN_HEAD_LIMIT = 256
-_QUERY_BLOCK = 128  # most rows of a tree that look for their keys together
+_QUERY_BLOCK = 128  # largest number of rows of a tree that share one list of keys
 _FLEX_BLOCK = 128
 
 
 class Scoring(NamedTuple):
-    """The options of one layer's attention; see `Attention.attend`."""
+    """Attention options of one layer: scaling, dropout, window, soft cap, chunk, sinks; see `Attention.attend`."""
 
     scaling: float | None
     dropout: float
@@ -41,12 +41,12 @@ class Scoring(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """True if a token sees all tokens before it, and scores are used as they are."""
+        """True for plain causal attention: no window, soft cap, chunk or sinks."""
         return self.window is None and self.softcap is None and self.chunk is None and self.sinks is None
 
 
 class Span(NamedTuple):
-    """Return a mask of the tokens on its path that a token sees: those in its window and in its chunk."""
+    """Window and chunk of a layer: of the tokens on its path, a token sees those within both; None: no limit."""
 
     window: int | None = None
     chunk: int | None = None
@@ -60,12 +60,12 @@ class Attention(ABC):
     """The attention between the tokens of a pack, planned once and used by every layer."""
 
     def __init__(self) -> None:
-        self.layers = 0  # how many attention layers have used it in this forward pass
+        self.layers = 0  # number of attention layers that have used it in this forward pass
 
     @property
     @abstractmethod
     def longest(self) -> int:
-        """Most tokens that one token has before it, itself included."""
+        """Length of the longest path: the largest number of tokens up to and including one token."""
 
     def attend(
         self,
@@ -80,18 +80,18 @@ class Attention(ABC):
         chunk: int | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Causal attention, `[T, heads, E]`; keys and values may have fewer heads, each for several.
+        """Compute causal attention, `[T, heads, E]`; keys and values may have fewer heads than queries (GQA).
 
         Args:
             query: `[T, heads, D]`.
             key: `[T, heads or fewer, D]`.
             value: `[T, heads of key, E]`; E is D in most models.
-            scaling: what q k^T is multiplied by; None: 1 / sqrt(D).
-            dropout: share of the probabilities that are dropped.
+            scaling: factor of q k^T; None: 1 / sqrt(D).
+            dropout: share of the probabilities to drop.
             window: a token sees itself and the window - 1 tokens before it; None: all before it.
             softcap: scores s become softcap tanh(s / softcap).
             chunk: a token sees only tokens whose position divided by `chunk` has the same integer part as its own.
-            sinks: `[heads]`, a score of each head that takes part in the softmax and has no value.
+            sinks: `[heads]`, an additional score per head that takes part in the softmax, with value 0.
         """
         scoring = Scoring(scaling, dropout, self.cut(window), softcap, self.cut(chunk), sinks)
         if sinks is not None:
@@ -103,7 +103,7 @@ class Attention(ABC):
         return self._attend(query, key, value, scoring).contiguous()
 
     def _with_sinks(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Attention to one key more than there are, whose score is the sink's and whose value is 0.
+        """Compute attention with one additional key per query, whose score is the sink and whose value is 0.
 
         Queries and keys get one more feature: sink / scaling in the query, 0 in the keys, and 1 in the added key, whose
         other features are 0.
@@ -116,20 +116,20 @@ class Attention(ABC):
 
     @abstractmethod
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Run `attend` with a window only if it hides something."""
+        """Compute the attention for options that `attend` has checked; windows and chunks without effect are None."""
 
     def cut(self, window: int | None) -> int | None:
-        """The window; None where it hides nothing."""
+        """Return a window, or None if no token has that many tokens before it, so that it hides nothing."""
         return window if window is not None and window < self.longest else None
 
 
 class SequenceAttention(Attention):
-    """Sequences one after the other: every sequence attends to itself alone, and no mask is built.
+    """Attention of sequences one after the other: each attends to itself alone, and no mask is built.
 
     On CUDA in half precision it is `torch.nn.attention.varlen`; elsewhere queries, keys and values are padded sequence
-    by sequence, in buckets of similar length, for `scaled_dot_product_attention(is_causal=True)`. A padded key lies
-    behind every real query of its row, so causality already hides it. Where that is not all, because of a window or a
-    soft cap, the sequences are trees without forks.
+    by sequence, in buckets of similar length, for `scaled_dot_product_attention(is_causal=True)`. A padded key comes
+    after every real query of its row, so causality already hides it. With a window or a soft cap, the sequences are
+    computed as trees without forks.
 
     Args:
         cu_seqlens: `int32[S + 1]`, starts of the sequences in the flat tokens, then the total.
@@ -150,7 +150,7 @@ class SequenceAttention(Attention):
 
     @functools.cached_property
     def buckets(self) -> tuple[list[tuple[int, int]], Tensor, Tensor]:
-        """Shapes (sequences, length) of the buckets, the flat row of each padded slot, the slot of each flat row."""
+        """Shapes (sequences, length) of the buckets, the flat row of each slot, and the slot of each flat row."""
         starts = self.cu_seqlens.to("cpu", torch.int64)
         lengths = starts.diff()
         order = lengths.argsort(descending=True, stable=True)
@@ -175,7 +175,7 @@ class SequenceAttention(Attention):
 
     @functools.cached_property
     def chains(self) -> TreeAttention:
-        """The same sequences as trees without forks."""
+        """The sequences as trees without forks, for windows and soft caps."""
         starts = self.cu_seqlens.to(torch.int64)
         lengths = starts.diff()
         ends = starts[1:].repeat_interleave(lengths)
@@ -183,7 +183,7 @@ class SequenceAttention(Attention):
         return TreeAttention(ends.to(torch.int32), torch.arange(len(ends), device=ends.device) - begins)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Attention of each sequence by itself."""
+        """Compute the attention of each sequence by itself."""
         scaling, dropout, window = scoring.scaling, scoring.dropout, scoring.window
         is_plain = scoring._replace(window=None).is_plain
         varlen = _varlen() if is_plain and _fits_varlen(query, value, dropout) else None
@@ -224,16 +224,16 @@ class SequenceAttention(Attention):
 
 
 class TreeAttention(Attention):
-    """Trees in depth-first order, each token once: q attends to k where `k <= q and q < subtree_end[k]`.
+    """Attention of trees in depth-first order, each token once: q attends to k if `k <= q and q < subtree_end[k]`.
 
-    Those are the tokens on the path from the root of q's tree to q; a window leaves those of
-    `position_ids[q] - position_ids[k] < window`. On CUDA it is FlexAttention with a mask of blocks; elsewhere blocks of
-    rows, each with the keys that any of them has on its path, go through `scaled_dot_product_attention` with a boolean
-    mask, so that no mask covers a whole tree, nor two of them.
+    These keys are the tokens on the path from the root of q's tree to q; a window keeps those with
+    `position_ids[q] - position_ids[k] < window`. On CUDA it is FlexAttention with a block mask; elsewhere
+    `scaled_dot_product_attention` computes blocks of rows, each with a boolean mask over the keys on the paths of its
+    rows. So no mask covers a whole tree, or several trees.
 
     Args:
-        subtree_end: `int32[T]`, the row behind the last descendant of each token.
-        position_ids: `int64[T]`, how many tokens are before each on its path.
+        subtree_end: `int32[T]`, the row after the last descendant of each token.
+        position_ids: `int64[T]`, the number of tokens before each token on its path.
     """
 
     def __init__(self, subtree_end: Tensor, position_ids: Tensor) -> None:
@@ -249,7 +249,7 @@ class TreeAttention(Attention):
         return int(self.position_ids.max()) + 1
 
     def blocks(self, window: int | None = None, chunk: int | None = None) -> list[tuple[slice, slice | Tensor, Tensor]]:
-        """Return of each block its rows, the rows of its keys, and its mask `[rows, keys]`; made once for a span."""
+        """Return the rows, the key rows and the mask `[rows, keys]` of each block, cached by window and chunk."""
         span = Span(window, chunk)
         if span not in self._blocks:
             self._blocks[span] = self._made_blocks(span)
@@ -271,13 +271,13 @@ class TreeAttention(Attention):
                 near = mask.any(0)
                 keys, mask = keys[near], mask[:, near]
             first, last = int(keys[0]), int(keys[-1])
-            in_one_piece = last - first + 1 == len(keys)  # then a view will do, where autograd would keep a copy
+            in_one_piece = last - first + 1 == len(keys)  # a slice is a view; autograd would keep a copy of an index
             place: slice | Tensor = slice(first, last + 1) if in_one_piece else keys.to(device)
             found.append((slice(begin, end), place, mask.to(device)))
         return found
 
     def block_mask(self, window: int | None = None, chunk: int | None = None) -> BlockMask:
-        """The same mask for FlexAttention, from what is smallest and largest in each block: no `[T, T]` is made."""
+        """Return the block mask for FlexAttention, from the extremes of each block, without a mask `[T, T]`."""
         span = Span(window, chunk)
         if span not in self._block_masks:
             self._block_masks[span] = self._made_block_mask(span)
@@ -288,7 +288,7 @@ class TreeAttention(Attention):
 
         total, device = len(self.subtree_end), self.subtree_end.device
         count = -(-total // _FLEX_BLOCK)
-        # Rows behind the last have no descendants, so that no query sees them and no block with one is full.
+        # Padding rows after the last one have no descendants: no query sees them, and no block with one is full.
         ends = nn.functional.pad(self.subtree_end, (0, count * _FLEX_BLOCK - total))
         per_block = ends.view(count, _FLEX_BLOCK)
         block = torch.arange(count, device=device)
@@ -316,7 +316,7 @@ class TreeAttention(Attention):
         )
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Attention of each token to its path."""
+        """Compute the attention of each token to the tokens on its path."""
         scaling, dropout, softcap = scoring.scaling, scoring.dropout, scoring.softcap
         span, has_sinks = Span(scoring.window, scoring.chunk), scoring.sinks is not None
         q, k, v = (states.transpose(0, 1)[None] for states in (query, key, value))
@@ -348,7 +348,7 @@ class TreeAttention(Attention):
 
 
 def _block_bounds(ends: Tensor) -> list[int]:
-    """The first row of each block, then the number of rows; a block ends behind a leaf if it has one.
+    """Return the first row of each block, then the number of rows; a block ends after a leaf if it has one.
 
     Rows of two branches have few keys in common.
     """
@@ -375,7 +375,7 @@ def _masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: fl
 
 
 def _capped(*block: Any) -> Tensor:
-    """Attention with a soft cap; the backward pass makes the scores again, so that those of one block are kept."""
+    """Compute attention with a soft cap; the backward pass recomputes scores, so memory is that of one block."""
     out: Tensor = checkpoint(_capped_scores, *block, use_reentrant=False)
     return out
 
@@ -389,7 +389,7 @@ def _capped_scores(
     scaling: float | None,
     softcap: float,
 ) -> Tensor:
-    of_key = query.unflatten(1, (key.shape[1], -1))  # the heads of queries that share one of keys
+    of_key = query.unflatten(1, (key.shape[1], -1))  # query heads that share one key head
     scores = of_key @ key.unsqueeze(2).mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     scores = softcap * (scores / softcap).tanh()
     wide = torch.promote_types(query.dtype, torch.float32)
@@ -418,7 +418,7 @@ def _fits_flex(query: Tensor, value: Tensor, dropout: float) -> bool:
 
 @functools.cache
 def _varlen() -> Callable[..., Any] | None:
-    """`varlen_attn` where this torch has it in the form used here."""
+    """Return `varlen_attn`, or None if this version of torch lacks it or has another signature."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -430,7 +430,7 @@ def _varlen() -> Callable[..., Any] | None:
 
 @functools.cache
 def _flex() -> Callable[..., Any] | None:
-    """FlexAttention, compiled for packs of any length, where this torch has it."""
+    """Return FlexAttention, compiled for packs of any length; None if this version of torch lacks it."""
     try:
         from torch.nn.attention.flex_attention import flex_attention
     except ImportError:

@@ -1,4 +1,4 @@
-"""Memory for packs that a trainer owns: filled again and again, pinned where there is CUDA."""
+"""Reusable memory for packs, owned by the trainer and pinned on machines with CUDA."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TURNS = 2  # a pack may still be on its way to the device while the next one is
 class PackBuffers:
     """Memory that the packs of `Update.pack(buffers=...)` are written into, instead of new memory for each.
 
-    The tensors of a pack are valid until the next pack is asked for. Copies to the device that are still under way are
-    waited for, so `pack.to(device)` may be asynchronous: memory is used in two turns, and the one of a pack is written
-    again when the device has done what it was given before that pack's successor was asked for.
+    The tensors of a pack are valid until the next pack is requested. `pack.to(device)` may be asynchronous: there are
+    two alternating buffers, and a buffer is overwritten only after the device has finished the work that was queued
+    before the next pack was requested.
 
     Args:
-        max_tokens: tokens of a pack; arrays that turn out longer (pairs of many branches) grow.
-        pinned: lock the pages in memory where there is CUDA, so that copies to the device are fast and asynchronous.
+        max_tokens: tokens of a pack; longer arrays (pairs of many branches) grow as needed.
+        pinned: pin the memory on machines with CUDA, so that copies to the device are fast and asynchronous.
 
     Raises:
         InvalidInputError: `max_tokens` is negative.
@@ -37,7 +37,7 @@ class PackBuffers:
     def __init__(self, max_tokens: int, *, pinned: bool = True) -> None:
         if max_tokens < 0:
             raise InvalidInputError(f"max_tokens is {max_tokens}; give a number of tokens from 0")
-        self._least = max_tokens + 1  # bounds of pieces are one more than pieces
+        self._least = max_tokens + 1  # n pieces have n + 1 bounds
         self._pinned = pinned and torch.cuda.is_available()
         self._turn = 0
         self._memory: list[dict[str, NDArray[Any]]] = [{} for _ in range(_TURNS)]
@@ -45,7 +45,7 @@ class PackBuffers:
         self._done: list[torch.cuda.Event | None] = [None] * _TURNS
 
     def next(self) -> None:
-        """Begin the next pack: the memory of the one before the last is free again."""
+        """Begin the next pack, which overwrites the memory of the pack before the last."""
         if self._pinned:
             event = torch.cuda.Event()
             event.record()
@@ -56,7 +56,7 @@ class PackBuffers:
             done.synchronize()
 
     def take(self, name: str, length: int, dtype: Any) -> NDArray[Any]:
-        """Memory of an array of the present pack: `length` values, of whatever was there before."""
+        """Return uninitialised memory for an array of `length` values of the current pack."""
         memory = self._memory[self._turn]
         if name not in memory or len(memory[name]) < length:
             count = max(self._least, length + length // 4)

@@ -1,7 +1,7 @@
-"""Run code of ours in the place of a causal model's forward, inside the call of whatever wraps the model.
+"""Run this package's code in place of a causal model's forward, inside the call of the model's wrappers.
 
 DDP, FSDP, PEFT, torch.compile, DeepSpeed and Accelerate work through hooks around the model's call. So the outer object
-is called as always, and for that one call the forward of the causal model in it is another one.
+is called as usual, and the forward of the causal model in it is replaced for that one call.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Body = Callable[[Forward, Tensor], tuple[Tensor, ...]]
 
 
 class ForwardSite:
-    """The forward of a module inside blocks that replace it, each in its thread; others get the module's own.
+    """A replaceable forward of a module: each thread calls its own replacement, other threads the module's forward.
 
-    It is the same object in every block, so that torch.compile, which compares it, compiles its callers once.
+    All replacements go through the same object, so that torch.compile, which compares it, compiles its callers once.
     """
 
     def __init__(self, module: nn.Module, of_instance: Forward | None = None) -> None:
         self._module = weakref.ref(module)
         self.passes = threading.RLock()
-        """Held by a pass of `call_in_place`: one at a time."""
+        """Lock held during `call_in_place`, so that calls run one at a time."""
         self.installed: Forward = self._forward
         self.of_thread: dict[int, Forward] = {}
         self.of_instance = of_instance
-        """The forward that the instance had before the first block."""
+        """The forward set on the instance before the first replacement; None: that of its class."""
 
     def own(self) -> Forward:
-        """Return the module's own forward, without any block."""
+        """Return the module's own forward, as without replacements."""
         module: Any = self._module()
         return self.of_instance or _of_instance(module) or MethodType(type(module).forward, module)
 
@@ -46,7 +46,7 @@ class ForwardSite:
         return (self.of_thread.get(threading.get_ident()) or self.own())(*args, **given)
 
     def __reduce__(self) -> tuple[type[ForwardSite], tuple[nn.Module | None, Forward | None]]:
-        """Give a copy of the module, if it is made during a block, its own forward; its first block takes it away."""
+        """Pickle or copy the site with its module, so that a copy made during a replacement has its own forward."""
         return ForwardSite, (self._module(), self.of_instance)
 
 
@@ -55,7 +55,7 @@ _LOCK = threading.Lock()
 
 
 def _of_instance(module: nn.Module) -> Forward | None:
-    """Return the forward that was set on a module, without those of sites."""
+    """Return the forward that was set on a module instance, not counting replacements by a `ForwardSite`."""
     forward: Forward | None = vars(module).get("forward")
     site = getattr(forward, "__self__", None)
     return site.of_instance if isinstance(site, ForwardSite) else forward
@@ -67,7 +67,7 @@ def _site_of(module: nn.Module) -> ForwardSite:
 
 @contextmanager
 def forwards_replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
-    """Let modules have other forwards in this thread inside the block.
+    """Replace the forwards of modules in this thread, inside a `with` block.
 
     Args:
         forwards: for each module the function that is called as `forward(own, *args, **kwargs)`, where `own` is the
@@ -102,7 +102,7 @@ def forwards_replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
 
 
 def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -> tuple[Tensor, ...]:
-    """Call `outer(input_ids=ids)` with `body` in the place of the forward of `inner`, the model in it.
+    """Call `outer(input_ids=ids)` with `body` in place of the forward of `inner`, the model in it.
 
     Args:
         outer: the model in its wrappers.
@@ -111,7 +111,7 @@ def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -
         ids: `int64[1, T]`.
 
     Returns:
-        The tensors of `body`, as they came out of the wrappers.
+        The tensors of `body`, as the wrappers returned them.
 
     Raises:
         UnsupportedError: a wrapper changes arguments or results.
@@ -156,7 +156,7 @@ def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -
 
 
 def _checked(outer: nn.Module, inner: nn.Module, found: tuple[Tensor, ...], result: object) -> tuple[Tensor, ...]:
-    """The result, if the wrappers left it as it was."""
+    """Return the result of the wrappers, if its shapes and dtypes are those that the inner model returned."""
     if not isinstance(result, (tuple, list)) or [_form(each) for each in result] != [_form(each) for each in found]:
         rounded = isinstance(result, (tuple, list)) and len(result) == len(found)
         advice = "set its output dtype to torch.float32" if rounded else "give the language model itself"
@@ -172,9 +172,9 @@ def _form(value: object) -> object:
 
 
 def leave_uncompiled(model: nn.Module) -> None:
-    """Let torch.compile, if it was applied to a model or a part of it, compile the model's code and not that of packs.
+    """Exclude the code of packs from torch.compile, if it was applied to a model or a part of it.
 
-    The shapes in the latter differ from pack to pack.
+    The shapes in the code of packs differ from pack to pack.
     """
     if is_compiled(model):
         _skip_in_dynamo()
@@ -198,7 +198,7 @@ def _skip_in_dynamo() -> None:
 
 @contextmanager
 def head_replaced(head: nn.Module, forward: Forward) -> Iterator[Captured]:
-    """Let `forward(own, hidden)` stand for the forward of an output layer, and capture what its hooks let out."""
+    """Replace the forward of an output layer by `forward(own, hidden)`, and capture its output after its hooks."""
     captured = Captured()
     with forwards_replaced({head: forward}):
         handle = head.register_forward_hook(captured.keep)
@@ -209,13 +209,13 @@ def head_replaced(head: nn.Module, forward: Forward) -> Iterator[Captured]:
 
 
 class Captured:
-    """The last output of a module in this thread, behind its hooks."""
+    """The last output of a module in this thread, after its hooks."""
 
     def __init__(self) -> None:
         self.output: Tensor | None = None
         self._thread = threading.get_ident()
 
     def keep(self, _module: nn.Module, _arguments: object, output: Tensor) -> None:
-        """Keep an output."""
+        """Store the module's output, if it was computed in this thread: a forward hook."""
         if threading.get_ident() == self._thread:
             self.output = output

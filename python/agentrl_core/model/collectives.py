@@ -24,7 +24,7 @@ def counts_of_rows(count: int, device: torch.device, group: Group) -> list[int]:
 
 
 def gathered_rows(values: Tensor, counts: list[int], group: Group) -> list[Tensor]:
-    """Return the rows of each rank."""
+    """Gather the rows of all ranks, which may have different numbers of rows, on each rank."""
     padded = values.new_zeros((max(counts), *values.shape[1:]))  # all ranks pad to the longest
     padded[: len(values)] = values
     parts = [torch.empty_like(padded) for _ in counts]
@@ -33,14 +33,14 @@ def gathered_rows(values: Tensor, counts: list[int], group: Group) -> list[Tenso
 
 
 def gathered_objects(value: _Value, group: Group) -> list[_Value]:
-    """Return the value of each rank, in the order of ranks."""
+    """Gather a Python object from every rank, on each rank, in the order of ranks."""
     found: list[Any] = [None] * group.size()
     distributed.all_gather_object(found, value, group=group)
     return found
 
 
 def gathered_on_first(value: _Value, group: Group) -> list[_Value]:
-    """Return the value of each rank on the first rank; nothing on the others."""
+    """Gather a Python object from every rank on the first rank; other ranks get an empty list."""
     found: list[Any] | None = [None] * group.size() if group.rank() == 0 else None
     distributed.gather_object(value, found, group=group, group_dst=0)
     return found or []
@@ -49,12 +49,12 @@ def gathered_on_first(value: _Value, group: Group) -> list[_Value]:
 def over_ranks(
     numbers: Mapping[str, float], group: Group, reduce: Callable[[str], Callable[[float, float], float]]
 ) -> dict[str, float]:
-    """Return numbers reduced over the ranks, the same on each; a rank may lack some.
+    """Reduce numbers by name over the ranks, and return the same result on each; a rank may lack some numbers.
 
     Args:
-        numbers: those of this rank by name.
+        numbers: the numbers of this rank, by name.
         group: the ranks.
-        reduce: returns the function of two numbers that reduces those of a name.
+        reduce: returns, for a name, the function of two numbers that reduces them.
     """
     found: dict[str, float] = {}
     for numbers_of_rank in gathered_objects(dict(numbers), group):
@@ -64,7 +64,7 @@ def over_ranks(
 
 
 def from_first(make: Callable[[], _Value], group: Group) -> _Value:
-    """Return what the first rank of a group makes, on all of them; an error there is raised on each.
+    """Call a function on the first rank of a group, and return its result on all ranks; errors are raised on each.
 
     Args:
         make: called on the first rank alone.
@@ -76,12 +76,12 @@ def from_first(make: Callable[[], _Value], group: Group) -> _Value:
 
 
 def parts_of_first(make: Callable[[], Iterable[_Value]], group: Group) -> _Value:
-    """Return the part of this rank of what the first rank of a group makes; an error there is raised on each.
+    """Make a part for every rank on the first rank, and return this rank's part; errors are raised on each rank.
 
-    Each part is pickled as it is made, and not kept besides.
+    Each part is pickled as soon as it is made, so that the parts are not in memory twice.
 
     Args:
-        make: makes the parts of all ranks in their order; called on the first rank alone.
+        make: makes the parts of all ranks in the order of ranks; called on the first rank alone.
         group: the ranks.
     """
     parcel: list[Any] = [None]
@@ -94,7 +94,7 @@ def parts_of_first(make: Callable[[], Iterable[_Value]], group: Group) -> _Value
 
 
 def check_first_has(batch: object | None, group: Group) -> None:
-    """Refuse a batch on another rank than the first, since none would work on it.
+    """Require that exactly the first rank of a group has the batch.
 
     Raises:
         InvalidInputError: another rank has a batch, or the first has none; on every rank.
@@ -108,10 +108,10 @@ def check_first_has(batch: object | None, group: Group) -> None:
 
 
 def _made(make: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """Return what a function returns or raises."""
+    """Return the result of a function and None, or None and the error that it raised."""
     try:
         return make(), None
-    except Exception as error:  # noqa: BLE001 -- whatever it is, the other ranks must not wait for ever
+    except Exception as error:  # noqa: BLE001 -- on any error the other ranks must not wait forever
         return None, error
 
 

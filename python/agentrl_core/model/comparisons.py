@@ -1,4 +1,4 @@
-"""Comparisons: answers about a pack that need more than the model's logits, such as those of a teacher."""
+"""Outputs of a pack that need more than the model's logits, such as divergences from a teacher."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COMPARED = ("top_logprobs", "divergence", "likeliest_tokens")
 
 
 class Comparison(NamedTuple):
-    """An answer that compares each row of logits with a row of a column.
+    """An output that compares each row of logits with a row of a column.
 
     Attributes:
-        name: of the field of `PackOutput`.
+        name: name of the field of `PackOutput`.
         column: `[N, ...]`, in the order of the pairs.
-        compare: makes the answer from logits times the inverse temperature, the column and the inverse temperature.
+        compare: computes the output from logits times the inverse temperature, the column and the inverse temperature.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Comparison(NamedTuple):
 
 
 class TeacherRows(NamedTuple):
-    """What a teacher has for the pairs of a pack.
+    """Hidden states of a teacher for the prediction pairs of a pack.
 
     Attributes:
-        states: `[N, H]`, its hidden states as its output layer gets them.
-        inner: the causal model inside its wrappers.
+        states: `[N, H]`, the inputs of its output layer.
+        inner: the teacher's causal model, inside its wrappers.
     """
 
     states: Tensor
@@ -45,7 +45,7 @@ class TeacherRows(NamedTuple):
 
 
 def is_compared(output: str) -> bool:
-    """Whether an output is one of these answers."""
+    """Return whether an output of `Pack.run` is a comparison, such as `divergence:0.5`."""
     return output.partition(":")[0] in COMPARED
 
 
@@ -56,13 +56,14 @@ def comparisons_of(
 
     Args:
         pack: the pack, on the device of the model.
-        outputs: of the run; `top_logprobs:<stream of token ids>`, `divergence:<beta>`, `likeliest_tokens:<k>`.
-        teacher: of the run, for a divergence.
+        outputs: outputs of the run; `top_logprobs:<stream of token ids>`, `divergence:<beta>`,
+            `likeliest_tokens:<k>`.
+        teacher: the teacher's hidden states, for a divergence.
         vocabulary: number of logits of the model.
-        never: `int64[k]`, tokens that have probability 0; None: all have their own.
+        never: `int64[k]`, tokens that have probability 0; None: no token.
 
     Raises:
-        InvalidInputError: there is no teacher, or it has another vocabulary; or two losses ask for one answer with
+        InvalidInputError: there is no teacher, or it has another vocabulary; or two losses request the same output with
             different arguments.
     """
     found: dict[str, Comparison] = {}
@@ -77,7 +78,7 @@ def comparisons_of(
             )
         if name == "top_logprobs":
             ids = pack.streams[argument]
-            readable = ids.device.type == "cpu" and len(ids)  # elsewhere it would wait
+            readable = ids.device.type == "cpu" and len(ids)  # on a GPU, reading would wait for the device
             if readable and int(ids.max()) >= vocabulary:
                 raise InvalidInputError(
                     f"{argument} has token {int(ids.max())}, but the model has {vocabulary} logits; give a teacher "

@@ -1,4 +1,4 @@
-"""Rows that are made of a batch's contexts: how many fit into a pack, and the images that they show."""
+"""Token rows made from a batch's contexts: their distribution over packs, and the images in them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ def consecutive(sizes: _Indices, capacity: int) -> Iterator[slice]:
 
 @dataclass(frozen=True, eq=False)
 class ContextImages:
-    """The images of a batch's contexts, for packs of rows that are made of parts of these contexts.
+    """The images of a batch's contexts, for packs whose rows are parts of these contexts.
 
     Attributes:
         hashes: SHA-256 of each image, once.
-        places: `int64[I]`, ascending: of each use of an image the first token of its node, in `Contexts.tokens`.
-        images: `int64[I]`, its index in `hashes`.
+        places: `int64[I]`, ascending: for each use of an image, the index in `Contexts.tokens` of the first token of
+            its node.
+        images: `int64[I]`, for each use, the index of the image in `hashes`.
         blob: reads the content of an image by its hash.
         processor: as of `PackImages`.
     """
@@ -70,7 +71,7 @@ class ContextImages:
             ends: `int64[n]`, the token after its last one.
 
         Returns:
-            Of each use the part, its distance from the begin of the part, and the image, `int64[J]` each.
+            For each use of an image: the part, the distance from the start of the part, and the image, `int64[J]` each.
         """
         first, end = np.searchsorted(self.places, begins), np.searchsorted(self.places, ends)
         counts = end - first
@@ -88,20 +89,20 @@ class ContextImages:
         trained: NDArray[np.bool_],
         same: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> tuple[Pack, TreeRows]:
-        """Return a pack of sequences that show images. Rows share a token if the images up to it are equal too.
+        """Return a pack of rows with images; rows share a token if the tokens and images up to it are equal.
 
         Args:
             tokens: `int32[n]`, as of `tree_layout`, like `offsets`, `trained` and `same`.
             offsets: `int64[rows + 1]`.
-            places: `int64[J]`, ascending: where in `tokens` each use of an image begins.
-            images: `int64[J]`, its index in `hashes`.
+            places: `int64[J]`, ascending: the index in `tokens` at which each use of an image begins.
+            images: `int64[J]`, for each use, the index of the image in `hashes`.
             trained: `bool[n]`.
             same: `float32[n]` each.
         """
         shown: dict[int, list[int]] = {}
         for place, image in zip(places.tolist(), images.tolist(), strict=True):
             shown.setdefault(place, []).append(image)
-        # Placeholders of different images are equal tokens, so the first one gets an id by its images.
+        # Placeholders of different images are equal tokens, so the first one gets an id that depends on the images.
         codes, first_code = tokens.copy(), int(tokens.max(initial=0)) + 1
         known: dict[tuple[int, tuple[int, ...]], int] = {}
         for place, of_place in shown.items():

@@ -1,7 +1,7 @@
-"""CUDA kernels from text: compiled by NVRTC when first used, kept on disk, launched on torch's current stream.
+"""CUDA kernels from source: compiled by NVRTC on first use, cached on disk, launched on torch's current stream.
 
-The sources are `agentrl_core/cuda/*.cu`. NVIDIA's package cuda-core does the compiling, loading and launching; where it
-is not installed, or AGENTRL_CUDA is 0, there are no kernels and the same operation runs in PyTorch.
+The sources are `agentrl_core/cuda/*.cu`. NVIDIA's package cuda-core compiles, loads and launches them. If it is not
+installed, or AGENTRL_CUDA is 0, there are no kernels and the same operations run in PyTorch.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ _ELF = b"\x7fELF"
 
 
 def source(name: str) -> str:
-    """The text of a file of kernels."""
+    """Return the source text of a kernel file."""
     return files("agentrl_core").joinpath("cuda", f"{name}.cu").read_text(encoding="utf-8")
 
 
 def cubin(name: str, architecture: str) -> bytes:
-    """A file of kernels as machine code: from the cache, or compiled and put there.
+    """Return the machine code of a kernel file, from the cache or compiled and written to it.
 
-    The cache is `agentrl_core/cuda` in XDG_CACHE_HOME or ~/.cache, or, where that cannot be written, a folder of the
-    user's own among the temporary files. A file is named after all that its content depends on, and appears whole.
+    The cache is `agentrl_core/cuda` in XDG_CACHE_HOME or ~/.cache; if that is not writable, a folder of the user among
+    the temporary files. The name of a cached file has a hash of all that its content depends on, and it is written
+    atomically.
 
     Args:
         name: the file, without `.cu`.
@@ -77,7 +78,7 @@ class Kernels:
         self._kernels: dict[str, Any] = {}
 
     def launch(self, kernel: str, blocks: int, threads: int, *arguments: Tensor | float | None) -> None:
-        """Queue a kernel on torch's current stream; a tensor stands for its address, None for null.
+        """Queue a kernel on torch's current stream; a tensor is passed as its address, None as a null pointer.
 
         All parameters of a kernel are pointers or 64-bit numbers: `long long` for an int, `double` for a float.
         """
@@ -95,7 +96,7 @@ class Kernels:
 
 
 def kernels(name: str, device: torch.device) -> Kernels | None:
-    """The kernels of a file on a tensor's device; None where PyTorch has to do."""
+    """Return the kernels of a file for a device; None if the operation has to run in PyTorch."""
     if device.type != "cuda" or os.environ.get(SWITCH) == "0":
         return None
     return _loaded(name, device.index)
@@ -104,7 +105,7 @@ def kernels(name: str, device: torch.device) -> Kernels | None:
 @functools.cache
 def _loaded(name: str, index: int) -> Kernels | None:
     try:
-        import cuda.core  # noqa: F401 - whether it is there
+        import cuda.core  # noqa: F401 - to check that it is installed
     except ImportError:
         warnings.warn(
             "cuda-core is not installed: the fused kernels run in PyTorch, slower and with more memory; "
@@ -128,9 +129,9 @@ def _compiled(text: str, architecture: str) -> bytes:
 
 
 def _folders() -> list[Path]:
-    """Return the folders for machine code, the best first; only those that are this user's."""
+    """Return the folders for machine code in order of preference; only folders of this user."""
     found = []
-    with contextlib.suppress(RuntimeError):  # no home
+    with contextlib.suppress(RuntimeError):  # no home folder
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         found.append(base / "agentrl_core" / "cuda")
     found.append(Path(tempfile.gettempdir()) / f"agentrl_core-{os.getuid()}" / "cuda")
@@ -138,7 +139,7 @@ def _folders() -> list[Path]:
 
 
 def _mine(folder: Path) -> bool:
-    """Return whether the folder exists or can be made, and no other user can write code into it."""
+    """Return whether a folder exists or can be created, and no other user can write code into it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return all(place.stat().st_uid == os.getuid() for place in (folder, folder.parent))
@@ -147,7 +148,7 @@ def _mine(folder: Path) -> bool:
 
 
 def _kept(folder: Path, file: str, code: bytes) -> bool:
-    """Write the code under its name atomically; return whether it worked."""
+    """Write machine code to the cache folder atomically, and return whether that worked."""
     try:
         handle, temporary = tempfile.mkstemp(dir=folder)
     except OSError:

@@ -1,6 +1,6 @@
 """Functions that FlexAttention compiles: masks of trees, and the soft cap of scores.
 
-They are apart from the code of packs, which torch.compile is told to leave out of a compiled model.
+They are in a file of their own, since torch.compile skips the code of packs in compiled models.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def in_span(mask: Mask, positions: Tensor, window: int, chunk: int) -> Mask:
 
 @functools.cache
 def soft_cap(softcap: float, device: torch.device) -> Callable[..., Tensor]:
-    """For FlexAttention; the same function for the same cap, which is compiled once."""
-    # A plain number does not compile where shapes are dynamic.
+    """Return the soft cap as a function for FlexAttention, cached by cap so that it is compiled once."""
+    # A plain number does not compile with dynamic shapes.
     cap = torch.tensor(softcap, dtype=torch.float32, device=device)
 
     def capped(score: Tensor, *_place: Tensor) -> Tensor:

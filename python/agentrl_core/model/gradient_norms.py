@@ -1,4 +1,4 @@
-"""How much a draw would move the parameters of a model: the norm of the gradient of its log-prob."""
+"""Gradient norms of draws: the norm of the gradient of each draw's log-prob by a model's parameters."""
 
 from __future__ import annotations
 
@@ -44,12 +44,14 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def gradient_norm(packs: Iterable[Pack], *, model: nn.Module, parameters: list[nn.Parameter]) -> float:
-    """Return the norm of the gradient of sum log p over the trained tokens of a draw, and keep the model's gradients.
+    """Return the norm of the gradient of sum log p over the trained tokens of a draw.
+
+    The gradients that the model already has stay unchanged.
 
     Args:
         packs: the tokens of the draw.
         model: the model.
-        parameters: those whose gradients count.
+        parameters: the parameters whose gradients count.
     """
     total: list[Tensor | None] = [None] * len(parameters)
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Images of a vision-language model: pixels by its processor, features once per image, arguments of its forward."""
+"""Images for vision-language models: processor inputs, features computed once per image, and forward arguments."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ IMPOSSIBLE = -1e9
 
 
 class Picture(Protocol):
-    """Interface of `env.Image`."""
+    """Interface of images with a hash: the part of `env.Image` that models use."""
 
     content: bytes
 
     @property
     def sha256(self) -> bytes:
-        """The hash of the content."""
+        """Return the SHA-256 of the content."""
         ...
 
 
 class ImageInputs:
-    """Inputs of a vision model for single images, made by its processor and kept by their SHA-256.
+    """Inputs of a vision model for single images, made by its processor and cached by SHA-256.
 
     Args:
-        processor: the processor of the model, such as what `AutoProcessor.from_pretrained` returns.
-        most_bytes: most bytes of inputs that are kept; the ones used least recently are dropped.
+        processor: the processor of the model, such as the result of `AutoProcessor.from_pretrained`.
+        most_bytes: size of the cache in bytes; the least recently used inputs are dropped.
 
     Raises:
         InvalidInputError: `processor` takes no images, or `most_bytes` is negative.
@@ -59,7 +59,7 @@ class ImageInputs:
         if most_bytes < 0:
             raise InvalidInputError(f"most_bytes is {most_bytes}; give a number of bytes of at least 0")
         self.processor = given
-        # Gemma 3 writes one token for an image, which its processor replaces by others.
+        # Gemma 3's chat template writes one token per image, which its processor replaces by several.
         self.placeholder = str(getattr(given, "boi_token", None) or getattr(given, "image_token", "<image>"))
         """The text that the processor replaces by the tokens of an image."""
         self._most, self._bytes = most_bytes, 0
@@ -116,7 +116,7 @@ def _takes(inner: nn.Module) -> bool:
 
 
 def placeholder_ids(model: nn.Module) -> tuple[int, ...]:
-    """Return the tokens whose places features of images, videos and sounds take; they have probability 0.
+    """Return the placeholder tokens, which features of images, videos and sounds replace; they have probability 0.
 
     A model that takes no images has none.
     """
@@ -129,7 +129,7 @@ def placeholder_ids(model: nn.Module) -> tuple[int, ...]:
 
 
 def never_sampled(model: nn.Module) -> Tensor | None:
-    """Return `placeholder_ids` as `int64[k]` on the device of the model; None without any."""
+    """Return the tokens of `placeholder_ids` as `int64[k]` on the model's device; None if there are none."""
     ids = placeholder_ids(model)
     return torch.tensor(ids, device=device_of(causal_model_of(model))) if ids else None
 
@@ -139,9 +139,9 @@ class ImageFeatures:
     """Features of distinct images, with gradient.
 
     Attributes:
-        pooled: `[n, hidden]` or `[tiles, n, hidden]` of each image: one row for each of its placeholder tokens.
-        deepstack: the same for each layer that the model adds features to.
-        grids: `int64[1, 3]` of each image; None: the model has no positions on a grid.
+        pooled: for each image `[n, hidden]` or `[tiles, n, hidden]`: one row for each of its placeholder tokens.
+        deepstack: features of the same shape for each decoder layer to which the model adds features.
+        grids: for each image `int64[1, 3]`; None: the model has no positions on a grid.
         kind: the class of the vision tower's output.
         in_parts: whether the model takes the images' features one by one.
     """
@@ -158,11 +158,11 @@ class ImageFeatures:
 
 
 def features(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]]) -> ImageFeatures:
-    """Return the features of distinct images, with one call of the vision tower for images of equal shapes.
+    """Return the features of distinct images; images of equal shape go through the vision tower in one call.
 
     Args:
         model: a model that `takes_images`. Call it inside the call of its wrappers.
-        inputs: of each image, by `ImageInputs.of`; at least one.
+        inputs: the inputs of each image, from `ImageInputs.of`; at least one.
 
     Raises:
         UnsupportedError: the features cannot be assigned to the images.
@@ -188,14 +188,14 @@ def features(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]]) -> ImageF
 
 
 def tower_calls(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]]) -> int:
-    """Return how often `features` calls the vision tower."""
+    """Return the number of calls of the vision tower in `features`: one for each shape of images."""
     return len(_by_shape(causal_model_of(model), inputs)[1])
 
 
 def arguments(
     model: nn.Module, found: ImageFeatures | None, ids: Tensor, real: Tensor, images_of_row: Sequence[Sequence[int]]
 ) -> dict[str, Any]:
-    """Return what the model's forward needs for rows with images, beside `input_ids` and `attention_mask`.
+    """Return the arguments of the model's forward for rows with images, besides `input_ids` and `attention_mask`.
 
     Args:
         model: a model that `takes_images`.
@@ -233,13 +233,13 @@ def arguments(
 
 
 def image_token(inner: nn.Module) -> int:
-    """Return the token whose places features of images take."""
+    """Return the placeholder token of images."""
     config = cast("Any", inner).config
     return int(config.image_token_id if hasattr(config, "image_token_id") else config.image_token_index)
 
 
 def _by_shape(inner: Any, inputs: Sequence[Mapping[str, Tensor]]) -> tuple[list[dict[str, Tensor]], list[list[int]]]:
-    """The tower's arguments for each image, and the images of equal shapes."""
+    """Return the vision tower's arguments for each image, and the images grouped by equal shapes."""
     names = _parameters(inner.get_image_features)
     given = [_tiles({name: value for name, value in each.items() if name in names}) for each in inputs]
     groups: dict[object, list[int]] = {}
@@ -249,14 +249,14 @@ def _by_shape(inner: Any, inputs: Sequence[Mapping[str, Tensor]]) -> tuple[list[
 
 
 def _tiles(given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The inputs of one image with its tiles in the first dimension, if the model takes tiles of several images."""
+    """Return the inputs of one image, with tiles in the first dimension if the model takes tiles of several images."""
     if given["pixel_values"].dim() == 5 and "image_sizes" not in given:
         return {name: value.transpose(0, 1) if name.startswith("pixel_") else value for name, value in given.items()}
     return given
 
 
 def _by_image(inner: nn.Module, found: Any, sizes: Sequence[int]) -> list[Tensor]:
-    """The features of each image."""
+    """Split the output of the vision tower into the features of each image."""
     if not isinstance(found, Tensor):
         parts = list(found)
     else:

@@ -28,14 +28,14 @@ LENGTHS = (70, 45, 45, 21, 9)
 
 @dataclass(frozen=True)
 class LayoutCheck:
-    """Differences of a layout of packs on a model from the plain forward of each sequence alone.
+    """Differences between packs in one layout and the plain forward of each sequence, on one model.
 
     Attributes:
-        layout: of the packs; `padded with images` for packs that show images.
-        chosen: whether `layout="auto"` takes it.
-        reason: why it cannot be used; None: it can.
-        logprob: largest difference of a log-prob in nats; None: it does not run.
-        entropy: the same of an entropy.
+        layout: layout of the packs; `padded with images` for packs that show images.
+        chosen: whether `layout="auto"` selects it.
+        reason: why the layout cannot be used; None if it can.
+        logprob: largest difference of a log-prob in nats; None if the layout does not run.
+        entropy: largest difference of an entropy in nats; None if the layout does not run.
         gradient: largest difference of a parameter's gradient, as a share of the parameter's largest.
     """
 
@@ -50,13 +50,14 @@ class LayoutCheck:
 def check_layouts(
     model: nn.Module, *, tolerance: float = 1e-4, processor: ProcessorMixin | None = None
 ) -> list[LayoutCheck]:
-    """Run random sequences through a model, plainly and as a pack of each layout, and compare.
+    """Run random sequences through a model, one by one and as a pack in each layout, and compare the results.
 
     If the model takes images, sequences with images run too. The plain forward gets the pixels of each sequence, and
     the pack shares features of images that several sequences show.
 
-    The loss whose gradients are compared weighs log-probs and entropies of all tokens at random. Gradients that the
-    model has are lost. The model runs in eval mode, since dropout would differ, and is left in its own.
+    The compared gradients are those of a loss that weights log-probs and entropies of all tokens at random. Existing
+    gradients of the model are lost. The model runs in eval mode, since dropout would differ, and is then set back to
+    its previous mode.
 
     Args:
         model: a causal language model, bare or wrapped (DDP, FSDP, PEFT, torch.compile, Accelerate).
@@ -107,7 +108,7 @@ def check_layouts(
 
 
 def checks_of_type(kind: str) -> list[LayoutCheck] | None:
-    """Return the rows of a model type, as they were verified on a tiny model of it; None: it is not in the table.
+    """Return the results of `check_layouts` for a model type, verified on a tiny model; None if it is not in the table.
 
     Example:
         >>> from agentrl_core.model.layout_check import checks_of_type
@@ -127,7 +128,7 @@ def checks_of_type(kind: str) -> list[LayoutCheck] | None:
 
 
 def _chosen(inner: nn.Module) -> tuple[str | None, str | None]:
-    """Return the layout that `auto` takes, or why no layout can run the model."""
+    """Return the layout that `auto` selects and None, or None and why no layout can run the model."""
     try:
         return layout_of(inner), None
     except AgentRLError as error:
@@ -137,7 +138,7 @@ def _chosen(inner: nn.Module) -> tuple[str | None, str | None]:
 def _with_images(
     model: nn.Module, rows: list[Tensor], processor: ProcessorMixin | None, tolerance: float
 ) -> LayoutCheck:
-    """Compare sequences that show images, beside one that shows none."""
+    """Compare a padded pack of sequences with and without images with their plain forward."""
     inner, name = causal_model_of(model), "padded with images"
     try:
         shown = shown_rows(inner, rows, processor)
@@ -189,7 +190,7 @@ def _sequences(inner: nn.Module) -> list[Tensor]:
     rows[2][:30] = rows[1][:30]
     never = placeholder_ids(inner)
     words = torch.tensor([token for token in range(vocabulary) if token not in never])
-    # Placeholders without their images are refused.
+    # Placeholders without images would be an error.
     return [torch.where(torch.isin(row, torch.tensor(never)), words[row % len(words)], row) for row in rows]
 
 
@@ -220,9 +221,9 @@ def pack_of(rows: Sequence[Tensor], layout: PackLayout) -> Pack:
 def _plain(
     model: nn.Module, rows: Sequence[Tensor], images: Sequence[Mapping[str, Tensor]] = ()
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Log-probs, entropies and gradients of each row alone, by the model's own call.
+    """Return log-probs, entropies and gradients of each row alone, computed by the model's own forward.
 
-    Placeholders have probability 0, and those in rows are not predicted.
+    Placeholders have probability 0, and placeholders in rows are not predicted.
     """
     logprobs, entropies, never = [], [], never_sampled(model)
     for row, given in zip(rows, images or [{}] * len(rows), strict=True):
@@ -240,7 +241,7 @@ def _plain(
 
 
 def _gradients(model: nn.Module, logprob: Tensor, entropy: Tensor) -> dict[str, Tensor]:
-    """Gradients of random sums, which are taken from the model; empty if nothing is trained."""
+    """Return gradients of random sums of log-probs and entropies, by parameter; empty if no parameter is trained."""
     if not logprob.requires_grad:
         return {}
     generator = torch.Generator().manual_seed(3)

@@ -24,7 +24,7 @@ _REFUSED: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary(
 
 
 def check_layout(layout: str) -> None:
-    """Raise InvalidInputError if there is no such layout."""
+    """Raise InvalidInputError if a layout is not one of `PackLayout`."""
     if layout not in get_args(PackLayout):
         raise InvalidInputError(f"layout: {layout!r} is no layout; use {', '.join(get_args(PackLayout))}")
 
@@ -32,7 +32,7 @@ def check_layout(layout: str) -> None:
 def layout_of(model: nn.Module, layout: PackLayout = "auto") -> Literal["tree", "sequence", "padded"]:
     """Return the layout in which a model computes packs: `layout`, or for `auto` the first that it supports.
 
-    The choice goes by the table of model types in `docs/models.md`, and is logged once for a model.
+    The choice follows the table of model types in `docs/models.md`, and is logged once per model.
 
     Args:
         model: a causal language model, bare or wrapped.
@@ -85,7 +85,7 @@ def refuse_images_in(layout: PackLayout) -> None:
 
 
 def refusal_of(inner: nn.Module) -> str | None:
-    """Return why no layout can run a model, or None."""
+    """Return the reason why no layout can run a model; None if one can."""
     config: Any = cast("Any", inner).config
     entry = entry_of(_kind(inner))
     if entry.get("is_decoder") and not getattr(config, "is_decoder", True):
@@ -97,12 +97,15 @@ def refusal_of(inner: nn.Module) -> str | None:
 
 
 def is_recomputed(inner: nn.Module) -> bool:
-    """Return whether torch's own wrapper recomputes layers in the backward pass, after the pack's attention is gone."""
+    """Return whether torch's checkpoint wrapper recomputes layers of a model in the backward pass.
+
+    By then the pack's attention is no longer in place.
+    """
     return any(type(module).__name__ == "CheckpointWrapper" for module in inner.modules())
 
 
 def pad_instead(inner: nn.Module, reason: str) -> None:
-    """Let `auto` pad packs of a model from now on."""
+    """Make layout `auto` mean `padded` for a model from now on, and log the reason."""
     _REFUSED[inner] = reason
     layout_of(inner)
 

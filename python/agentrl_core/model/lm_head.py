@@ -1,6 +1,6 @@
-"""The language-model head chunk by chunk: statistics of its logits and gradients through them, none of them kept.
+"""The language-model head, computed chunk by chunk: statistics of logits and gradients, without storing all logits.
 
-Logits are fp32 (fp64 for fp64 inputs), whatever the inputs are. The GEMMs are torch's and oneDNN's. Operations on
+Logits are fp32 (fp64 for fp64 inputs), for any dtype of inputs. The GEMMs are torch's and oneDNN's. Operations on
 rows of logits run in the kernels of cuda/linear_logprob.cu on CUDA, in PyTorch elsewhere.
 """
 
@@ -16,21 +16,21 @@ from torch.nn.functional import pad
 from agentrl_core.model import cuda
 from agentrl_core.model.matmul import multiply
 
-# Logits are made by GEMMs of this many rows, the last one padded: then the log-prob of a row has the same bits whatever
-# rows stand beside it. Large enough for each device to be busy: a CPU without AVX-512 is faster with 128 than with 64.
+# Logits are computed by GEMMs of this many rows, the last one padded, so the log-prob of a row is bit-identical for any
+# other rows of the batch. Large enough to keep the device busy: a CPU without AVX-512 is faster with 128 than with 64.
 _CPU_TILE = 64 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 128
 _TILE = {"cpu": _CPU_TILE, "cuda": 512}
-# Bytes of logits. Every chunk reads and writes the sum of the weight's gradients once, so few large ones are better; on
-# a CPU that is a small part of the products: one tile of a vocabulary of 65 536 tokens is taken there.
+# Bytes of logits per chunk. Every chunk reads and writes the sum of the weight's gradients once, so few large chunks
+# are better. On a CPU this costs little compared with the GEMMs: there a chunk is one tile at 65 536 tokens.
 WORKSPACE = {"cpu": 4 * 65_536 * _CPU_TILE, "cuda": 2**30}
-# Bytes of the rows to which all is done before the next ones, on a CPU: they stay in its cache.
+# Bytes of rows that a CPU processes together, so that they stay in its cache between operations.
 _BLOCK = 2**20
 _THREADS = 1024
 _GRADIENT_KERNELS = {torch.float32: "row_gradient_float", torch.bfloat16: "row_gradient_bfloat16"}
 
 
 def folded(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor, float | None]:
-    """Scale and soft cap of plain logits that do what `scale` and `softcap` do behind a factor.
+    """Return the scale and soft cap that include a constant factor of the logits.
 
     softcap tanh(factor z / softcap) = factor c tanh(z / c) with c = softcap / factor.
     """
@@ -40,14 +40,14 @@ def folded(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor,
 
 
 class LogitOps:
-    """The operations on a chunk of logits, in PyTorch: on a CPU some rows at a time, elsewhere all at once.
+    """Statistics and gradients of a chunk of logits in PyTorch: on a CPU block by block, on a GPU all rows at once.
 
     Args:
-        softcap: logits z become softcap tanh(z / softcap); None: they stay.
-        device: where they are.
+        softcap: logits z become softcap tanh(z / softcap); None: unchanged.
+        device: type of the device of the logits.
 
     Attributes:
-        buffers: how many of the size of a chunk there are at once.
+        buffers: largest number of buffers of the size of a chunk that exist at once.
     """
 
     def __init__(self, softcap: float | None = None, device: str = "cpu") -> None:
@@ -56,7 +56,7 @@ class LogitOps:
         self._exponential: Tensor | None = None
 
     def statistics(self, logits: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-prob of the target, entropy, and log of the sum of exponentials; logits become log-probs in place."""
+        """Return log-prob of the target, entropy and log-sum-exp of each row; logits become log-probs in place."""
         logprob, entropy, lse = (scale.new_empty(len(logits)) for _ in range(3))
         for rows in self._blocks(logits):
             x = self._scaled(logits[rows], scale[rows])
@@ -72,7 +72,7 @@ class LogitOps:
         return logprob, entropy, lse
 
     def again(self, logits: Tensor, scale: Tensor, lse: Tensor) -> None:
-        """Bring logits to where `statistics` leaves them."""
+        """Turn recomputed logits into what `statistics` left of them: log-probs, in place."""
         for rows in self._blocks(logits):
             self._scaled(logits[rows], scale[rows]).sub_(lse[rows, None])
 
@@ -92,7 +92,7 @@ class LogitOps:
         by_entropy: Tensor | None,
         dtype: torch.dtype,
     ) -> Tensor:
-        """The derivative by the logits, from what `statistics` or `again` left of them, which it overwrites."""
+        """Return the gradient by the logits, in the memory of the log-probs that `statistics` or `again` left."""
         for rows in self._blocks(logits):
             log_p, place, g = logits[rows], target[rows, None], (by_logprob[rows] * scale[rows])[:, None]
             slope = None
@@ -111,34 +111,34 @@ class LogitOps:
         return logits.to(dtype)
 
     def _blocks(self, logits: Tensor) -> Iterator[slice]:
-        """Some rows at a time."""
+        """Split the rows into blocks: of `_BLOCK` bytes on a CPU, all rows on a GPU."""
         count = len(logits)
         if not logits.is_cuda:
             count = max(1, _BLOCK // (logits.shape[1] * logits.itemsize))
         return (slice(begin, begin + count) for begin in range(0, len(logits), max(count, 1)))
 
     def _exp(self, x: Tensor) -> Tensor:
-        """The exponentials of a block, over those of the block before: fresh memory takes longer than the numbers."""
+        """Return the exponentials of a block in reused memory, since allocation takes longer than the computation."""
         if self._exponential is None or len(self._exponential) < len(x):
             self._exponential = torch.empty_like(x)
         return torch.exp(x, out=self._exponential[: len(x)])
 
 
 class KernelLogitOps(LogitOps):
-    """The same by CUDA kernels, in one buffer; `statistics` leaves the logits as they are."""
+    """Statistics and gradients of a chunk of logits by CUDA kernels, in one buffer; `statistics` keeps the logits."""
 
     def __init__(self, kernels: cuda.Kernels, softcap: float | None = None) -> None:
         super().__init__(softcap)
         self._kernels = kernels
 
     def statistics(self, logits: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Override the base."""
+        """Return log-prob of the target, entropy and log-sum-exp of each row; the logits stay unchanged."""
         logprob, entropy, lse = (torch.empty_like(scale) for _ in range(3))
         self._launch("row_statistics", logits, target, scale, logprob, entropy, lse)
         return logprob, entropy, lse
 
     def again(self, logits: Tensor, scale: Tensor, lse: Tensor) -> None:
-        """Nothing to do."""
+        """Do nothing, because `statistics` leaves the logits unchanged."""
 
     def gradient(
         self,
@@ -151,7 +151,7 @@ class KernelLogitOps(LogitOps):
         by_entropy: Tensor | None,
         dtype: torch.dtype,
     ) -> Tensor:
-        """Override the base; bfloat16 comes in the first half of each row."""
+        """Return the gradient by the logits, in their memory; bfloat16 values fill the first half of each row."""
         self._launch(_GRADIENT_KERNELS[dtype], logits, target, scale, lse, entropy, by_logprob, by_entropy)
         return logits.view(dtype)[:, : logits.shape[1]]
 
@@ -166,19 +166,19 @@ class KernelLogitOps(LogitOps):
 
 
 class LMHead:
-    """Hidden states and the weight of the head, as the GEMMs want them, and what becomes of its logits.
+    """A language-model head: computes logits of prediction pairs chunk by chunk, in one reused buffer.
 
     Args:
         hidden: `[T, H]`.
         weight: `[V, H]`, of the same dtype on the same device.
         bias: `[V]`, or None.
-        softcap: as of `LogitOps`.
-        workspace: bytes that logits may take; at least one tile is taken.
+        softcap: soft cap of logits, as in `LogitOps`.
+        workspace: largest size of the logits in bytes, at least one tile.
 
     Attributes:
-        rows: what is done to rows of logits.
-        dtype: see `dtypes`.
-        narrow: see `dtypes`.
+        rows: the operations on rows of logits.
+        dtype: dtype of logits and sums.
+        narrow: dtype of the operands of GEMMs; see `dtypes`.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class LMHead:
 
     @staticmethod
     def dtypes(hidden: Tensor) -> tuple[torch.dtype, torch.dtype]:
-        """`dtype`, of logits and sums, and `narrow`, of the operands of GEMMs and of the gradients that are kept.
+        """Return two dtypes: that of logits and sums, and that of the operands of GEMMs and of stored gradients.
 
         bfloat16 has the range of fp32. In fp16 gradients of a loss whose denominators are in its weights vanish, and
         loss scaling comes too late for gradients formed in the forward pass, so fp16 is computed in fp32.
@@ -205,16 +205,16 @@ class LMHead:
         return wide, torch.bfloat16 if hidden.is_cuda and hidden.dtype == torch.bfloat16 else wide
 
     def chunks(self, count: int) -> Iterator[slice]:
-        """The prediction pairs by chunks, of a size that their number does not change; at least one chunk."""
+        """Split `count` prediction pairs into chunks of a fixed size; at least one chunk."""
         for begin in range(0, max(count, 1), self._most):
             yield slice(begin, min(begin + self._most, count))
 
     def states(self, source_row: Tensor) -> Tensor:
-        """The hidden states of some pairs, `[R, H]`."""
+        """Return the hidden states of some prediction pairs, `[R, H]`."""
         return self.hidden.index_select(0, source_row).to(self.narrow)
 
     def logits(self, states: Tensor) -> Tensor:
-        """Logits of a chunk, `[R, V]`, fp32 or fp64, over those of the chunk before."""
+        """Return the logits of a chunk, `[R, V]`, fp32 or fp64; they overwrite those of the previous chunk."""
         count, tile = len(states), self._tile
         padded = -(-count // tile) * tile
         if len(self._buffer) < padded:  # the first chunk is the largest
@@ -231,11 +231,11 @@ class LMHead:
 
 
 class Gradients:
-    """Sums of the gradients by hidden states, weight and bias, chunk by chunk.
+    """Gradients by hidden states, weight and bias of a head, summed over chunks.
 
     Args:
-        head: what they are gradients by.
-        needed: which of the three; a gradient that nobody needs is empty.
+        head: the head.
+        needed: which of the three gradients to compute; the others are empty.
     """
 
     def __init__(self, head: LMHead, needed: Sequence[bool]) -> None:
@@ -248,11 +248,11 @@ class Gradients:
         self._first = True
 
     def add(self, derivative: Tensor, states: Tensor, source_row: Tensor) -> None:
-        """Add those of a chunk, given the derivative by its logits, `[R, V]`."""
+        """Add the gradients of a chunk, given the gradient by its logits, `[R, V]`."""
         if self._need_hidden:
             rows = derivative.new_empty(states.shape)
             multiply(derivative, self._head.weight, rows)
-            if rows.is_cuda:  # sorts, where index_add_ would add in any order
+            if rows.is_cuda:  # deterministic, since it sorts; index_add_ would add in any order
                 self._hidden.index_put_((source_row,), rows, accumulate=True)
             else:
                 self._hidden.index_add_(0, source_row, rows)
@@ -263,16 +263,16 @@ class Gradients:
         self._first = False
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients by hidden states, by weight and by bias, of the dtypes in which they are kept."""
+        """Return the gradients by hidden states, weight and bias, in the dtypes of stored gradients."""
         if self._need_weight and self._first:
             self._weight.zero_()
         return self._hidden, self._weight.to(self._head.narrow), self._bias
 
 
 def _empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A new tensor where another is: on a CPU in NumPy's memory, which comes in large pages.
+    """Return an uninitialised tensor on the device of another one; on a CPU in NumPy's memory, which has large pages.
 
-    In small ones, the first touch of a large tensor takes as long as a quarter of the product that fills it.
+    With small pages, the first access to a large tensor takes a quarter of the time of the GEMM that fills it.
     """
     if like.device.type == "cpu":
         return torch.from_numpy(np.empty(shape, np.float64 if dtype == torch.float64 else np.float32))

@@ -1,4 +1,4 @@
-"""Answers: what is said about a row of logits, beside the log-prob and the entropy of its distribution."""
+"""Statistics of rows of logits, besides log-prob and entropy: divergences, top-p entropy, likeliest tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 
 def full_kl(logits: Tensor, reference_logits: Tensor) -> Tensor:
-    """KL(p || reference) over the whole vocabulary, `[N]`, for the answer `full_kl`.
+    """KL(p || reference) over the whole vocabulary, `[N]`: the output `full_kl`.
 
     Args:
         logits: `[N, V]`, with gradient.
@@ -46,7 +46,7 @@ def divergence(logits: Tensor, teacher_logits: Tensor, beta: float) -> Tensor:
 
 
 def bin_divergence(logprobs: Tensor, teacher_logprobs: Tensor, beta: float) -> Tensor:
-    """The same of distributions over k bins, `[N]`.
+    """The generalised Jensen-Shannon divergence of distributions over k bins, `[N]`.
 
     Args:
         logprobs: `[N, k]`, log-probs of the bins, with gradient; -inf for a bin that is empty.
@@ -66,14 +66,14 @@ def bin_divergence(logprobs: Tensor, teacher_logprobs: Tensor, beta: float) -> T
 
 
 def _kl_terms(log_a: Tensor, log_b: Tensor) -> Tensor:
-    """The terms of KL(a || b); 0 where a is 0."""
+    """Return the terms of KL(a || b) by token; 0 if the token has probability 0 in a."""
     return log_a.exp() * torch.where(torch.isneginf(log_a), 0.0, log_a - log_b)
 
 
 def log_tail(top_logprobs: Tensor) -> Tensor:
-    """Log of the probability that a distribution has beside its likeliest tokens, `[N, 1]`.
+    """Log of the total probability of all tokens except the likeliest ones, `[N, 1]`.
 
-    It is at least 1e-7, the resolution of float32 log-probs.
+    The probability is at least 1e-7, the resolution of float32 log-probs.
 
     Args:
         top_logprobs: `[N, k]`; -inf: no token.
@@ -87,7 +87,7 @@ def top_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
 
     Args:
         logits: `[N, V]`, with gradient.
-        ids: `int64[N, k]`, tokens, the first of them at least 0; a negative one is none: -inf.
+        ids: `int64[N, k]`, tokens, the first of them at least 0; a negative id is no token, with log-prob -inf.
     """
     known = ids >= 0
     total = logits.logsumexp(dim=-1, keepdim=True)
@@ -102,7 +102,7 @@ def top_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
 def likeliest_tokens(logits: Tensor, count: int) -> Tensor:
     """Log-probs of the likeliest tokens, then their ids as floats, `[N, 2 * count]`, without gradient.
 
-    Of a vocabulary with fewer tokens the rest is -inf and -1. Ids below 2^24 are exact in float32.
+    If the vocabulary has fewer tokens, the remaining entries are -inf and -1. Ids below 2^24 are exact in float32.
 
     Args:
         logits: `[N, V]`.
@@ -114,13 +114,13 @@ def likeliest_tokens(logits: Tensor, count: int) -> Tensor:
 
 
 def top_p_entropy(logits: Tensor, p: float = 0.8, *, include_crossing: bool = True) -> Tensor:
-    """Entropy of the most likely tokens, `[N]`, renormalised, for the answer `top_p_entropy`.
+    """Entropy of the most likely tokens (top p), renormalised, `[N]`: the output `top_p_entropy`.
 
     Args:
         logits: `[N, V]`, with gradient.
-        p: the tokens are taken from the most likely on, as long as those before them have less than p together.
+        p: tokens are taken in descending order of probability, while the tokens before them sum to less than p.
         include_crossing: keep the token that reaches p, as in nucleus sampling. False: drop it, as SIREN's code does;
-            then nothing may be left, and the entropy is 0.
+            if no token is left, the entropy is 0.
 
     Returns:
         Nats.
@@ -144,7 +144,7 @@ def top_p_entropy(logits: Tensor, p: float = 0.8, *, include_crossing: bool = Tr
 
 
 def mean_logprob(logits: Tensor) -> Tensor:
-    """Mean over the vocabulary of the log-probs, `[N]`: the expected log-prob of a token that is drawn uniformly.
+    """Mean log-prob over the vocabulary, `[N]`: the expected log-prob of a uniformly drawn token.
 
     Args:
         logits: `[N, V]`, with gradient.
@@ -159,7 +159,7 @@ def mean_logprob(logits: Tensor) -> Tensor:
 
 
 def sum_probability_squared(logits: Tensor) -> Tensor:
-    """Sum over the vocabulary of the squared probabilities, `[N]`: how likely two draws are the same token.
+    """Sum of the squared probabilities over the vocabulary, `[N]`: the probability that two samples are equal.
 
     Args:
         logits: `[N, V]`, with gradient.
@@ -189,7 +189,7 @@ def max_logprob(logits: Tensor) -> Tensor:
 
 
 def likeliest(logits: Tensor) -> Tensor:
-    """The likeliest token, `int64[N]`, the first of equal ones.
+    """The likeliest token, `int64[N]`; ties: the first.
 
     Args:
         logits: `[N, V]`.
@@ -204,10 +204,10 @@ def likeliest(logits: Tensor) -> Tensor:
 
 
 def soft_value(logits: Tensor) -> Tensor:
-    """The value of a place whose logits are values of its tokens, `[N]`: the log of the sum of their exponentials.
+    """Soft state value if logits are Q-values, `[N]`: the log-sum-exp of each row.
 
-    `Pack.run` gives a log sum exp(Q / a), with Q the model's logits and a the temperature that the token was sampled
-    at. The policy is softmax(Q / a) then, and Q of a token is its log-prob times a, plus this.
+    `Pack.run` returns a log sum exp(Q / a), with Q the model's logits and a the temperature at which the token was
+    sampled. The policy is then softmax(Q / a), and Q of a token is a times its log-prob, plus this value.
 
     Args:
         logits: `[N, V]`, with gradient.
@@ -229,4 +229,4 @@ ANSWERS_OF_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
     "likeliest": likeliest,
     "soft_value": soft_value,
 }
-"""The answers that one model's logits give, by name."""
+"""The outputs that can be computed from one model's logits, by name."""

@@ -1,4 +1,4 @@
-"""Products of matrices in fp32 by oneDNN, in half of the time of MKL on CPUs of AMD: linear layers, the head."""
+"""Matrix products in fp32 by oneDNN, which takes half the time of MKL on AMD CPUs: linear layers and the head."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.autograd.function import once_differentiable
 
 from agentrl_core.model.call import forwards_replaced, is_compiled
 
-_LEAST = 2**20  # multiplications from which oneDNN's 10 microseconds a call are less than it saves
-# Bytes of a product that are made at a time where they come in new memory: they are in the cache when they are moved.
+_LEAST = 2**20  # multiplications from which oneDNN saves more than its overhead of 10 microseconds a call
+# Bytes of a product in new memory that are computed at a time, so that they are still in the cache when copied.
 _BLOCK = 2**22
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> None:
-    """A product of matrices into `out`, or added to it, in the precision of `out`."""
+    """Multiply two matrices into `out`, or add their product to it, in the precision of `out`."""
     same = left.dtype == out.dtype
     if same and not add and left.numel() and right.numel() and _by_onednn(left, right):
         _multiply_by_blocks(left, right, out)
@@ -39,7 +39,7 @@ def multiply_by_onednn(left: Tensor, right: Tensor, bias: Tensor | None = None) 
 
 
 def onednn_is_fast() -> bool:
-    """Return whether oneDNN uses registers of 512 bits: on CPUs of AMD, MKL leaves half of those idle."""
+    """Return whether oneDNN uses 512-bit registers; MKL leaves half of them idle on AMD CPUs."""
     return torch.backends.cpu.get_cpu_capability() == "AVX512" and _has_onednn()
 
 
@@ -48,11 +48,11 @@ def _has_onednn() -> bool:
 
 
 def _by_onednn(left: Tensor, right: Tensor) -> bool:
-    """Return whether oneDNN multiplies: fp32 on a CPU, if torch has it and it is faster than MKL's torch.mm.
+    """Return whether oneDNN computes a product: in fp32 on a CPU, if torch has oneDNN and it is faster than MKL.
 
-    It is where the right one is transposed, as the weight behind hidden states, and with registers of 512 bits where
-    neither is, as for the gradient by the states. It is not where the left one is transposed, as for the gradient by
-    the weight: its product comes in new memory and has yet to be added, where MKL does all at once.
+    It is faster if the right matrix is transposed (hidden states times the weight), and with 512-bit registers if
+    neither is (the gradient by the states). It is slower if the left one is transposed (the gradient by the weight):
+    oneDNN returns the product in new memory, which must then be added, while MKL adds at once.
     """
     if left.device.type != "cpu" or left.dtype != torch.float32 or not _has_onednn():
         return False
@@ -60,7 +60,7 @@ def _by_onednn(left: Tensor, right: Tensor) -> bool:
 
 
 def _multiply_by_blocks(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """The same by oneDNN, which gives its product in new memory: so much of it at a time as stays in the cache."""
+    """Multiply two matrices into `out` by oneDNN, in blocks of rows that stay in the cache until they are copied."""
     rows, columns = out.shape
     by_rows = rows > columns
     count = max(1, _BLOCK // (min(rows, columns) * out.itemsize))
@@ -70,17 +70,17 @@ def _multiply_by_blocks(left: Tensor, right: Tensor, out: Tensor) -> None:
         factors = (left[part], right.t()) if by_rows else (left, right.t()[part])
         product = multiply_by_onednn(*factors)
         out[block].copy_(product)
-        del product  # before the next one is made
+        del product  # frees its memory before the next block is computed
 
 
 def fast_linear_layers(model: nn.Module, rows: int, but: nn.Module | None = None) -> AbstractContextManager[None]:
-    """Compute the linear layers of `model` by oneDNN in this thread inside the block, where that is faster.
+    """Compute the linear layers of a model by oneDNN if that is faster, in this thread inside a `with` block.
 
-    Forward and backward, in fp32, on CPUs with registers of 512 bits, in products of at least a million
-    multiplications. Results differ from torch's by rounding alone. Inside gradient checkpointing and other hooks on
-    saved tensors torch's own is taken, since layers are computed again without this block, and in models that
-    torch.compile was applied to, which it would not compile. The layers are modules: a product of weights that another
-    module computes by itself, such as one of eager experts, is torch's.
+    It applies to forward and backward in fp32 on CPUs with 512-bit registers, for products of at least a million
+    multiplications. Results differ from torch's by rounding alone. Torch's own products are used inside gradient
+    checkpointing and other hooks on saved tensors, because these recompute layers outside the block, and in models to
+    which torch.compile was applied, because it would not compile them. Only `nn.Linear` modules are affected, not
+    products of weights inside other modules, such as eager experts.
 
     Args:
         model: a module with parameters on one device.
@@ -92,14 +92,14 @@ def fast_linear_layers(model: nn.Module, rows: int, but: nn.Module | None = None
 
 
 def fast_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `nn.functional.linear`, by oneDNN where it is faster for a product of this size; the caller decides."""
+    """Compute `nn.functional.linear`, by oneDNN if that is faster for a product of this size."""
     if rows.device.type == "cpu" and onednn_is_fast() and not torch.compiler.is_compiling():
         return _linear(rows, weight, bias)
     return nn.functional.linear(rows, weight, bias)
 
 
 def fast_from(model: nn.Module) -> float:
-    """Return the rows from which `fast_linear_layers` changes anything; infinity: it does not for this model."""
+    """Return the number of rows from which `fast_linear_layers` uses oneDNN; infinity: never for this model."""
     sizes = [each.weight.numel() for each in _linear_layers(model)]
     return _LEAST / max(sizes) if any(sizes) else math.inf
 
@@ -113,14 +113,14 @@ def _linear_layers(model: nn.Module) -> list[nn.Linear]:
 
 
 def _layer_by_onednn(own: Any, *args: Any, **given: Any) -> Any:
-    """Compute a linear layer, whose forward without the block is `own`."""
-    if getattr(own, "__func__", None) is not nn.Linear.forward or len(args) != 1 or given:  # of a library, or nested
+    """Compute a linear layer by oneDNN; `own` is its original forward."""
+    if getattr(own, "__func__", None) is not nn.Linear.forward or len(args) != 1 or given:  # replaced, or nested
         return own(*args, **given)
     return _linear(args[0], own.__self__.weight, own.__self__.bias)
 
 
 def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return `nn.functional.linear`, by oneDNN if the product is large and its tensors are plain ones in fp32."""
+    """Compute `nn.functional.linear`, by oneDNN if the product is large and its tensors are plain fp32 tensors."""
     if not (
         type(rows) in _PLAIN
         and type(weight) in _PLAIN
@@ -140,7 +140,7 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer whose three products are oneDNN's."""
+    """A linear layer whose three products (forward, and both gradients) are computed by oneDNN."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,6 +1,6 @@
-"""Pack: the flat tensors of one forward and backward pass, and how a model runs over them.
+"""Packs: the flat tensors of one forward and backward pass, and methods that run a model on them.
 
-The tokens of several sequences lie one after the other, without padding. The language-model head sees one row per
+The tokens of several sequences lie one after the other, without padding. The language-model head gets one row per
 *prediction pair* (source row, target token), and there are pairs for trained tokens only: prompts, tool results and
 padding never reach it.
 """
@@ -45,12 +45,12 @@ class Streams(dict[str, Tensor]):
 
 
 class RowLoss(Protocol):
-    """A loss on an output: its value and metrics on the vectors of some rows."""
+    """Interface of losses that are computed from vectors of log-probs and entropies."""
 
     def of_rows(
         self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], outputs: object, /
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss, a scalar, and detached sums over the trained rows."""
+        """Return the loss, a scalar, and detached sums of metrics over the trained rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,18 +60,19 @@ class PackOutput:
     Attributes:
         logprob: `[N]`, log-prob of each target at the temperature it was sampled with; fp32, or fp64 for an fp64 model.
         entropy: `[N]`, entropy in nats of the distribution it was drawn from.
-        value: `[N]`, or `[N, k]` of k heads: what the model's value head says before the token is generated.
-        value_logits: `[N, bins]`, the same of a categorical value head.
+        value: `[N]`, or `[N, k]` for k heads: output of the model's value head before the token is generated.
+        value_logits: `[N, bins]`, output of a categorical value head.
         top_p_entropy: `[N]`, `answers.top_p_entropy` of that distribution.
         mean_logprob: `[N]`, mean over the vocabulary of its log-probs.
         sum_probability_squared: `[N]`, sum over the vocabulary of its squared probabilities.
         max_logprob: `[N]`, log-prob of the likeliest token.
-        likeliest: `int64[N]`, that token.
+        likeliest: `int64[N]`, the likeliest token.
         soft_value: `[N]`, `answers.soft_value` of the logits.
-        full_kl: `[N]`, `answers.full_kl` to another model; `Pack.run` knows one model, so it is yours to add.
+        full_kl: `[N]`, `answers.full_kl` to another model; `Pack.run` has one model, so the caller must set it.
         top_logprobs: `[N, k + 1]`, log-probs of the tokens in a stream of ids (output `top_logprobs:<stream>`), and of
             all others together.
-        divergence: `[N]`, from the teacher over the vocabulary (output `divergence:<beta>`), see `loss.Divergence`.
+        divergence: `[N]`, divergence from the teacher over the vocabulary (output `divergence:<beta>`); see
+            `loss.Divergence`.
         likeliest_tokens: `[N, 2 k]`, log-probs of the k likeliest tokens, then their ids (`likeliest_tokens:<k>`).
         ranks: number of ranks over which the model's wrapper averages gradients; 1 without a wrapper; None: unknown.
     """
@@ -93,7 +94,7 @@ class PackOutput:
     ranks: int | None = None
 
     def evaluated(self, loss: RowLoss, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
-        """Value and metrics of a loss on this output of `pack`. Nothing is copied to the host."""
+        """Return value and metrics of a loss on this output of `pack`, without copies to the host."""
         streams = pack.to(self.logprob.device).streams
         return loss.of_rows(self.logprob, self.entropy, streams, self)
 
@@ -105,25 +106,25 @@ class Pack:
     Attributes:
         input_ids: `int64[T]`, the tokens of all sequences.
         position_ids: `int64[T]`, position of each token in its sequence.
-        cu_seqlens: `int32[S + 1]`, where each sequence or tree starts, then T.
-        max_seqlen: length of the longest of them.
-        source_row: `int64[N]`, the row among the T hidden states that predicts.
-        target: `int64[N]`, the token that was generated there.
-        token: `int64[N]`, index of the pair in the batch's level `token`: of the first token that it stands for.
+        cu_seqlens: `int32[S + 1]`, the start of each sequence or tree, then T.
+        max_seqlen: length of the longest sequence or tree.
+        source_row: `int64[N]`, the row among the T hidden states from which the target is predicted.
+        target: `int64[N]`, the token that was generated after that row.
+        token: `int64[N]`, index in the batch's level `token` of the first token of each pair.
         node_token: `int64[N]`, index of the pair in the batch's level `node_token`.
         subtree_end: `int32[T]` in the tree layout, where row q attends to row k if and only if k <= q < subtree_end[k];
-            None where the sequences lie one after the other.
-        pair_offsets: `int64[N + 1]`: pair i stands for the tokens `pair_tokens[pair_offsets[i]:pair_offsets[i + 1]]`.
-            None: each stands for its own.
+            None if the sequences lie one after the other.
+        pair_offsets: `int64[N + 1]`: pair i covers the tokens `pair_tokens[pair_offsets[i]:pair_offsets[i + 1]]`.
+            None: each pair covers its own token only.
         pair_tokens: `int64[M]`, indices in the batch's level `token`; `token` is the first of each pair.
         streams: `float32[N]` each, ids of segments `int64[N]` from 0 without gaps. `inverse_temperature` is always
             there; an update adds what its loss needs.
-        entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
-        outputs: what a run gives beside log-probs and entropies, names of `PackOutput`.
-        images: the images of its sequences, whose features a run computes once each; None: there are none.
-        routed_experts: `int16[T, layers * k]`, the experts that each token is routed to; negative: those of the model's
-            routers. None: all of these.
-        layout: how a model computes it: `tree`, `sequence` or `padded`; `auto`: the first of them that the model
+        entropy_gradient: whether `PackOutput.entropy` can be differentiated; otherwise a run needs less memory.
+        outputs: names of the fields of `PackOutput` to compute besides log-probs and entropies.
+        images: the images of its sequences, whose features a run computes once each; None: no images.
+        routed_experts: `int16[T, layers * k]`, the experts to which each token is routed; negative: chosen by the
+            model's routers. None: all are chosen by the routers.
+        layout: how a model computes the pack: `tree`, `sequence` or `padded`; `auto`: the first of them that the model
             supports (`model.layouts.layout_of`).
     """
 
@@ -158,7 +159,7 @@ class Pack:
         routed_experts: NDArray[np.int16] | None = None,
         layout: PackLayout = "auto",
     ) -> Pack:
-        """Make the tensors of a planned pack.
+        """Create the pack of a plan, with the given streams.
 
         Args:
             plan: one pack of `Batch.plan`.
@@ -191,10 +192,10 @@ class Pack:
 
     @classmethod
     def from_tree(cls, tree: TreeRows, *, entropy_gradient: bool = True, outputs: tuple[str, ...] = ()) -> Pack:
-        """Make the tensors of rows of tokens as trees, which are those of no batch, at temperature 1.
+        """Create a pack from token rows laid out as trees, without a batch, at temperature 1.
 
         Args:
-            tree: what `packing.tree_layout` made; `token` and the places of pairs are those in its given tokens.
+            tree: output of `packing.tree_layout`; `token` and `pair_tokens` are indices into the tokens given to it.
             entropy_gradient: see the class.
             outputs: see the class.
 
@@ -215,7 +216,7 @@ class Pack:
             source_row=_tensor(tree.source_row),
             target=_tensor(tree.target),
             token=token,
-            node_token=torch.full_like(token, -1),  # stored nowhere
+            node_token=torch.full_like(token, -1),  # the tokens are not stored in a batch
             subtree_end=_tensor(tree.subtree_end),
             pair_offsets=_tensor(tree.pair_offsets),
             pair_tokens=_tensor(tree.pair_tokens),
@@ -225,7 +226,7 @@ class Pack:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """The pack in few bytes, to be sent to another process."""
+        """Return the state of the pack in few bytes, to send it to another process."""
         state = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "_copies"}
         state["streams"] = {name: _short(values) for name, values in self.streams.items()}
         return {name: _short(value) if isinstance(value, Tensor) else value for name, value in state.items()}
@@ -238,7 +239,7 @@ class Pack:
         self.__dict__.update(whole, streams=streams, _copies={})
 
     def to(self, device: torch.device | str) -> Pack:
-        """The pack on `device`: itself if it is there, else a copy, made once."""
+        """Return the pack on a device: itself if it is there already, otherwise a cached copy."""
         target = torch.device(device)
         if target == self.input_ids.device:
             return self
@@ -264,7 +265,7 @@ class Pack:
 
     @functools.cached_property
     def has_forks(self) -> bool:
-        """True if a tree has a fork: after it a row has fewer rows before it on its path than in its tree."""
+        """True if a tree has a fork: a row whose path is shorter than the number of rows up to it in its tree."""
         if self.subtree_end is None:
             return False
         lengths = self.cu_seqlens.to(torch.int64).diff()
@@ -273,9 +274,10 @@ class Pack:
         return not torch.equal(self.position_ids, rows - begins)
 
     def as_sequences(self) -> Pack:
-        """The same prediction pairs with every path from a root to a leaf as a sequence, for models without trees.
+        """Return the pack with every path from a root to a leaf as a sequence, for models that cannot run trees.
 
-        Shared tokens are there once for each path, so the pack has more tokens. A pair is at the first of its paths.
+        Shared tokens are repeated in each path, so the pack has more tokens. Each prediction pair is kept once, in the
+        first path that contains it.
 
         Example:
             >>> from agentrl_core.model.pack import Pack
@@ -292,7 +294,7 @@ class Pack:
         flat = torch.cat([rows[:0], *paths])
         offsets = torch.tensor([0, *map(len, paths)]).cumsum(0)
         place = torch.full((len(rows),), -1)
-        place[flat.flip(0)] = torch.arange(len(flat)).flip(0)  # the first place of each row
+        place[flat.flip(0)] = torch.arange(len(flat)).flip(0)  # the first occurrence of each row
         device = self.input_ids.device
         return replace(
             self,
@@ -307,13 +309,13 @@ class Pack:
         )
 
     def to_tokens(self, values: Tensor, out: NDArray[Any]) -> None:
-        """Write one value of each pair to all the action tokens that the pair stands for.
+        """Write the value of each prediction pair to all action tokens that the pair covers.
 
-        `Batch.locate_tokens` says which draw and step a token belongs to.
+        `Batch.locate_tokens` returns the draw and step of each token.
 
         Args:
-            values: `[N]`, such as `PackOutput.logprob`; gradients stay behind.
-            out: an array with a value for each action token of the batch; tokens of other packs keep theirs.
+            values: `[N]`, such as `PackOutput.logprob`; they are detached.
+            out: an array with a value for each action token of the batch; values of other packs' tokens stay unchanged.
 
         Example:
             >>> import numpy as np
@@ -336,17 +338,17 @@ class Pack:
             out[self.pair_tokens.cpu().numpy()] = np.repeat(found, np.diff(self.pair_offsets.cpu().numpy()))
 
     def forward(self, model: nn.Module) -> Tensor:
-        """Hidden states of all tokens, `[T, hidden]`, as the model's output layer gets them; gradients flow.
+        """Return the hidden states of all tokens, `[T, hidden]`: the inputs of the output layer, with gradients.
 
-        Every token attends to those before it in its sequence, or on its path, in layers with a sliding window or with
-        chunks to those of them that are in it, so the result equals separate runs.
+        Every token attends to the tokens before it in its sequence or on its path, limited by the sliding window or
+        chunk of a layer, so the result equals separate runs of the sequences.
 
         Args:
             model: as for `run`.
 
         Raises:
             UnsupportedError: as for `run`.
-            InvalidInputError: the pack has tokens that the model does not know.
+            InvalidInputError: the pack has tokens outside of the model's vocabulary.
         """
         from agentrl_core.model.run import hidden_states
 
@@ -354,27 +356,27 @@ class Pack:
 
     @functools.cached_property
     def largest_token(self) -> int:
-        """The largest token id; -1 without tokens."""
+        """The largest token id of the pack; -1 without tokens."""
         return max((int(ids.max()) for ids in (self.input_ids, self.target) if len(ids)), default=-1)
 
     def run(
         self, model: nn.Module, *, outputs: tuple[str, ...] | None = None, teacher: nn.Module | None = None
     ) -> PackOutput:
-        """Log-prob and entropy of every prediction pair, and `outputs`.
+        """Run a model on the pack; return log-prob and entropy of every prediction pair, and `outputs`.
 
         With z the logits of a pair's source row as the model makes them (its factors and soft caps included; a plain
         `torch.nn.Linear` head computes them in fp32, or fp64 for an fp64 model), times its inverse temperature:
         log p = z_target - lse(z); H = log S - U / S with S = sum e^(z - max z), U = sum e^(z - max z) (z - max z).
 
-        The model itself is called, so all that its wrappers do in a call happens: DDP and FSDP synchronise gradients,
-        adapters act, and layers that torch.compile was applied to run compiled.
+        The model itself is called, so its wrappers act as usual: DDP and FSDP synchronise gradients, adapters are
+        applied, and layers to which torch.compile was applied run compiled.
 
         Args:
             model: a causal language model of Hugging Face transformers, in train or eval mode, bare or in its wrappers
                 (DistributedDataParallel, FSDP, fully_shard, PEFT, torch.compile, Accelerate). Its output layer may have
                 adapters or be quantised. Values come from its module `value_head`, from hidden states `[N, hidden]` to
                 `[N, 1]` or `[N, k]`: set `model.value_head = torch.nn.Linear(hidden, 1)` before it is wrapped.
-            outputs: names of `PackOutput` to give beside log-probs and entropies; None: those of the pack.
+            outputs: names of `PackOutput` to return besides log-probs and entropies; None: those of the pack.
             teacher: the model that `loss.Divergence(support="vocabulary")` distils, in eval mode and whole on this
                 process. It runs without gradients; its logits and the policy's are compared in chunks.
 
@@ -383,8 +385,8 @@ class Pack:
 
         Raises:
             UnsupportedError: no layout, or not the pack's, can run the model; a wrapper changes what the model returns;
-                the model cannot give an output.
-            InvalidInputError: the pack has tokens that the model does not know.
+                the model cannot compute an output.
+            InvalidInputError: the pack has tokens outside of the model's vocabulary.
         """
         from agentrl_core.model.run import scores
 

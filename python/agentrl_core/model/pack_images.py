@@ -1,4 +1,4 @@
-"""The images of a pack, and the features that a model makes of them while the pack is run."""
+"""The images of a pack, and their features during a run of a model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 _INPUTS: weakref.WeakKeyDictionary[Any, ImageInputs] = weakref.WeakKeyDictionary()
-"""Of each processor: pixels of an image are made once, however many packs show it."""
+"""Image inputs by processor, so that the pixels of an image are computed once for all packs that show it."""
 _PROCESSORS: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
 
 
@@ -47,9 +47,9 @@ class PackImages:
     Attributes:
         hashes: SHA-256 of each image, once.
         sequence: `int64[I]`, the sequence of each use of an image, ascending.
-        image: `int64[I]`, its index in `hashes`.
+        image: `int64[I]`, the index of the image of each use in `hashes`.
         blob: reads the content of an image by its hash.
-        processor: makes inputs of the model of it; None: the one saved at `model.name_or_path`.
+        processor: converts an image to inputs of the model; None: the one saved at `model.name_or_path`.
     """
 
     hashes: tuple[bytes, ...]
@@ -60,12 +60,12 @@ class PackImages:
 
     @classmethod
     def of(cls, plan: Plan, index: int, batch: Batch, processor: ProcessorMixin | None) -> PackImages:
-        """Return the images of one pack of a plan."""
+        """Return the images of one pack of a plan, by the pack's index."""
         hashes, sequence, image = plan.images(index)
         return cls(tuple(hashes), sequence, image, batch.blob, processor)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The images with their contents, without a processor, which each process has."""
+        """Return the state to pickle: images with their contents, without the processor, which each process has."""
         contents = {each: self._content(each) for each in self.hashes}
         numbers = {"sequence": self.sequence, "image": self.image}
         return {"hashes": self.hashes, **numbers, "blob": contents.__getitem__, "processor": None}
@@ -75,7 +75,7 @@ class PackImages:
 
     @cached_property
     def of_sequences(self) -> list[list[int]]:
-        """The indices of each sequence's images; sequences after the last one with images are left out."""
+        """Return, for each sequence, the indices of its images, up to the last sequence with images."""
         ends = np.cumsum(np.bincount(self.sequence))
         return [part.tolist() for part in np.split(self.image, ends[:-1])] if len(ends) else []
 
@@ -104,10 +104,10 @@ class PackImages:
 
 
 def inputs_of(processor: ProcessorMixin | None, inner: nn.Module) -> ImageInputs:
-    """Return what makes inputs of a model, of a processor or of the one saved beside the model.
+    """Return the image inputs of a processor, by default of the processor saved with the model.
 
     Raises:
-        UnsupportedError: none is given, and none is found.
+        UnsupportedError: no processor is given, and none is saved with the model.
         InvalidInputError: the processor takes no images.
     """
     found: Any = processor if processor is not None else _saved_processor(inner)
@@ -132,7 +132,7 @@ def _saved_processor(inner: nn.Module) -> Any:
 
 
 def with_processor(pack: Any, processor: ProcessorMixin | None) -> Any:
-    """Return a pack of another process, whose images get the processor of this one."""
+    """Return a pack received from another process, with this process's processor for its images."""
     return pack if pack.images is None else replace(pack, images=replace(pack.images, processor=processor))
 
 
@@ -140,7 +140,7 @@ class ShownImages:
     """The images of a pack during one call of a model, whose features are computed once.
 
     Args:
-        images: of the pack; None: it has none.
+        images: images of the pack; None: it has none.
         inner: the causal model inside its wrappers.
         ranks: number of ranks over which gradients are averaged.
         sharded: whether each rank keeps a part of the parameters.
@@ -153,7 +153,7 @@ class ShownImages:
         inputs = images.inputs(inner) if images is not None and images.hashes else []
         blank_calls = 0
         if ranks > 1 and takes_images(inner) and (sharded or _trains_tower(inner)):
-            # All ranks run all parts of the model: wrappers wait for gradients and parameters of each.
+            # All ranks run all parts of the model, because wrappers wait for the gradients and parameters of each part.
             calls = tower_calls(inner, inputs)
             blank_calls = _most_calls(inner, max(calls, 1)) - calls
         if inputs:
@@ -166,25 +166,25 @@ class ShownImages:
             self._unused = torch.stack(every).sum() * 0.0
 
     def arguments(self, ids: Tensor, real: Tensor, sequences: Tensor) -> dict[str, Any]:
-        """Return what the model's forward needs for the images of some sequences; see `images.arguments`."""
+        """Return the arguments of the model's forward for the images of some sequences; see `images.arguments`."""
         if self._found is None or self._images is None:
             return {}
         of_row = [self._images.of_sequence(each) for each in sequences.tolist()]
         return arguments(self._inner, self._found, ids, real, of_row)
 
     def joined(self, results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return results of the model, with gradients of 0 for a vision tower that no image of theirs used."""
+        """Return a model's results, with gradients of 0 for the vision tower if no image used it."""
         if self._unused is None:
             return results
         return (results[0] + self._unused.to(results[0].dtype), *results[1:])
 
 
 def check_images(pack: Any, inner: nn.Module) -> None:
-    """Refuse a pack whose images would not reach a model, or whose actions have placeholders of images.
+    """Require that a model can take the images of a pack, and that no action has image placeholders.
 
     Raises:
         UnsupportedError: the model takes no images.
-        InvalidInputError: image tokens without images, or trained ones.
+        InvalidInputError: the pack has image tokens without images, or trained image tokens.
     """
     shows = pack.images is not None and bool(pack.images.hashes)
     if not takes_images(inner):
@@ -194,7 +194,7 @@ def check_images(pack: Any, inner: nn.Module) -> None:
                 "language model, or leave these draws out (batch.select_draws)"
             )
         return
-    if pack.input_ids.device.type != "cpu":  # it would wait
+    if pack.input_ids.device.type != "cpu":  # reading the tokens would wait for the device
         return
     never = torch.tensor(placeholder_ids(inner))
     if bool(torch.isin(pack.target, never).any()):
@@ -210,7 +210,7 @@ def check_images(pack: Any, inner: nn.Module) -> None:
 
 
 def _trains_tower(inner: nn.Module) -> bool:
-    """Whether a part of the model beside its decoder and output layer is trained."""
+    """Return whether a part of the model other than its decoder and output layer is trained."""
     if not torch.is_grad_enabled():
         return False
     others = {id(each) for part in (decoder_of(inner), head_of(inner)) for each in part.parameters()}
@@ -218,7 +218,10 @@ def _trains_tower(inner: nn.Module) -> bool:
 
 
 def _most_calls(inner: nn.Module, calls: int) -> int:
-    """The most calls of the vision tower of any rank: each call gathers those of its layers that are sharded alone."""
+    """Return the largest number of vision tower calls of any rank, if its layers are sharded separately.
+
+    Each call gathers the parameters of such layers from all ranks, so all ranks need equally many calls.
+    """
     others = {id(part) for whole in (decoder_of(inner), head_of(inner)) for part in whole.modules()} | {id(inner)}
     for group in sharding_groups(part for part in inner.modules() if id(part) not in others):
         calls = max(counts_of_rows(calls, device_of(inner), group))

@@ -1,4 +1,4 @@
-"""Probes: what a model would say in the place of an action, asked at every step of a batch."""
+"""Probes: tokens whose log-probs are computed in place of the action, at every step of a batch."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ _Indices = NDArray[np.int64]
 
 
 class Probe:
-    """Tokens that a model is asked about: appended to the context before each action, and behind the last one.
+    """Tokens that a model scores in the context of every step: before each action, and after the last one.
 
-    `arl.annotate(batch, column, model, probe=...)` makes of their log-probs (or of another answer that the column is
-    named after) the step column `column`, after each step, and the draw column `<column>_before`, before the first.
-    After a step is where the next one would act, what came back from the environment included; after the last step it
-    is the end of the trajectory. In IGPO (arXiv:2510.14967) the tokens are a closing text and the right answer.
+    `arl.annotate(batch, column, model, probe=...)` turns their log-probs (or another output, by the column's name) into
+    the step column `column`, after each step, and the draw column `<column>_before`, before the first step.
+    The position after a step includes the environment's answer: the next action would start there. After the last step
+    it is the end of the trajectory. In IGPO (arXiv:2510.14967) the tokens are a closing text and the right answer.
 
     Args:
-        tokens: a row of token ids for each draw: what leads to the answer, then the answer. Tokens after it
-            change nothing, so leave them out.
-        start: how many tokens of a row lead to the answer; those behind them are scored. One number, or one for each
-            draw.
-        reduce: the `mean` over the scored tokens, or their `sum`.
+        tokens: a row of token ids for each draw: a lead-in, then the answer. Tokens after the answer change nothing, so
+            leave them out.
+        start: number of lead-in tokens of a row; the tokens after them are scored. One number, or one for each draw.
+        reduce: the `mean` or the `sum` over the scored tokens.
 
     Raises:
         InvalidInputError: a row has no scored token, or a token id is negative.
@@ -68,15 +67,15 @@ class Probe:
 
 
 class ProbePacks:
-    """The places of a batch where a probe is asked: before the action of each step, and at the end of each draw.
+    """Packs that score a probe before the action of each step, and at the end of each draw.
 
-    Question `s` below the number of steps is asked before step `s`, the one behind that number by `d` at the end of
-    draw `d`. Nothing is asked in an empty context, which predicts nothing. A question sees the images before it.
+    With S steps, question s < S is asked before step s, and question S + d at the end of draw d. An empty context
+    predicts nothing, so it has no question. The model sees the images before a question.
 
     Args:
         batch: the batch.
-        probe: the tokens.
-        images: of the batch's contexts; None: they show none.
+        probe: the tokens to score.
+        images: images of the batch's contexts; None: no images.
     """
 
     def __init__(self, batch: Batch, probe: Probe, images: ContextImages | None = None) -> None:
@@ -108,13 +107,13 @@ class ProbePacks:
         return int(self._steps[-1]) + len(self._probe.rows)
 
     def packs(self, max_tokens: int) -> Iterator[tuple[Pack, TreeRows, _Indices]]:
-        """Packs of at most `max_tokens` tokens, their layouts, and the question after each given token.
+        """Yield packs of at most `max_tokens` tokens, their layouts, and the question of each given token.
 
-        Contexts with a common beginning share it in a pack, whichever draws they are of; each is a sequence of its own
-        if contexts show images.
+        Contexts with a common beginning share it in a pack, also across draws; if contexts show images, each is a
+        separate sequence.
 
         Raises:
-            InvalidInputError: one context with its probe is longer.
+            InvalidInputError: one context with its probe exceeds `max_tokens`.
         """
         sizes = self._ends - self._begins + np.diff(self._tail_offsets)[self._draws] - 1  # the last token is not read
         if len(sizes) and sizes.max() > max_tokens:
@@ -138,7 +137,7 @@ class ProbePacks:
         offsets = np.cumsum(np.append(0, lengths + np.diff(self._tail_offsets)[draws]))
         row = np.repeat(np.arange(len(rows)), np.diff(offsets))
         place = np.arange(offsets[-1]) - offsets[row]
-        behind = place - lengths[row]  # the place in the probe; below 0 in the context
+        behind = place - lengths[row]  # index in the probe; negative in the context
         in_probe = behind >= 0
         tokens = np.empty(len(row), np.int32)
         tokens[~in_probe] = self._text[(begins[row] + place)[~in_probe]]
@@ -153,7 +152,15 @@ class ProbePacks:
         return pack, tree, self._questions[rows][row]
 
     def columns(self, asked: _Indices, values: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Reduce the values of scored tokens to one after each step, and one before the first of each draw."""
+        """Reduce the values of scored tokens to one value after each step, and one before the first step of each draw.
+
+        Args:
+            asked: question of each scored token.
+            values: the model's output for each scored token.
+
+        Returns:
+            The step column and the draw column.
+        """
         total = np.bincount(asked, values, minlength=len(self))
         count = np.bincount(asked, minlength=len(self))
         scale = np.maximum(count, 1) if self._probe.reduce == "mean" else 1

@@ -1,4 +1,4 @@
-"""Ask a model about packs, one after the other, on one process or shared out to ranks."""
+"""Run a model on packs one after the other, on one process or distributed over ranks, and collect its outputs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True, eq=False)
 class Questions(Generic[Asked]):
-    """The packs that a model is asked about, and what its answers are for.
+    """Packs to run a model on, and functions that store its outputs and return the annotated batch.
 
     Attributes:
-        packs: makes the packs in turn.
-        keep: keeps the answer to the pack of a number.
-        annotated: returns the batch with the columns of all answers.
+        packs: makes the packs one after the other.
+        keep: stores the output for a pack, by the number of the pack.
+        annotated: returns the batch with the columns of all outputs.
     """
 
     packs: Iterator[Asked]
@@ -34,15 +34,15 @@ def ask(
     group: Group | None,
     received: Callable[[Asked], Asked],
 ) -> Batch | None:
-    """Return the batch with the columns of all answers; None on other ranks than the first.
+    """Run a model on all packs and return the annotated batch; None on other ranks than the first.
 
-    All ranks are asked about as many packs, since wrappers of models wait for each other: the last one may be repeated.
+    All ranks run equally many packs, since wrappers of models wait for each other: the last pack may be repeated.
 
     Args:
         planned: plans the packs; called on the first rank alone.
-        answer: returns the model's answer to a pack.
+        answer: returns the model's output for a pack.
         group: the ranks that share the packs, or None.
-        received: makes a pack that the first rank sent ready.
+        received: prepares a pack that was received from the first rank.
     """
     if group is None:
         questions = planned()

@@ -1,4 +1,4 @@
-"""Models on several ranks: over how many their wrapper averages gradients, and in which backward passes."""
+"""Models on several ranks: the wrappers that average gradients, and when they synchronise."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Group: TypeAlias = Any  # torch.distributed.ProcessGroup, which a build of torch
 GradientSync = Literal["auto", "last", "each"]
 """In which backward passes of an update gradients are synchronised over ranks.
 
-`last`: in that of the last pack. `each`: in that of each pack. `auto`: `each` for models whose parameters are sharded,
-which would otherwise hold the gradients of all parameters, else `last`.
+`last`: in the backward pass of the last pack. `each`: in that of each pack. `auto`: `each` for models whose parameters
+are sharded, which would otherwise hold the gradients of all parameters; otherwise `last`.
 """
 _ALONE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Models that are known to be in no wrapper."""
+"""Models that were found to have no wrapper around them."""
 
 
 class Wrapping(NamedTuple):
-    """The averaging of gradients by the wrappers of a model.
+    """How the wrappers of a model average gradients: over how many ranks, and whether parameters are sharded.
 
     Attributes:
         ranks: number of ranks over which gradients are averaged; 1 without a wrapper.
@@ -37,12 +37,12 @@ class Wrapping(NamedTuple):
 
 
 def num_ranks() -> int:
-    """Return the size of torch's default process group, or 1."""
+    """Return the size of torch's default process group; 1 without one."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def group_of_ranks(group: Group | None = None) -> Group | None:
-    """Return a process group, by default torch's, if it has several ranks; else None."""
+    """Return a process group, by default torch's, if it has several ranks; otherwise None."""
     if group is None:
         return cast("Group", distributed.group.WORLD) if num_ranks() > 1 else None
     if not hasattr(group, "size"):
@@ -57,8 +57,7 @@ def wrapping_of(model: nn.Module) -> Wrapping:
     """Return how the wrappers of a model average gradients.
 
     Raises:
-        UnsupportedError: the model is tensor parallel, or gradients of a part of it would not be averaged, or
-            differently.
+        UnsupportedError: the model is tensor parallel, or some gradients would not be averaged, or over other ranks.
     """
     if num_ranks() == 1:
         return Wrapping(1, sharded=False)
@@ -82,7 +81,7 @@ def wrapping_of(model: nn.Module) -> Wrapping:
 
 
 def _refuse_uncovered(model: nn.Module, wrappers: list[nn.Module]) -> None:
-    """Refuse parameters that are trained outside the wrappers."""
+    """Require that all trained parameters are inside wrappers that synchronise their gradients."""
     inside = {id(each) for wrapper in wrappers for each in wrapper.parameters()}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in inside:
@@ -93,7 +92,7 @@ def _refuse_uncovered(model: nn.Module, wrappers: list[nn.Module]) -> None:
 
 
 def _wrappers_in(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost parts that synchronise gradients."""
+    """Yield the outermost modules that synchronise gradients: DDP or FSDP."""
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
     if type(module).__name__ == "DeepSpeedEngine":
@@ -113,7 +112,7 @@ def _is_ddp(module: nn.Module) -> bool:
 
 
 def _sizes(wrapper: Any) -> Iterator[int]:
-    """Over how many ranks the parts of a wrapper average gradients."""
+    """Yield, for each part of a wrapper, the number of ranks over which it averages gradients."""
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
     if _is_ddp(wrapper):
@@ -124,7 +123,7 @@ def _sizes(wrapper: Any) -> Iterator[int]:
             replicas: Any = getattr(part, "_inter_node_pg", None)  # of HYBRID_SHARD, which averages over both groups
             yield cast("Any", part).process_group.size() * (1 if replicas is None else replicas.size())
         elif isinstance(part, FSDPModule):
-            # Parameters may be whole at this moment, so their own mesh does not say it; torch has no public way.
+            # Parameters may be gathered now, so their own mesh does not show it; torch has no public function for it.
             for sharded in part._get_fsdp_state()._fsdp_param_groups:  # noqa: SLF001
                 if sharded.gradient_divide_factor is not None:
                     raise UnsupportedError(
@@ -161,15 +160,15 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a part of one that lies on several ranks."""
+    """Return whether a tensor is a DTensor, whose parts lie on several ranks."""
     return type(tensor).__name__ == "DTensor" or type(tensor.data).__name__ == "DTensor"
 
 
 def refuse_unwrapped(model: nn.Module) -> None:
-    """Refuse to train a model that was taken out of the wrapper that synchronises its gradients.
+    """Require that a model to train is not the inner module of a wrapper that synchronises gradients.
 
     Raises:
-        UnsupportedError: it is inside a `DistributedDataParallel` or `FullyShardedDataParallel`.
+        UnsupportedError: it is inside a `DistributedDataParallel` or `FullyShardedDataParallel`; train the wrapper.
     """
     if not torch.is_grad_enabled() or num_ranks() == 1 or model in _ALONE:
         return
@@ -183,14 +182,14 @@ def refuse_unwrapped(model: nn.Module) -> None:
 
 
 def _all_wrappers() -> list[nn.Module]:
-    """All wrappers of this process that synchronise gradients: the module in one does not lead to it."""
+    """Return all wrappers in this process that synchronise gradients; a module has no reference to its wrapper."""
     names = ("DistributedDataParallel", "FullyShardedDataParallel")
     kinds = [kind for kind in nn.Module.__subclasses__() if kind.__name__ in names]
     return [each for each in gc.get_objects() if issubclass(type(each), tuple(kinds))]
 
 
 def reshard(model: object) -> None:
-    """Let each rank keep its part of the parameters alone, if fully_shard gathered them for a forward pass."""
+    """Free the parameters that fully_shard gathered for a forward pass; each rank keeps its own part."""
     if isinstance(model, nn.Module) and num_ranks() > 1:
         from torch.distributed.fsdp import FSDPModule
 
@@ -200,7 +199,7 @@ def reshard(model: object) -> None:
 
 
 def check_sync(sync: GradientSync, model: nn.Module | None) -> None:
-    """Raise InvalidInputError if there is no such way to synchronise gradients, or no model to apply it to."""
+    """Raise InvalidInputError if `sync` is not a `GradientSync`, or has no model to apply to."""
     if sync not in get_args(GradientSync):
         raise InvalidInputError(f"sync: {sync!r} is no way to synchronise; use {', '.join(get_args(GradientSync))}")
     if sync != "auto" and model is None:
@@ -208,9 +207,9 @@ def check_sync(sync: GradientSync, model: nn.Module | None) -> None:
 
 
 def without_sync(model: nn.Module | None, sync: GradientSync) -> AbstractContextManager[object]:
-    """Let the wrappers of a model keep gradients on their rank: the context of the packs before the last one.
+    """Return a context in which wrappers do not synchronise gradients, for all packs but the last one.
 
-    The forward and the backward pass of a pack belong inside.
+    Run both the forward and the backward pass of a pack inside it.
     """
     if model is None or sync == "each" or num_ranks() == 1:
         return nullcontext()

@@ -1,4 +1,4 @@
-"""Read a model's output layer while a pack runs: hidden states, scores of logits, or a fused loss."""
+"""Compute the results of a pack at the model's output layer: hidden states, log-probs and statistics, or a loss."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 from agentrl_core.model.matmul import fast_linear
 from agentrl_core.model.ranks import wrapping_of
 
-LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it logits are scored in chunks that the backward pass recomputes
+LOGITS_AT_ONCE = 2**27  # 512 MiB in fp32; more logits are scored in chunks, which the backward pass recomputes
 VALUES = ("value", "value_logits")
 VALUE_HEAD = "value_head"
-"""Name of the module that makes values of hidden states; no engine samples from it."""
+"""Name of the module that computes values from hidden states; engines do not use it."""
 ANSWERS = (*VALUES, *ANSWERS_OF_LOGITS)
-"""Outputs of `Pack.run` beside log-probs and entropies, if they are requested."""
+"""Outputs of `Pack.run` on request, besides log-probs and entropies."""
 
 Pack: TypeAlias = Any  # model.pack.Pack, whose module uses this one
 
 
 class Feed(NamedTuple):
-    """One forward of the model.
+    """One forward call of the model, on all or some sequences of a pack.
 
     Attributes:
-        arguments: of the forward.
+        arguments: keyword arguments of the forward.
         rows: `int64[n]`, the rows of its flattened hidden states that are read.
-        pairs: `int64[n]`, the prediction pairs that these rows belong to; None: all of them in order.
-        tokens: `int64[rows, length]`, the pack's token at each place; None: all of them in order.
+        pairs: `int64[n]`, the prediction pairs to which these rows belong; None: all pairs in order.
+        tokens: `int64[rows, length]`, for each position, the index of its token in the pack; None: all tokens in order.
     """
 
     arguments: dict[str, Any]
@@ -47,11 +47,11 @@ class Feed(NamedTuple):
 
 
 class Reading:
-    """The hidden states of a pack, read at the output layer while the model runs; subclasses read scores and losses.
+    """Reads the hidden states of a pack at the output layer; subclasses compute log-probs or a loss from them.
 
     Attributes:
-        order: `int64[n]`, the index of each pair among the rows that were read; None: they were read in order.
-        never: `int64[k]`, tokens that have probability 0; None: all have their own.
+        order: `int64[n]`, the index of each pair among the rows that were read; None: the rows are in order.
+        never: `int64[k]`, tokens that have probability 0; None: no token.
     """
 
     def __init__(self, pack: Pack, outer: nn.Module, inner: nn.Module, rows: Tensor) -> None:
@@ -62,12 +62,12 @@ class Reading:
         self.order: Tensor | None = None
 
     def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
-        """Return the output of the head for the states `[n, H]` of a feed."""
+        """Return the output of the head for the hidden states `[n, H]` of a forward call."""
         self.states.append(states)
         return cast("Tensor", own(states[None, :0]))
 
     def after_model(self, logits: Tensor | None, feed: Feed) -> None:
-        """Take the logits of a feed as the model returns them."""
+        """Process the logits that the model returns for a forward call; nothing here."""
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Return tensors in the order of the pairs, given the last output of the head."""
@@ -75,7 +75,7 @@ class Reading:
 
 
 class Scores(Reading):
-    """Log-probs, entropies and answers of the model's logits, feed by feed."""
+    """Computes log-probs, entropies and other statistics from the model's logits, one forward call at a time."""
 
     def __init__(
         self, pack: Pack, outer: nn.Module, inner: nn.Module, outputs: tuple[str, ...], teacher: TeacherRows | None
@@ -98,12 +98,12 @@ class Scores(Reading):
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
-        """What rows are scored with: targets, inverse temperatures, and the columns of comparisons."""
+        """Columns that scoring needs: targets, inverse temperatures, and the columns of comparisons."""
         compared = (each.column for each in self.comparisons)
         return self.pack.target, self.pack.streams.inverse_temperature, *compared
 
     def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
-        """Override the base."""
+        """Compute values and logits for the hidden states of a forward call."""
         self.wide = torch.float64 if states.dtype == torch.float64 else torch.float32
         self._value(states)
         return cast("Tensor", self._logits(own)(states))[None]
@@ -114,7 +114,7 @@ class Scores(Reading):
                 self.values.append(self.critic(states.to(next(self.critic.parameters()).dtype)).to(self.wide))
 
     def _logits(self, own: Forward) -> Forward:
-        """From states to logits: those of a plain head in fp32 at least, those of another as its module makes them."""
+        """Return the function from hidden states to logits: a plain head in fp32 or fp64, any other as it is."""
         head = self.head
         if not is_plain_linear(head) or getattr(own, "__func__", None) is not nn.Linear.forward:
             return lambda states: own(states[None])[0].to(self.wide)
@@ -129,7 +129,7 @@ class Scores(Reading):
         return made
 
     def after_model(self, logits: Tensor | None, feed: Feed) -> None:
-        """Score the logits of a feed."""
+        """Compute log-probs and statistics of the logits that the model returned for a forward call."""
         if logits is None or logits.dim() != 3 or logits.shape[:2] != (1, len(feed.rows)):
             raise UnsupportedError(
                 f"model: {type(self.inner).__name__} returns no logits for the rows that its output layer was given, "
@@ -141,7 +141,7 @@ class Scores(Reading):
             self.found.append(in_chunks(self.scored, size, (logits[0].to(self.wide), *columns)))
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """Return log-prob, entropy, answers of logits, values."""
+        """Return log-prob, entropy, other statistics of logits, and values, each in the order of the pairs."""
         found = [in_order(parts, self.order) for parts in zip(*self.found, strict=True)]
         return (*found, *self._values())
 
@@ -149,7 +149,7 @@ class Scores(Reading):
         return (in_order(self.values, self.order),) if self.values else ()
 
     def fields(self, results: tuple[Tensor, ...]) -> dict[str, Any]:
-        """Return the fields of `PackOutput` that these results are."""
+        """Return the results as fields of `PackOutput`, by name."""
         logprob, entropy, *others = results
         names = (*self.of_logits, *(each.name for each in self.comparisons))
         answers: dict[str, Any] = dict(zip(names, others, strict=False))
@@ -159,9 +159,9 @@ class Scores(Reading):
 
 
 class ChunkedScores(Scores):
-    """The same, computed at the head chunk by chunk, so that the logits are never there at once.
+    """Computes log-probs and statistics chunk by chunk inside the head, so that all logits never exist at once.
 
-    For models whose formula from the head's output to logits is known.
+    It needs a model whose formula from the head's output to logits is known.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class ChunkedScores(Scores):
         self.whole: tuple[Tensor, ...] = ()
 
     def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:
-        """Score all rows at the last feed; the scores stand for the logits, so that hooks of the head see them."""
+        """Score all rows at the last forward call; the head returns the scores, so its hooks see them."""
         self.wide = torch.float64 if states.dtype == torch.float64 else torch.float32
         self._value(states)
         self.states.append(states)
@@ -202,10 +202,10 @@ class ChunkedScores(Scores):
         return logits if cap is None else cap * (logits / cap).tanh()
 
     def after_model(self, logits: Tensor | None, feed: Feed) -> None:
-        """Do nothing: the head gave scores, and whatever the model computes of them has no meaning."""
+        """Do nothing: the head returned scores, so what the model computes from them is meaningless."""
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:
-        """Override the base."""
+        """Split the head's output, after its hooks, into log-prob, entropy and other results."""
         widths = [1 if whole.dim() == 1 else whole.shape[1] for whole in self.whole]
         parts = output[0].split(widths)
         found = [part.t().reshape(whole.shape).to(whole.dtype) for part, whole in zip(parts, self.whole, strict=True)]
@@ -215,7 +215,7 @@ class ChunkedScores(Scores):
 
 
 class FusedLoss(ChunkedScores):
-    """The loss of a pack, made at a plain head with its gradients, without logits."""
+    """Computes the loss of a pack with its gradients inside a plain linear head, without storing logits."""
 
     def __init__(
         self, pack: Pack, outer: nn.Module, inner: nn.Module, fuse: Callable[..., Any], formula: LogitFormula
@@ -243,7 +243,7 @@ class FusedLoss(ChunkedScores):
         return cast("Tensor", self.made.loss).reshape(1, 1, 1)
 
     def _bias(self, head: nn.Linear) -> Tensor | None:
-        """The bias of the head, with which tokens that are never sampled have probability 0."""
+        """Return the bias of the head, changed so that tokens that are never sampled have probability 0."""
         bias: Tensor | None = head.bias
         if self.never is None:
             return bias
@@ -257,7 +257,7 @@ class FusedLoss(ChunkedScores):
         return bias.index_fill(0, self.never, IMPOSSIBLE)
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:
-        """The loss, a scalar."""
+        """Return the loss, a scalar."""
         return (output.reshape(()),)
 
 
@@ -268,7 +268,7 @@ def vocabulary_of(inner: nn.Module) -> int:
 
 
 def in_order(parts: Any, order: Tensor | None) -> Tensor:
-    """Return parts one after the other, in the order of the pairs."""
+    """Concatenate tensors, and return their rows in the order of the prediction pairs."""
     whole = parts[0] if len(parts) == 1 else torch.cat(list(parts))
     return cast("Tensor", whole) if order is None else whole.index_select(0, order)
 
@@ -283,17 +283,17 @@ def score(
     comparisons: Sequence[Comparison] = (),
     never: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return log-prob of the target, entropy, `outputs` and comparisons of logits `[R, V]` times `scale`.
+    """Return log-prob of the target, entropy, `outputs` and comparisons, each from the logits `[R, V]` times `scale`.
 
     Args:
         logits: fp32 or fp64.
         target: `int64[R]`.
         scale: `[R]`, the inverse temperatures.
-        columns: the rows of each comparison's column.
+        columns: one column per comparison, with R rows each.
         entropy_gradient: whether the entropy can be differentiated.
         outputs: names of `ANSWERS_OF_LOGITS`.
-        comparisons: what is compared.
-        never: `int64[k]`, tokens that have probability 0; None: all have their own.
+        comparisons: the comparisons to compute.
+        never: `int64[k]`, tokens that have probability 0; None: no token.
     """
     scale = scale.to(logits.dtype)
     logits = logits * scale[:, None]
@@ -306,7 +306,7 @@ def score(
         exponential = shifted.exp()
         total = exponential.sum(dim=-1)
         entropy = total.log() - (exponential * shifted).sum(dim=-1) / total
-    answers = {name: ANSWERS_OF_LOGITS[name](shifted) for name in outputs}  # all but one are the same of shifted logits
+    answers = {name: ANSWERS_OF_LOGITS[name](shifted) for name in outputs}  # a shift changes only soft_value
     if never is not None and "mean_logprob" in answers:
         possible = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device).index_fill(0, never, 0)
         answers["mean_logprob"] = ANSWERS_OF_LOGITS["mean_logprob"](shifted[:, possible])
@@ -317,7 +317,7 @@ def score(
 
 
 def in_chunks(function: Callable[..., tuple[Tensor, ...]], size: int, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return `function(*rows)`, computed `size` rows at a time; the backward pass computes them again."""
+    """Return `function(*rows)`, computed `size` rows at a time; the backward pass recomputes each chunk."""
     count = len(rows[0])
     if count <= size:
         return function(*rows)
@@ -347,7 +347,7 @@ def value_head_of(outer: nn.Module, inner: nn.Module, outputs: Sequence[str]) ->
     if asked is None:
         return None
     for part in outer.modules():
-        head = part._modules.get(VALUE_HEAD)  # noqa: SLF001 - wrappers pass other attributes on
+        head = part._modules.get(VALUE_HEAD)  # noqa: SLF001 - getattr on a wrapper would return the inner one's
         if head is not None and (part is inner or any(each is inner for each in part.modules())):
             return head
     raise UnsupportedError(

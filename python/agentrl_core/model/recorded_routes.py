@@ -1,4 +1,4 @@
-"""The experts that an engine recorded for the tokens of packs."""
+"""Experts of a mixture of experts that an engine recorded while sampling, for the tokens of packs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class RecordedRoutes:
-    """Rows of column `routed_experts` for each token that a pack reads.
+    """Looks up the recorded experts (column `routed_experts`) of the tokens of packs.
 
     Args:
         batch: the batch.
 
     Raises:
-        InvalidInputError: no node of it has the column.
+        InvalidInputError: no node of the batch has the column.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -41,7 +41,7 @@ class RecordedRoutes:
     def of_pack(self, plan: Plan, index: int) -> NDArray[np.int16]:
         """Return the experts of the tokens of a pack, `int16[T, layers * k]`; -1 for a token without a row."""
         stored = plan.row_tokens(index)
-        rows = np.take(self._experts, stored, axis=0).astype(np.int16)  # three times as fast as an index of rows
+        rows = np.take(self._experts, stored, axis=0).astype(np.int16)  # three times as fast as indexing by rows
         rows[~self._known[stored] | (stored < 0)] = -1
         return rows
 

@@ -1,4 +1,4 @@
-"""Route the tokens of a pack to recorded experts instead of those that the model's routers choose."""
+"""Route the tokens of a pack to recorded experts instead of the experts that the model's routers choose."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agentrl_core.model.layouts import is_recomputed
 from agentrl_core.model.routers import expert_weights, layers_of_routers, routers_of
 
 _KNOWN: WeakSet[nn.Module] = WeakSet()
-"""Routers whose own weights were found to be those of `expert_weights`."""
+"""Routers for which `expert_weights` was verified to return the router's own weights."""
 
 
 class RouteReplay:
-    """The recorded experts of a pack's tokens, given to the routers of a model feed by feed.
+    """Replaces the routers' choices by the recorded experts of a pack's tokens, one forward call at a time.
 
     Args:
         experts: `int16[T, layers * k]`; negative: unknown, so that the router chooses.
@@ -37,17 +37,17 @@ class RouteReplay:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every router was called in every forward: compiled code may leave hooks out."""
+        """Whether every router was called in every forward; compiled code may skip hooks."""
         return self._calls >= self._feeds * len(self._of_router)
 
     def feed(self, tokens: Tensor | None) -> None:
-        """Set which of the pack's tokens the next forward reads, row by row; None: all in order."""
+        """Set the tokens of the pack that the next forward reads, row by row; None: all in order."""
         self._tokens = None if tokens is None else tokens.flatten()
         self._feeds += 1
 
     @contextmanager
     def hooked(self, routers: Iterable[Any]) -> Iterator[None]:
-        """Route inside the block, in this thread."""
+        """Replace the routers' choices in this thread, inside a `with` block."""
         self._thread, self._is_open = threading.get_ident(), True
         handles = [router.register_forward_hook(self.route) for router in routers]
         try:
@@ -59,7 +59,7 @@ class RouteReplay:
 
     @contextmanager
     def recomputed(self, layer: nn.Module) -> Iterator[None]:
-        """Let a layer that the backward pass computes again, after the block, replay the same experts there."""
+        """Make a layer replay the same experts if the backward pass recomputes it after the block."""
         own: Any = getattr(layer, "_gradient_checkpointing_func", None)
         routers = [module for module in layer.modules() if module in self._of_router]
         if own is None or not routers:
@@ -70,7 +70,7 @@ class RouteReplay:
             tokens = self._tokens
 
             def again(*inputs: Any) -> Any:
-                if self._is_open:  # in the forward
+                if self._is_open:  # called in the forward pass, not recomputed
                     return call(*inputs)
                 self._tokens = tokens
                 with self.hooked(routers):
@@ -85,7 +85,7 @@ class RouteReplay:
             layer._gradient_checkpointing_func = own  # noqa: SLF001
 
     def route(self, router: Any, _arguments: object, output: tuple[Tensor, Tensor, Tensor]) -> object:
-        """Return a router's output with the recorded experts: a forward hook."""
+        """Return a router's output with the recorded experts in place of its own: a forward hook."""
         if threading.get_ident() != self._thread:
             return output
         self._calls += 1
@@ -103,7 +103,7 @@ def replayed_routes(experts: Tensor, inner: nn.Module) -> Iterator[RouteReplay]:
 
     Raises:
         UnsupportedError: the model has no known routers, or layers in torch's `CheckpointWrapper`.
-        InvalidInputError: the recorded experts are not those of such a model.
+        InvalidInputError: number or range of the recorded experts do not fit the model.
     """
     routers, name = routers_of(inner), type(inner).__name__
     if not routers:
@@ -140,7 +140,7 @@ def replayed_routes(experts: Tensor, inner: nn.Module) -> Iterator[RouteReplay]:
 
 
 def _of_routers(experts: Tensor, inner: Any, routers: list[Any]) -> Tensor:
-    """Leave out the layers without a router, if there are rows for these as well, as vLLM and slime record them."""
+    """Drop the entries of layers without a router, which vLLM and slime record as well."""
     layers, count = getattr(decoder_of(inner).config, "num_hidden_layers", 0), routers[0].top_k
     routed = layers_of_routers(inner)
     if len(routed) != len(routers) or len(routers) == layers or experts.shape[1] != layers * count:
@@ -150,7 +150,7 @@ def _of_routers(experts: Tensor, inner: Any, routers: list[Any]) -> Tensor:
 
 @torch.no_grad()
 def _check_weights(router: Any, logits: Tensor, weights: Tensor, own: Tensor) -> None:
-    """Refuse a router whose weights follow from its logits in another way."""
+    """Require that a router computes its weights from its logits as `expert_weights` does."""
     if router in _KNOWN:
         return
     found = expert_weights(router, logits, own).to(weights.dtype)

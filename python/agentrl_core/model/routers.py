@@ -1,4 +1,4 @@
-"""Routers of mixture-of-experts models: which modules they are, the experts that they choose, and their weights."""
+"""Routers of mixture-of-experts models: find them, trace the experts that they choose, and compute expert weights."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from agentrl_core.exceptions import UnsupportedError
 
 
 def routers_of(model: nn.Module) -> list[Any]:
-    """Return the routers of a causal model of Hugging Face in the order of its layers; empty without any."""
+    """Return the routers of a causal model of Hugging Face in the order of its layers; empty if it has none."""
     names = ("TopKRouter", "TopkRouter")
     return [module for module in model.modules() if type(module).__name__.endswith(names)]
 
 
 def layers_of_routers(model: nn.Module) -> list[int]:
-    """Return the layer of each router of `routers_of`, by the names of the modules; fewer, if a name has no layer."""
+    """Return the layer number of each router, from module names; routers whose name has no number are left out."""
     routers = set(routers_of(model))
     names = [name for name, module in model.named_modules() if module in routers]
     return [int(found[1]) for name in names if (found := re.search(r"(?:^|\.)layers\.(\d+)\.", name))]
 
 
 def expert_weights(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
-    """Return the weights that a router gives to some experts of each token, from its logits; gradients flow.
+    """Return the weights that a router gives to some experts of each token, from its logits, with gradients.
 
     Softmax routers (Qwen3-MoE, OLMoE, Mixtral) and sigmoid routers (DeepSeek V3) are known.
 
@@ -48,13 +48,13 @@ def expert_weights(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
 
 
 class RouteTrace:
-    """The experts that a model's routers choose in its forwards.
+    """Records the experts that the routers of a model choose in its forwards.
 
     Args:
         model: a causal model with routers.
 
     Raises:
-        UnsupportedError: it has none that are known.
+        UnsupportedError: the model has no known routers.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -67,7 +67,7 @@ class RouteTrace:
 
     @contextmanager
     def forward(self) -> Iterator[list[Tensor]]:
-        """Trace one forward in this thread: `int64[tokens, k]` of each router in turn."""
+        """Trace one forward in this thread: the yielded list gets the experts `int64[tokens, k]` of each router."""
         thread, found = threading.get_ident(), list[Tensor]()
 
         def keep(_router: nn.Module, _arguments: object, output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -82,11 +82,11 @@ class RouteTrace:
                 handle.remove()
 
     def layer(self, found: list[Tensor], rows: int) -> tuple[Tensor, Tensor]:
-        """Return traced experts as keys and values of one more layer of a cache.
+        """Return traced experts in the form of keys and values of an additional layer of a KV cache.
 
         Args:
-            found: what `forward` traced, `int64[rows * tokens, k]` each.
-            rows: rows of the forward.
+            found: experts traced by `forward`, `int64[rows * tokens, k]` each.
+            rows: number of rows of the forward.
 
         Returns:
             `[rows, 1, tokens, layers * k]`, of uint8 or int16, and `[rows, 1, tokens, 0]`.

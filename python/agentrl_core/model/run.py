@@ -1,8 +1,8 @@
-"""Run a pack on a model: through the model's own forward, with its output layer on the rows of prediction pairs alone.
+"""Run a pack on a model, by the model's own forward; the output layer gets only the rows of prediction pairs.
 
 The model's forward runs inside the call of its wrappers (`model.call`). During that call the forward of the output
-layer is replaced by one that takes only the rows that predict a token, so that no other logits are computed. The
-model's own operations on logits after the output layer (scales, soft caps) stay as they are.
+layer is replaced by one that reads only the rows that predict a token, so that no other logits are computed. The
+model's own operations on logits after the output layer (scales, soft caps) are unchanged.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from agentrl_core.model.transformers_attention import pack_attention
 
 _AnyReading = TypeVar("_AnyReading", bound=Reading)
 _LEAVE_HEAD_OUT: WeakSet[nn.Module] = WeakSet()
-"""Models whose forward was replaced by a library, such as TRL, with one that does not call the output layer."""
+"""Models whose forward a library such as TRL has replaced by one that does not call the output layer."""
 
 
 def hidden_states(pack: Pack, model: nn.Module) -> Tensor:
-    """Return the hidden states `[T, H]` of all tokens of a pack, as the output layer gets them."""
+    """Return the hidden states `[T, H]` of all tokens of a pack: the inputs of the output layer."""
     pack, inner = _prepared(pack, model)
     every = torch.arange(len(pack.input_ids), device=pack.input_ids.device)
     return _run(pack, inner, lambda: Reading(pack, model, inner, every))[1][0]
 
 
 def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...], teacher: nn.Module | None = None) -> dict[str, Any]:
-    """Return log-probs, entropies and `outputs` of a pack, fields of `PackOutput`; see `Pack.run`."""
+    """Run a model on a pack; return log-probs, entropies and `outputs` by field of `PackOutput`; see `Pack.run`."""
     rows = None if teacher is None else _teacher_rows(pack, teacher)
     pack, inner = _prepared(pack, model)
     if rows is not None:
@@ -71,7 +71,7 @@ def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...], teacher: nn.M
 
 
 def _teacher_rows(pack: Pack, teacher: nn.Module) -> TeacherRows:
-    """The hidden states of a teacher, which routes by itself, for each prediction pair, without gradients."""
+    """Return the teacher's hidden states for each prediction pair, without gradients and without route replay."""
     pack, inner = _prepared(replace(pack, routed_experts=None), teacher)
     with torch.no_grad():
         read, (states,) = _run(pack, inner, lambda: Reading(pack, teacher, inner, pack.source_row))
@@ -84,7 +84,7 @@ def _teacher_rows(pack: Pack, teacher: nn.Module) -> TeacherRows:
 
 
 def fused(pack: Pack, model: nn.Module, fuse: Callable[..., Any]) -> Any:
-    """Return the output of a pack with its loss, which `fuse` makes of hidden states; see `loss.run_fused`."""
+    """Run a model on a pack with a loss that `fuse` computes from the hidden states; see `loss.run_fused`."""
     pack, inner = _prepared(pack, model)
     formula = logit_formula_of(inner)
     if formula is None:
@@ -97,7 +97,7 @@ def fused(pack: Pack, model: nn.Module, fuse: Callable[..., Any]) -> Any:
 
 
 def _prepared(pack: Pack, model: nn.Module) -> tuple[Pack, nn.Module]:
-    """The pack on the model's device, and the causal model inside its wrappers."""
+    """Check that a model can run a pack; return the pack on the model's device, and the inner causal model."""
     inner = causal_model_of(model)
     leave_uncompiled(model)
     if inner is model:
@@ -105,7 +105,7 @@ def _prepared(pack: Pack, model: nn.Module) -> tuple[Pack, nn.Module]:
     if pack.images is not None or takes_images(inner):
         check_images(pack, inner)
     known = getattr(cast("Any", inner).get_input_embeddings(), "num_embeddings", None)
-    if known and pack.input_ids.device.type == "cpu" and pack.largest_token >= known:  # a GPU would end the process
+    if known and pack.input_ids.device.type == "cpu" and pack.largest_token >= known:  # a GPU would abort
         raise InvalidInputError(
             f"the pack has token {pack.largest_token}, but {type(inner).__name__} knows the tokens 0 to {known - 1}; "
             "give the model whose tokenizer made these rollouts"
@@ -118,7 +118,7 @@ def _run(
 ) -> tuple[_AnyReading, tuple[Tensor, ...]]:
     """Run a pack in its layout; return the reading and its results.
 
-    `new_reading` is called again if the layout that `auto` picked turns out to be unsupported.
+    If the layout that `auto` selected turns out to be unsupported, it runs again with a `new_reading`.
     """
     layout = _layout(pack, inner)
     reading = new_reading()
@@ -133,7 +133,7 @@ def _run(
 
 
 def _layout(pack: Pack, inner: nn.Module) -> str:
-    """The layout that a pack is run in."""
+    """Return the layout in which a pack is run on a model."""
     if pack.images is not None and pack.images.hashes:
         refuse_images_in(pack.layout)
         return "padded"
@@ -171,11 +171,11 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
             if pack.routed_experts is not None:
                 replay = stack.enter_context(replayed_routes(pack.routed_experts, inner))
             if not is_compiled(reading.outer):
-                stack.enter_context(fast_linear_layers(inner, ids.numel(), but=reading.head))  # which may be fused
+                stack.enter_context(fast_linear_layers(inner, ids.numel(), but=reading.head))  # the head may be fused
             results = _read(reading, own, feeds, replay)
             if shown is not None:
                 results = shown.joined(results)
-            if wrapping.sharded:  # FSDP hangs its hooks on the results, and warns of views
+            if wrapping.sharded:  # FSDP registers hooks on the results, and warns about views
                 return tuple(each if each._base is None else each.clone() for each in results)  # noqa: SLF001
             return results
 
@@ -186,7 +186,7 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
 
 
 def _flat_feed(reading: Reading, ids: Tensor, stack: ExitStack) -> Feed:
-    """All tokens in one row, with the pack's attention in each layer."""
+    """Return the forward call for layouts without padding: all tokens in one row, with the pack's attention."""
     attention = reading.pack._attention  # noqa: SLF001 - a part of the pack
     attention.layers = 0
     stack.enter_context(pack_attention(decoder_of(reading.inner)))
@@ -195,7 +195,10 @@ def _flat_feed(reading: Reading, ids: Tensor, stack: ExitStack) -> Feed:
 
 
 def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, shown: ShownImages | None, *, one: bool) -> list[Feed]:
-    """Rows of similar length, padded on the right; if `one`, in one feed, since ranks run as many forwards each."""
+    """Return forward calls on rows of similar length, padded on the right.
+
+    With `one`, all rows are in one call, because all ranks must run equally many.
+    """
     sequences = SequenceAttention(pack.cu_seqlens, pack.max_seqlen, share=0.0 if one else None)
     shapes, flat, slots = sequences.buckets
     lengths = pack.cu_seqlens.to(torch.int64).diff()
@@ -216,7 +219,7 @@ def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, shown: ShownImages | No
 
 
 def _read(reading: Reading, own: Forward, feeds: list[Feed], replay: RouteReplay | None) -> tuple[Tensor, ...]:
-    """Run the feeds, and read them at the head."""
+    """Run the forward calls one after the other, and return the results of the reading."""
     if feeds[0].pairs is not None:
         reading.order = torch.cat([cast("Tensor", feed.pairs) for feed in feeds]).argsort()
     output: Tensor | None = None
@@ -228,7 +231,7 @@ def _read(reading: Reading, own: Forward, feeds: list[Feed], replay: RouteReplay
 
 
 def _read_feed(reading: Reading, own: Forward, feed: Feed, *, is_last: bool) -> Tensor:
-    """Run one feed; return the output of the head."""
+    """Run one forward call, and return the output of the head."""
     inner, shape = reading.inner, feed.arguments["input_ids"].shape
 
     def at_head(head: Forward, hidden: Tensor, *_: object, **__: object) -> Tensor:

@@ -1,4 +1,4 @@
-"""Arrays in few bytes, to be sent to other ranks: runs of equal or consecutive values, and integers in four bytes."""
+"""Compress arrays that are sent to other ranks: runs of equal or consecutive values, and integers in four bytes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LONG_RUN = 4
-"""Runs are kept if they have so many values on average."""
+"""An array is stored as runs if they have at least this many values on average."""
 
 
 @dataclass(frozen=True, eq=False)
 class ShortArray:
-    """An array as runs, or as its values.
+    """A compressed one-dimensional array: runs of equal or consecutive values, or all values.
 
     Attributes:
-        dtype: of the whole array.
+        dtype: dtype of the whole array.
         values: the first value of each run, or all values.
-        begins: `int32[runs]`, where each run begins; None: there are no runs.
-        length: of the whole array.
-        step: difference of two neighbours in a run: 0 or 1.
+        begins: `int32[runs]`, the start of each run; None: stored as values.
+        length: length of the whole array.
+        step: difference of neighbouring values in a run: 0 or 1.
 
     Example:
         >>> import numpy as np
@@ -40,7 +40,7 @@ class ShortArray:
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> ShortArray:
-        """Return an array as runs where they are long enough."""
+        """Compress an array, as runs if they are long enough."""
         if array.ndim == 1 and len(array) < 2**31:
             bits = array.view(f"u{array.itemsize}")  # NaN is equal to itself, and differences wrap
             changes = bits[1:] - bits[:-1]
@@ -52,7 +52,7 @@ class ShortArray:
         return cls(array.dtype, _narrow(array))
 
     def whole(self) -> NDArray[Any]:
-        """Return the array, in memory of its own."""
+        """Return the uncompressed array, in new memory."""
         values = self.values.astype(self.dtype)
         if self.begins is None:
             return values
@@ -64,7 +64,7 @@ class ShortArray:
 
 
 def _narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """Return 64-bit integers that fit in 32 bits so."""
+    """Return 64-bit integers as 32-bit integers if all fit; other arrays unchanged."""
     if values.dtype != np.int64 or (values.size and not -(2**31) <= values.min() <= values.max() < 2**31):
         return np.ascontiguousarray(values)
     return values.astype(np.int32)

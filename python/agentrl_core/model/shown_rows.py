@@ -1,4 +1,4 @@
-"""Token rows that show made pictures, for comparing packs with a model's own forward."""
+"""Token rows with synthetic pictures, to compare packs with a model's own forward."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _BEGIN = 4
 
 
 class ShownRows(NamedTuple):
-    """Rows whose tokens show pictures.
+    """Token rows with pictures.
 
     Attributes:
         rows: `int64[L]` each.
-        arguments: what the model's own forward needs for each row alone, beside its tokens.
-        images: the same pictures for a pack of all rows.
+        arguments: arguments of the model's own forward for each row alone, besides its tokens.
+        images: the pictures in the form that a pack of all rows needs.
     """
 
     rows: list[Tensor]
@@ -40,12 +40,12 @@ class ShownRows(NamedTuple):
 
 
 def shown_rows(inner: nn.Module, rows: Sequence[Tensor], processor: ProcessorMixin | None) -> ShownRows:
-    """Return rows in which the pictures of `SHOWN` stand after their first tokens.
+    """Insert the pictures of `SHOWN` into token rows, after the first tokens of each row.
 
     Args:
         inner: a causal model that takes images.
         rows: `int64[L]` each, without placeholders.
-        processor: of the model; None: the one saved at `inner.name_or_path`.
+        processor: processor of the model; None: the one saved at `inner.name_or_path`.
 
     Raises:
         UnsupportedError: no processor is given or found.
@@ -78,7 +78,7 @@ def shown_rows(inner: nn.Module, rows: Sequence[Tensor], processor: ProcessorMix
 
 
 def _arguments(inner: nn.Module, made: Any, ids: Tensor) -> dict[str, Tensor]:
-    """Everything that the processor makes of pictures, and the kinds of the row's tokens."""
+    """Return all outputs of the processor for pictures, and the token types of the row, as forward arguments."""
     found = {}
     for name, value in made.items():
         if name.endswith("token_type_ids"):

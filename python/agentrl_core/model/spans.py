@@ -20,16 +20,16 @@ _Indices = NDArray[np.int64]
 
 
 class Spans(ABC):
-    """Base of what finds spans: `arl.annotate(batch, column, spans)` makes a token column of them.
+    """Base class of span finders: `arl.annotate(batch, column, spans)` numbers spans of tokens in a token column.
 
-    The column numbers the spans of each draw, 1 for the first, and is 0 at tokens of none. So it says which tokens are
-    marked (`weight.MarkedScaled`, `advantage.EntropyBonus`), and which belong together (`loss.Ratio("item")`). A span
-    lies within one action; one without a token has no number.
+    The column numbers the spans of each draw from 1, and is 0 at tokens outside of spans. So it marks tokens
+    (`weight.MarkedScaled`, `advantage.EntropyBonus`), and groups them (`loss.Ratio("item")`). A span lies within one
+    action; a span without tokens gets no number.
     """
 
     @abstractmethod
     def find(self, tokens: NDArray[np.int32], offsets: _Indices) -> tuple[_Indices, _Indices]:
-        """The spans of actions: where each begins and ends in `tokens`, in their order and without overlap.
+        """Return the start and the end of each span in `tokens`, in order and without overlap.
 
         Args:
             tokens: of all actions, one after the other.
@@ -37,7 +37,7 @@ class Spans(ABC):
         """
 
     def numbered(self, batch: Batch) -> NDArray[np.float32]:
-        """The number of the span of each action token of a batch in its draw, from 1; 0 where there is none."""
+        """Return the number of each action token's span in its draw, from 1; 0 if the token is in no span."""
         tokens, offsets = np.asarray(batch.column("token", "token"), np.int32), batch.offsets("token")
         begins, ends = self.find(tokens, offsets)
         begins, ends = begins[ends > begins], ends[ends > begins]
@@ -54,15 +54,16 @@ class Spans(ABC):
 class Tags(Spans):
     """Spans between an opening and a closing tag, as token ids: `<think>` ... `</think>`.
 
-    A span begins at the first opening tag of an action, or behind the span before, and ends with the next closing tag;
-    an opening tag inside belongs to it. One that is never closed goes on to the end of its action. Tags that a
-    tokenizer writes in several ways are found in the text instead, by `Parsed`.
+    A span begins at the first opening tag of an action, or at the first one after the previous span, and ends with the
+    next closing tag; an opening tag inside belongs to it. A span that is never closed extends to the end of its action.
+    If a tokenizer can encode a tag in several ways, find it in the text instead, by `Parsed`.
 
     Args:
         opening: token ids of the opening tag, at least one.
         closing: token ids of the closing tag, at least one.
-        tags: whether the tags are tokens of their span.
-        begun: every action begins inside a span: the prompt ends with the opening tag, as many chat templates do.
+        tags: whether the tags belong to their span.
+        begun: whether every action begins inside a span, because the prompt ends with the opening tag, as in many chat
+            templates.
 
     Raises:
         InvalidInputError: a tag has no token, or a negative one.
@@ -86,7 +87,7 @@ class Tags(Spans):
         self.tags, self.begun = tags, begun
 
     def find(self, tokens: NDArray[np.int32], offsets: _Indices) -> tuple[_Indices, _Indices]:
-        """The first span of every action at once, then the second of those that have one, and so on."""
+        """Return the start and the end of each span; vectorised over actions: all first spans, all second ones, ..."""
         ends = offsets[1:]
         opened, closed = _occurrences(tokens, self.opening), _occurrences(tokens, self.closing)
         found = [np.zeros((3, 0), np.int64)]
@@ -108,18 +109,18 @@ class Tags(Spans):
 
 
 class Parsed(Spans):
-    r"""Spans of the text of an action that a function of yours finds: items of a list, the arguments of a call.
+    r"""Spans that a user's function finds in the text of an action: items of a list, the arguments of a call.
 
-    A token belongs to a span if a letter of it does. Where the text of a token is not known before the next one (half a
-    letter) it counts as what the tokenizer writes for it. An action is decoded about log2(its tokens) times for each
-    border of a span, and once however many branches share it.
+    A token belongs to a span if one of its characters does. A token that ends inside a character (half of its bytes)
+    counts with the text that the tokenizer decodes for it. An action is decoded about log2(its tokens) times for each
+    bound of a span, and only once if several branches share it.
 
     Args:
-        parser: from the text of an action to the spans `(begin, end)` in it, as letters from 0, in order.
-        decode: from token ids to text, such as `engine.decode` or a tokenizer's.
+        parser: function from the text of an action to its spans `(begin, end)`, character positions from 0, in order.
+        decode: function from token ids to text, such as `engine.decode` or that of a tokenizer.
 
     Raises:
-        InvalidInputError: `parser` or `decode` is no function.
+        InvalidInputError: `parser` or `decode` is not a function.
 
     Example:
         >>> import re
@@ -140,7 +141,7 @@ class Parsed(Spans):
         self.parser, self.decode = parser, decode
 
     def find(self, tokens: NDArray[np.int32], offsets: _Indices) -> tuple[_Indices, _Indices]:
-        """The spans of one action after the other."""
+        """Return the start and the end of each span, action by action."""
         known: dict[bytes, _Indices] = {}
         found = [np.zeros((0, 2), np.int64)]
         for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
@@ -153,7 +154,7 @@ class Parsed(Spans):
         return spans[:, 0], spans[:, 1]
 
     def _spans(self, tokens: list[int]) -> _Indices:
-        """The spans of an action in its tokens."""
+        """Return the spans of one action as token positions, `[spans, 2]`."""
         text = self.decode(tokens)
         lengths = {0: 0, len(tokens): len(text)}
 
@@ -180,7 +181,7 @@ class Parsed(Spans):
 
 
 def _tag(ids: ArrayLike, name: str) -> _Indices:
-    """The token ids of a tag."""
+    """Check the token ids of a tag, and return them."""
     tag = columns.integers(ids, name)
     if not len(tag) or tag.min() < 0:
         raise InvalidInputError(f"{name} is {tag.tolist()}; give the token ids of a tag, at least one, none negative")
@@ -188,7 +189,7 @@ def _tag(ids: ArrayLike, name: str) -> _Indices:
 
 
 def _occurrences(tokens: NDArray[np.int32], tag: _Indices) -> _Indices:
-    """Return the places at which a tag begins in the tokens."""
+    """Return the positions at which a tag begins in the tokens."""
     places = max(len(tokens) - len(tag) + 1, 0)
     there = np.ones(places, np.bool_)
     for number, token in enumerate(tag.tolist()):
@@ -197,6 +198,6 @@ def _occurrences(tokens: NDArray[np.int32], tag: _Indices) -> _Indices:
 
 
 def _next(places: _Indices, at: _Indices) -> _Indices:
-    """The first of sorted places at or behind each of some others; without one, far behind all."""
+    """Return, for each position, the first of sorted positions at or after it; a huge number if there is none."""
     beyond = np.append(places, np.iinfo(np.int64).max // 2)
     return beyond[np.searchsorted(places, at)]

@@ -1,4 +1,4 @@
-"""Teachers: what a model answers about the tokens of others, in their context or in one of its own."""
+"""Teachers: log-probs of a model for tokens that another policy sampled, in their context or after other prompts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from agentrl_core.operators.packing import TreeRows
 
 Answers = tuple[Tensor, Tensor, Tensor]
-"""Log-prob of each target `[N]`; ids `[N, k]` and log-probs `[N, k]` of the likeliest tokens; -1 and -inf: none."""
+"""Log-prob of each target `[N]`; ids `[N, k]` and log-probs `[N, k]` of the likeliest tokens, -1 and -inf if none."""
 
 
 def check_tokenizers(tokenizers: tuple[Any, Any]) -> None:
-    """Refuse a teacher whose tokenizer gives a token of the policy another id.
+    """Require that the teacher's tokenizer gives every token of the policy the same id.
 
     Args:
-        tokenizers: of the policy and of the teacher, of Hugging Face transformers.
+        tokenizers: tokenizers of the policy and of the teacher, of Hugging Face transformers.
 
     Raises:
         InvalidInputError: an id differs.
@@ -45,10 +45,10 @@ def check_tokenizers(tokenizers: tuple[Any, Any]) -> None:
 
 
 def likeliest_answers(model: nn.Module | Callable[[Pack], Answers], count: int) -> Callable[[Pack], Tensor]:
-    """Return a function of a pack: log-prob, the log-probs of the likeliest tokens and their ids, `[N, 1 + 2 count]`.
+    """Return a function from a pack to log-probs, and log-probs and ids of the likeliest tokens, `[N, 1 + 2 count]`.
 
     Args:
-        model: a model, or a function that returns the three.
+        model: a model, or a function that returns these three.
         count: number of likeliest tokens.
     """
     if isinstance(model, nn.Module):
@@ -79,17 +79,17 @@ def likeliest_answers(model: nn.Module | Callable[[Pack], Answers], count: int) 
 
 
 class PromptedPacks:
-    """Packs of a batch's draws under other prompts: what a teacher reads that sees more than the policy.
+    """Packs of a batch's draws with other prompts, for a teacher that sees more than the policy.
 
-    Of each draw, the tokens before its first action are replaced; what follows stays, tool results included. Images of
-    the replaced tokens stay too, in their order.
+    In each draw, the tokens before its first action are replaced; all tokens after it stay, tool results included.
+    Images of the replaced tokens stay too, in their order.
 
     Args:
         batch: the batch.
         prompts: token ids of a prompt for each draw.
-        draws: the draws that are run.
-        images: of the batch's contexts; None: they show none.
-        image_token: the placeholder of the model; None: unknown.
+        draws: the draws to run.
+        images: images of the batch's contexts; None: no images.
+        image_token: the model's placeholder token of images; None: unknown.
 
     Raises:
         InvalidInputError: a draw has no prompt, two draws with different prompts share a trained token, or a prompt has
@@ -128,7 +128,7 @@ class PromptedPacks:
             )
         self._draws, self._text, self._images = draws, contexts.tokens, images
         acts = np.diff(contexts.steps) > 0
-        before = np.zeros(batch.num_draws, np.int64)  # tokens that a prompt stands for
+        before = np.zeros(batch.num_draws, np.int64)  # number of tokens that a prompt replaces
         before[contexts.draws[acts]] = contexts.begins[contexts.steps[:-1][acts]]
         begins, ends = (np.zeros(batch.num_draws, np.int64) for _ in range(2))
         begins[contexts.draws], ends[contexts.draws] = contexts.offsets[:-1], contexts.offsets[1:]
@@ -145,7 +145,7 @@ class PromptedPacks:
             self._check_placeholders(image_token)
 
     def _check_shared(self, batch: Batch, rows: list[NDArray[np.int32]]) -> None:
-        """Refuse a stored token that draws with different prompts train: it would have several answers."""
+        """Require that draws that share a trained token have equal prompts, so that the token has one value."""
         known: dict[bytes, int] = {}
         prompts = np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], np.int64)
         chosen = self._tokens_of(self._draws)
@@ -161,7 +161,7 @@ class PromptedPacks:
             )
 
     def _check_placeholders(self, image_token: int) -> None:
-        """Refuse a prompt that shows other images than the tokens that it replaces."""
+        """Require that a prompt has as many image placeholders as the tokens that it replaces."""
 
         def counts(tokens: NDArray[np.int32], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
             totals = np.cumsum(np.append(0, tokens == image_token))
@@ -178,15 +178,15 @@ class PromptedPacks:
             )
 
     def _tokens_of(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The trained tokens of some draws, one draw after the other."""
+        """Return the trained tokens of some draws, one draw after the other."""
         begins, counts = self._ends_of_trained[draws], np.diff(self._ends_of_trained)[draws]
         return np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
     def packs(self, max_tokens: int) -> Iterator[tuple[Pack, TreeRows, NDArray[np.int64]]]:
-        """Packs of at most `max_tokens` tokens, their layouts, and the stored token of each laid-out token, or -1.
+        """Yield packs of at most `max_tokens` tokens, their layouts, and the stored token of each given token, or -1.
 
         Raises:
-            InvalidInputError: one draw is longer.
+            InvalidInputError: a draw exceeds `max_tokens`.
         """
         sizes = self._sizes[self._draws]
         if len(sizes) and sizes.max() > max_tokens:

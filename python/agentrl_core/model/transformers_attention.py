@@ -1,8 +1,8 @@
-"""The attention of a pack in a Hugging Face model: the library's own switch is turned to the pack's own.
+"""Replace the attention of a Hugging Face model by that of a pack, through the library's attention interface.
 
-Everything but the attention of a model works on flat tokens as it is. transformers lets a function of one's own stand
-for the attention of all its models; ours is that of the pack (`agentrl_core.model.attention`), and refuses what that
-does not compute.
+All parts of a model except the attention work on flat tokens unchanged. transformers allows a custom function as the
+attention of all its models. Here it is the attention of the pack (`agentrl_core.model.attention`), which raises an
+error for variants that it cannot compute.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NOT_HANDED = 0
 
 @contextmanager
 def pack_attention(decoder: nn.Module) -> Iterator[None]:
-    """Let `decoder`, a Hugging Face model, use this attention inside the block; afterwards its own is back.
+    """Use the attention of packs in a Hugging Face model inside a `with` block, and restore its own afterwards.
 
-    The choice is a field of the model's config, so the same model must not run elsewhere in another thread meanwhile.
-    Gradient checkpointing recomputes layers in the backward pass, after the block: it gets the same attention again.
+    The choice is a field of the model's config, so the same model must not run in another thread meanwhile. Gradient
+    checkpointing recomputes layers in the backward pass, after the block, with the same attention.
 
     Raises:
-        UnsupportedError: the model does not let another attention stand for its own.
+        UnsupportedError: the attention of the model cannot be replaced.
     """
     _register()
     if getattr(decoder, "_supports_attention_backend", True) is False:
@@ -101,7 +101,7 @@ def _attend(
     attention_of_pack: Attention | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """The function that transformers calls: `[1, heads, T, D]` in, `[1, T, heads, D]` out."""
+    """Compute the attention of a layer; transformers calls it with `[1, heads, T, D]` and gets `[1, T, heads, D]`."""
     name = type(module).__name__
     if attention_of_pack is None or attention_mask is not None:
         raise UnsupportedError(f"{name} does not pass the pack's attention to its layers; use layout='padded'")
@@ -123,7 +123,7 @@ def _attend(
 
 
 def _kind(module: nn.Module) -> str | None:
-    """The layer type of an attention module in its config, if the config has layer types."""
+    """Return the layer type of an attention module, if its config has layer types."""
     kinds = getattr(getattr(module, "config", None), "layer_types", None)
     kind: str | None = None if kinds is None else kinds[module.layer_idx]
     if kind not in (None, "full_attention", "sliding_attention", "chunked_attention"):
@@ -135,7 +135,7 @@ def _kind(module: nn.Module) -> str | None:
 
 
 def _chunk(module: nn.Module, kind: str | None, attention: Attention) -> int | None:
-    """The chunk of a layer, which its mask would have."""
+    """Return the chunk size of a layer with chunked attention; None for other layers."""
     config: Any = getattr(module, "config", None)
     chunk: int | None = getattr(config, "attention_chunk_size", None)
     if kind is None and chunk and chunk < attention.longest:
@@ -153,7 +153,7 @@ def _chunk(module: nn.Module, kind: str | None, attention: Attention) -> int | N
 
 
 def _window(module: nn.Module, kind: str | None, handed: int | None, attention: Attention) -> int | None:
-    """The window of a layer: it says so itself, or its kind says that it is the config's, which its mask would have."""
+    """Return the sliding window of a layer: passed by the layer, or from the config if its layer type has a window."""
     config: Any = getattr(module, "config", None)
     if handed != _NOT_HANDED:
         return handed

@@ -237,7 +237,7 @@ def groups(values: object | None, name: str, *, length: int) -> NDArray[np.uint3
 def scored(
     scores: object, group_ids: object | None, valid: object | None
 ) -> tuple[NDArray[Any], NDArray[np.uint32], NDArray[np.bool_] | None]:
-    """Convert the arguments of row selections: scores, dense groups as from `groups`, and a mask."""
+    """Convert the arguments of row selections: scores, group ids (as in `groups`), and the mask `valid`."""
     column = numbers(scores, "scores")
     return column, groups(group_ids, "group_ids", length=len(column)), mask(valid, "valid", length=len(column))
 

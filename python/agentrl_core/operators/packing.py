@@ -21,7 +21,7 @@ class OutputBuffers(Protocol):
     """Interface of reusable output memory, such as `agentrl_core.model.buffers.PackBuffers`."""
 
     def next(self) -> None:
-        """Start the next result."""
+        """Begin the next result, whose arrays may overwrite those of earlier results."""
 
     def take(self, name: str, length: int, dtype: Any) -> NDArray[Any]:
         """Return memory for an array of the current result."""
@@ -36,9 +36,9 @@ class TreeRows:
         position_ids: `int64[T]`, the position of each in its row of tokens.
         subtree_end: `int32[T]`: row q attends to row k if and only if k <= q < subtree_end[k].
         cu_seqlens: `int32[S + 1]`, the start of each tree, then T.
-        source_row: `int64[N]`, the row that predicts.
-        target: `int64[N]`, the token that was generated there.
-        token: `int64[N]`, its position among the given tokens: the first token of the pair.
+        source_row: `int64[N]`, the row from which the target is predicted.
+        target: `int64[N]`, the token that was generated after that row.
+        token: `int64[N]`, index of the pair's first token among the given tokens.
         pair_offsets: `int64[N + 1]`: pair i covers the tokens `pair_tokens[pair_offsets[i]:pair_offsets[i + 1]]`.
         pair_tokens: `int64[M]`, positions among the given tokens.
         streams: `float32[N]` each.
@@ -68,7 +68,7 @@ def tree_layout(
     """Lay out rows of tokens as trees, and merge training data on shared tokens.
 
     Rows are sorted lexicographically, so that common prefixes are neighbours. Each row ends with its last trained
-    token, which is predicted but not an input. Trained tokens at the same place of a tree are one prediction pair if
+    token, which is predicted but not an input. Trained tokens at the same node of a tree are one prediction pair if
     their columns in `same` are equal bit for bit; otherwise each is a separate pair on the same row (a token sampled
     twice by chance has two log-probs). For columns in `summed` a pair has the sum over its tokens, computed in float64
     in the order of the tokens: use it for advantages and weights with their denominators.

@@ -33,7 +33,7 @@ _NOTHING = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float6
 
 @dataclass(slots=True)
 class _SequenceRows:
-    """Columns sorted into contiguous sequences, and back."""
+    """Sorts columns into contiguous sequences, and results back into the order of the input."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -53,7 +53,7 @@ class _SequenceRows:
         ends: object | None,
         bootstrap: object | None,
     ) -> tuple[_SequenceRows, list[NDArray[Any]]]:
-        """Create it from the sequences and the columns by name, all of the shape of the first."""
+        """Read the sequences and the columns by name; all columns have the shape of the first one."""
         arrays = [columns.numbers(values, name, dimensions=(1, 2)) for name, values in given.items()]
         table = arrays[0]
         dtype, shape, alike = table.dtype, table.shape, True
@@ -122,7 +122,7 @@ class _SequenceRows:
         return out
 
     def buffer(self, out: NDArray[Any] | None, parts: int) -> NDArray[Any] | None:
-        """Return the output of a kernel: the caller's array; None allocates a new one."""
+        """Return the array for the result of a kernel: that of the caller, or None to allocate one."""
         if out is None:
             return None
         shape = self.shape if parts == 1 else (parts, *self.shape)

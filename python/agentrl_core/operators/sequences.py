@@ -1,4 +1,4 @@
-"""Rows of tokens: means over windows, tokens in conflict, and how alike two runs are."""
+"""Rows of tokens: means over windows, conflicting tokens, and the similarity of two sequences."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ConflictMarks(NamedTuple):
     """Tokens that a group rewards in one row and punishes in another.
 
     Attributes:
-        prefix: `bool[n]`, in the run that begins each row.
-        suffix: `bool[n]`, in the run that ends each row.
+        prefix: `bool[n]`, conflicting tokens in the unbroken run from the start of each row.
+        suffix: `bool[n]`, conflicting tokens in the unbroken run up to the end of each row.
     """
 
     prefix: NDArray[np.bool_]
@@ -26,11 +26,11 @@ class ConflictMarks(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """Likeness of two runs of tokens.
+    """Similarity of two token sequences.
 
     Attributes:
         edits: the edit distance (Levenshtein).
-        end: length of the common end.
+        end: length of the common suffix.
         common: length of the longest common subsequence.
     """
 
@@ -40,7 +40,9 @@ class Likeness(NamedTuple):
 
 
 def window_means(values: object, offsets: object, width: int) -> NDArray[np.float64]:
-    """Return the mean of the `width` values from each one on; fewer near the end of a row. ARES, arXiv:2510.08457.
+    """Return the mean of each value and the `width - 1` values after it in its row. ARES, arXiv:2510.08457.
+
+    Near the end of a row there are fewer values.
 
     Args:
         values: n numbers, row after row.
@@ -64,9 +66,9 @@ def window_means(values: object, offsets: object, width: int) -> NDArray[np.floa
 def conflict_tokens(tokens: object, offsets: object, group_ids: object, advantages: object) -> ConflictMarks:
     """Mark the tokens that a group both rewards and punishes at one position. GTPO, arXiv:2508.03772.
 
-    Position by position from the start of the rows, and from their end: tokens whose id stands there in a row with a
-    positive and in a row with a negative advantage of the group, up to the first that does not. Rows with advantage 0
-    neither make a conflict nor have one.
+    A token conflicts if the group has a row with positive and a row with negative advantage that both have its id at
+    its position. Positions are counted from the start of the rows, and separately from their end; in each row the marks
+    stop at the first token without a conflict. Rows with advantage 0 are ignored.
 
     Args:
         tokens: n token ids, row after row.
@@ -90,7 +92,7 @@ def conflict_tokens(tokens: object, offsets: object, group_ids: object, advantag
 
 
 def likeness(first: object, second: object) -> Likeness:
-    """Compare two runs of tokens. LATR, arXiv:2510.24302.
+    """Compare two token sequences: edit distance, common suffix, common subsequence. LATR, arXiv:2510.24302.
 
     Args:
         first: token ids.

@@ -34,7 +34,7 @@ class PrefixTree(NamedTuple):
 
 
 class NodeValues(NamedTuple):
-    """Values of nodes.
+    """Aggregated value and weight of each node.
 
     Attributes:
         values: `float64[m]`; 0 if no valid row ends at or below the node.

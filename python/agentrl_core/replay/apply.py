@@ -17,7 +17,7 @@ from agentrl_core.data.store import Store
 from agentrl_core.replay.base import Replay
 
 _INJECT, _MIX = 1, 2
-"""Random keys of the two moments at which replay draws."""
+"""Keys of the random numbers of injection and of mixing."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ReplayPhase:
 
 
 def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
-    """Renumber draws that joined a group for the batch that contains the group."""
+    """Renumber draws that joined one group: row numbers of the group become row numbers of the batch."""
     replaces = np.where(draws.replaces >= 0, rows[np.maximum(draws.replaces, 0)], -1)
     ids = draws.trajectory_ids
     again = np.where(ids < 0, -1 - rows[np.maximum(-1 - ids, 0)], ids)
@@ -84,7 +84,7 @@ def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
 
 
 def _new_groups(draws: Draws) -> int:
-    """Return the number of new groups that draws form, by the largest number."""
+    """Return the number of new groups that draws form: the largest number of one, plus 1."""
     new = draws.new_group[draws.votes_in == Draws.NEW_GROUP]
     return int(new.max()) + 1 if len(new) else 0
 

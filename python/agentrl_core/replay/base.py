@@ -19,11 +19,11 @@ class Replay(Stateful, ABC):
 
     phase: ClassVar[str] = "replay"
 
-    def inject(self, state: State, group: Batch, key: int) -> Draws | None:  # noqa: ARG002 - nothing joins
+    def inject(self, state: State, group: Batch, key: int) -> Draws | None:  # noqa: ARG002 - by default no draws join
         """Return draws that join one scored group, before admission and all statistics. None: no draws."""
         return None
 
-    def mix(self, state: State, batch: Batch, key: int) -> Draws | None:  # noqa: ARG002 - nothing joins
+    def mix(self, state: State, batch: Batch, key: int) -> Draws | None:  # noqa: ARG002 - by default no draws join
         """Return draws that join the batch of admitted groups. None: no draws."""
         return None
 

@@ -74,10 +74,10 @@ class Inject(Replay):
         count: largest number per group.
         replaces: the replaced members: the `first` ones, `random` ones, the `worst` ones (smallest scores, ties: the
             first), or `none`: the group grows.
-        source: source of the draws.
-        old_logprob: denominator of the ratio.
-        votes: whether they count in the group's statistics.
-        trained: whether they are trained.
+        source: value of `draws.source` for injected draws.
+        old_logprob: old log-probs of injected draws, the denominator of their ratio.
+        votes: whether injected draws count in the group's statistics.
+        trained: whether injected draws are trained.
 
     Example:
         >>> from agentrl_core import replay
@@ -106,7 +106,7 @@ class Inject(Replay):
         return {"memory": self.memory.next(state["memory"], closed)}
 
     def inject(self, state: State, group: Batch, key: int) -> Draws | None:
-        """Return the draws that join one scored group."""
+        """Return the stored draws that join a failed group, or None."""
         if not group.num_draws or not self.when.of(group.column(self.when.column, "draw")):
             return None
         iteration = int(np.asarray(group.column("iteration", "draw"))[0])
@@ -151,6 +151,6 @@ def newest_version(batch: Batch) -> int | None:
 
 
 def reasons(kept: MemoryRows, why: str) -> list[str]:
-    """Return a text for each row that explains why it was drawn."""
+    """Return, for each row, a text that explains why it was drawn."""
     columns = zip(kept.iteration.tolist(), kept.score.tolist(), kept.uses.tolist(), strict=True)
     return [f"{why}; of iteration {age}, score {score:g}, drawn {uses} times before" for age, score, uses in columns]

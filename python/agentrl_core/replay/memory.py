@@ -134,7 +134,7 @@ class Memory(Stateful):
         return rows, None if chance is None else chance[drawn[rows]]
 
     def units(self, kept: MemoryRows) -> NDArray[np.int64]:
-        """Number the units of drawing by first appearance."""
+        """Number what is drawn as a whole (trajectories or groups), by first appearance."""
         ids = kept.trajectory_id if self.unit == "trajectory" else kept.group_id
         return keys.dense(ids).astype(np.int64)
 
@@ -159,7 +159,7 @@ class Memory(Stateful):
         return np.asarray(np.log(arrivals) - self.exponent * np.log(weights))
 
     def _worth(self, closed: IterationRecord) -> MemoryRows:
-        """Return the rows of finished trajectories to add."""
+        """Return the rows to add: finished trajectories that match `where`."""
         new = np.flatnonzero(np.asarray(closed.finished.column("source", "draw")) == _FRESH)
         ended = closed.finished.select_draws(new)
         fresh = MemoryRows.of(ended, closed.iteration, self.kept_columns)
@@ -189,7 +189,7 @@ class Memory(Stateful):
         return np.where(np.isfinite(found), np.abs(found) + self.floor, otherwise)
 
     def _used(self, kept: MemoryRows, closed: IterationRecord) -> MemoryRows:
-        """Update rows that the iteration drew again."""
+        """Update uses and priorities of rows that the iteration drew again."""
         drawn, counts = np.unique(closed.batch.column("trajectory_id", "draw"), return_counts=True)
         again = np.isin(kept.trajectory_id, drawn)
         uses = kept.uses.copy()

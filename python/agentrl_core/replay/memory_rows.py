@@ -59,7 +59,7 @@ class MemoryRows:
 
     @classmethod
     def empty(cls, names: Iterable[str] = ()) -> Self:
-        """Return no rows, with some columns."""
+        """Return an empty table of rows, with some further columns."""
         rows: dict[str, Any] = {name: np.zeros(0, kind) for name, kind in _TYPES.items()}
         return cls(**rows, columns={name: np.zeros(0) for name in names})
 

@@ -35,14 +35,14 @@ class Mix(Replay):
         memory: the remembered trajectories.
         count: number of trajectories or groups to add; None: use `share`.
         share: share of the resulting batch, from 0 to 1, in trajectories or groups, rounded down; 1 needs `replaces`.
-        replaces: whether they replace fresh draws (or whole groups), starting from the end of the batch, so that the
-            batch does not grow. Replaced draws are stored but not trained.
-        joins: group in which trajectories vote: that of their `task` in the batch (those without one are left out), one
-            group each (`alone`), or `one` new group together.
-        source: source of the draws.
-        old_logprob: denominator of the ratio.
-        votes: whether they count in statistics.
-        trained: whether they are trained.
+        replaces: whether added draws replace fresh draws (or whole groups), starting from the end of the batch, so that
+            the batch does not grow. Replaced draws are stored but not trained.
+        joins: group in which trajectories vote: that of their `task` in the batch (left out if the batch has no group
+            of the task), a new group for each (`alone`), or `one` new group for all.
+        source: value of `draws.source` for added draws.
+        old_logprob: old log-probs of added draws, the denominator of their ratio.
+        votes: whether added draws count in statistics.
+        trained: whether added draws are trained.
 
     Example:
         >>> from agentrl_core import replay
@@ -117,7 +117,7 @@ class Mix(Replay):
         return int(self.share * size) if self.replaces else int(self.share / (1.0 - self.share) * size + 1e-9)
 
     def _replaced(self, batch: Batch, units: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the fresh draw that each stored draw replaces; for groups, as many as both have."""
+        """Return the fresh draw that each stored draw replaces, or -1; in a group, up to the smaller of both sizes."""
         replaced = np.full(len(units), -1, np.int64)
         if not self.replaces:
             return replaced

@@ -102,14 +102,14 @@ class Pairs(Replay):
         return (Column("draw", "pair"),)
 
     def initial_state(self) -> State:
-        """Nothing is remembered."""
+        """Return an empty state, since nothing is remembered."""
         return {}
 
     def next(self, state: State, closed: IterationRecord) -> State:  # noqa: ARG002 - nothing is remembered
-        """Nothing is remembered."""
+        """Return the empty state, since nothing is remembered."""
         return {}
 
-    def mix(self, state: State, batch: Batch, key: int) -> Draws | None:  # noqa: ARG002 - all is decided by scores
+    def mix(self, state: State, batch: Batch, key: int) -> Draws | None:  # noqa: ARG002 - scores alone decide
         """Return the draws of all pairs."""
         scores = np.asarray(batch.column(self.column, "draw"), np.float64)
         lengths = None

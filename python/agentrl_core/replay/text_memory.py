@@ -23,7 +23,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class TextEntry:
-    """An entry of the library.
+    """A text of the library, with its statistics.
 
     Attributes:
         text_id: its number, which is never reused.
@@ -59,7 +59,7 @@ class TextLibrary(Replay):
     Sources: Training-Free GRPO, arXiv:2510.08191 (edits merged by batch); ARISE, code Skylanding/ARISE (values).
 
     Args:
-        edits: key column of draws, a fact, with edits; draws without one propose nothing.
+        edits: key column of draws, a fact, with edits; draws without a value propose nothing.
         used: key column of draws with the numbers of the texts that a rollout used; empty: unknown.
         capacity: largest number of entries; None: unlimited.
         keeps: which entries stay if there are more: the `newest`, the `best` (by value; unused ones count as best), or
@@ -126,7 +126,7 @@ class TextLibrary(Replay):
         return self.edited(state, [_parsed(said) for said in _said(closed.finished, self.edits)], closed.iteration)
 
     def edited(self, state: State, proposals: Iterable[object], iteration: int) -> State:
-        """Apply edits to the library: lists of tables as above, one list per rollout."""
+        """Apply edits to the library: one list of edits per rollout, as in the class description."""
         edits = [edit for proposal in proposals if isinstance(proposal, list) for edit in proposal]
         edits = [edit for edit in edits if isinstance(edit, dict)]
         entries = {entry.text_id: entry for entry in _entries(state)}

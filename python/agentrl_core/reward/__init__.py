@@ -1,4 +1,4 @@
-"""Phase reward: from what the environment paid to the score that training uses."""
+"""Phase reward: turns the environment's reward into the score that training uses."""
 
 from agentrl_core.reward.group_comparison import WinRate
 from agentrl_core.reward.majority_vote import AnswerAgreement, cluster_votes

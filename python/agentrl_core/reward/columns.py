@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 SCORES: dict[str, Column] = {"draw": draw("score"), "step": step("step_score")}
-"""Scores of draws and of steps. The reward itself is a fact of the environment and does not change."""
+"""Score columns of draws and steps. The environment's reward itself is a separate column and never changes."""
 
 IDENTITY: tuple[Column, ...] = (draw("iteration"), draw("trajectory_id"))
 """The columns that `identities` reads."""

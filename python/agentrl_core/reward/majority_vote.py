@@ -66,7 +66,7 @@ class AnswerAgreement(BatchComponent):
 
 
 class Clusters(NamedTuple):
-    """Clusters of answers.
+    """Clusters of equivalent answers, by row.
 
     Attributes:
         ids: `uint32[n]`, equal for equivalent answers of a group.

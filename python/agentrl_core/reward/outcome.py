@@ -43,13 +43,13 @@ class OutcomeScore(BatchComponent):
     level: Literal["draw", "step"] = "draw"
 
     def own_needs(self) -> Iterable[Column]:
-        """Columns it reads: the reward, and `success` if options need it."""
+        """Input columns: the reward, and `success` if options need it."""
         yield Column(self.level, "reward")
         if self.success is not None or self.failure is not None:
             yield Column(self.level, "success")
 
     def own_makes(self) -> Iterable[Column]:
-        """Yield the score of its level."""
+        """Yield the output column: the score at `level`."""
         yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:

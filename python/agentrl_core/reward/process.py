@@ -82,7 +82,7 @@ class ImplicitProcess(BatchComponent):
 
 
 class ChecklistRewards(NamedTuple):
-    """The rewards of items at steps.
+    """Rewards of checklist items at each step.
 
     Attributes:
         earned: `float64[steps, items]`, at most one positive entry for an item of a turn.

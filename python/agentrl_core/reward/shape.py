@@ -63,13 +63,13 @@ class CombineReward(BatchComponent):
         self.require(self.at_most is None or self.kind == "add", "at_most", 'choose kind="add", or give None')
 
     def own_needs(self) -> Iterable[Column]:
-        """Columns it reads: the score, and `success` if `only` needs it."""
+        """Input columns: the score, and `success` if `only` needs it."""
         yield SCORES[self.level]
         if self.only != "all":
             yield Column(self.level, "success")
 
     def own_makes(self) -> Iterable[Column]:
-        """Yield the score, overwritten."""
+        """Yield the output column: the score, which is overwritten."""
         yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:
@@ -134,7 +134,7 @@ class LengthPenalty(BatchComponent):
         self.require(self.full_at > self.free, "full_at", f"give a number above free={self.free}")
 
     def own_needs(self) -> Iterable[Column]:
-        """Columns it reads: the score, and groups or `success` if options need them."""
+        """Input columns: the score, and groups or `success` if options need them."""
         yield SCORES[self.level]
         if self.scale_by == "group_mean":
             yield Column(self.level, "group_id")
@@ -142,7 +142,7 @@ class LengthPenalty(BatchComponent):
             yield Column(self.level, "success")
 
     def own_makes(self) -> Iterable[Column]:
-        """Yield the score, overwritten."""
+        """Yield the output column: the score, which is overwritten."""
         yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:
@@ -287,7 +287,7 @@ def _blank(numbers: NDArray[np.float64], mask: NDArray[np.bool_] | None) -> NDAr
 
 
 def _spans(rows: Rows) -> NDArray[np.float64]:
-    """Count tokens of a row from the first sampled one to the last."""
+    """Return, for each row, the number of tokens from the first sampled one to the last."""
     tokens = Rows(rows.batch, "token")
     within = tokens.within(rows.level)
     positions = group.statistics(tokens.values("position"), within)

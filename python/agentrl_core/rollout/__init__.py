@@ -1,4 +1,4 @@
-"""Phase rollout: programs that say which trajectories a task gets, turn by turn, and where they fork.
+"""Phase rollout: programs that define the trajectories of a task, turn by turn, and their forks.
 
 A program is a class with one asynchronous method: `Rollout.branch` drives one trajectory, `Rollout.group` the
 trajectories of one task, `Rollout.cohort` the groups that were selected together.

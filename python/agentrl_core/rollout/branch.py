@@ -1,4 +1,4 @@
-"""A branch: one trajectory of a group, driven turn by turn, and its places."""
+"""A branch: one trajectory of a group, driven turn by turn by a program."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class Branch:
     deterministic.
 
     Attributes:
-        group: its group.
-        key: agent, member and the places of its forks: unique in the group.
+        group: the group to which it belongs.
+        key: agent, member and the positions of the forks that led to it: unique in the group.
         name: the key as a text, unique in the run.
-        agent: name of its agent.
+        agent: name of the agent that acts in it.
         role: `member` (drawn and trained), `baseline` (scored, never trained) or `helper` (stored, never drawn).
         origin: `generated`, `expert` or `imagined`.
         parent: the branch from which it was forked or derived, or None.
-        turns: the turns of its path, including inherited ones.
+        turns: the turns of the branch, including inherited ones.
         status: `running`, or the final status.
-        record: its rewards and facts.
-        path: its tokens, piece by piece.
-        episode: its episode.
-        seed: 63-bit seed of its episode.
+        record: rewards and facts of the branch.
+        path: tokens of the branch, piece by piece.
+        episode: the environment's episode that it drives.
+        seed: 63-bit seed of the episode.
     """
 
     path: TokenPath
@@ -98,17 +98,17 @@ class Branch:
         self._sampling = runtime.sampling if sampling is None else sampling
         self._policy = runtime.policy(agent)
         self._forks: dict[int, int] = {}
-        """Forks made at each place."""
+        """Number of forks at each position, by number of tokens."""
         self._group_name = group.name
         self._requests = Counter[str]()
         """Number of requests of each path, by which a resumed run finds the responses."""
         self._waiting: set[str] = set()
         """Names of the requests without a response."""
         self._answers = 0
-        """Number of requested answers: used for names in the journal."""
+        """Number of requested answers of the environment: used for names in the journal."""
         self._failure: str | None = None
         self._conversations: BranchConversations | None = None
-        """Its conversations, if its episode has several."""
+        """The conversations of the branch, if its episode has several; otherwise None."""
         self._awaited = asyncio.Lock()
         self._reference: ReferenceType[Any] = ref(self)
         self._prompts: set[bytes] = group.prompts
@@ -116,7 +116,7 @@ class Branch:
 
     @property
     def group(self) -> Any:
-        """Its `Group`, which owns it.
+        """The `Group` that owns this branch.
 
         Raises:
             InvalidInputError: the group was garbage-collected.
@@ -125,70 +125,70 @@ class Branch:
 
     @property
     def handle(self) -> int:
-        """The trajectory in the forest; a rollback gives another one."""
+        """Handle of the branch's trajectory in the forest; a rollback changes it."""
         return self.path.handle
 
     @property
     def can_act(self) -> bool:
-        """Whether it may act: it has not ended, and with several agents it is its turn."""
+        """Whether the branch may act: it has not ended and, with several agents, it is its agent's turn."""
         if self.over or not isinstance(self.episode, AgentView):
             return not self.over
         return self.agent in self.episode.match.turn_of
 
     @property
     def has_open_action(self) -> bool:
-        """Whether an action is open: begun, and not answered yet."""
+        """Whether an action was begun but not yet answered by the environment."""
         return bool(self.path.open)
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the branch has ended, with any status."""
         return self.status != "running"
 
     @property
     def reward(self) -> float:
-        """Its reward: the sum over its turns, or that of `finish`."""
+        """Reward of the branch: the sum over its turns, or the reward passed to `finish`."""
         return self.record.reward
 
     @property
     def success(self) -> bool | None:
-        """Success as reported by the environment or `finish`; None if unknown."""
+        """Whether the episode succeeded, as reported by the environment or to `finish`; None if unknown."""
         return self.record.success
 
     @property
     def text(self) -> str:
-        """Its text so far, its actions joined by blank lines."""
+        """Text of all actions so far, joined by blank lines."""
         return "\n\n".join([*(turn.text for turn in self.turns), *([self.path.text] if self.path.open else [])])
 
     @property
     def state_key(self) -> bytes | str:
-        """The state before its next action."""
+        """Key of the environment's state before the next action."""
         states = [answer.state_key for answer in self.episode.answers if answer.state_key is not None]
         return states[-1] if states else self.episode.state_key
 
     def decode(self, tokens: NDArray[np.int32]) -> str:
-        """Decode some of its tokens."""
+        """Decode tokens of the branch to text."""
         return self._runtime.chat(self.agent).decode(tokens)
 
     @property
     def prompt_messages(self) -> list[Message]:
-        """Return its prompt as messages.
+        """Return the prompt of the branch as chat messages.
 
         Raises:
-            InvalidInputError: its episode has not started.
+            InvalidInputError: the episode has not started.
         """
         self._check_prompted()
         return as_messages(self._content)
 
     @property
     def tokens(self) -> NDArray[np.int32]:
-        """The tokens of its path: `int32[n]`."""
+        """All tokens of the branch, from the prompt on: `int32[n]`."""
         self.path.flush()
         return self._runtime.forest.tokens(self.handle)
 
     @property
     def end(self) -> Position:
-        """The place after its last answer.
+        """The position after the last answer of the environment.
 
         Raises:
             InvalidInputError: it has no prompt yet, or an action is open.
@@ -254,7 +254,7 @@ class Branch:
             return await self._conversations.generate(self._say_more, sampling, max_tokens)
 
     async def _say_more(self, path: TokenPath, sampling: Sampling, max_tokens: int | None) -> Segment | None:
-        """Generate more of the open action of a path, or a new one."""
+        """Generate more of the open action of a path, or a new action."""
         runtime = self._runtime
         wanted = sampling.max_tokens - (path.open_length if path.open else 0)
         wanted = wanted if max_tokens is None else min(wanted, max_tokens)
@@ -277,11 +277,11 @@ class Branch:
                 path.sampled(segment, sampling, self._policy)
             if segment.finish_reason != "abort":
                 break
-            wanted -= len(segment.tokens)  # new weights arrived meanwhile: the same action continues with them
+            wanted -= len(segment.tokens)  # interrupted by new weights, with which the same action continues
         return segment
 
     async def _or_fail(self, call: Awaitable[Value]) -> Value | Literal[False]:
-        """Await a call of its episode; False: it failed, and the branch with it."""
+        """Await a call of the episode, and return its result; if it fails, fail the branch and return False."""
         try:
             return await call
         except EpisodeError as error:
@@ -289,7 +289,7 @@ class Branch:
             return False
 
     async def submit(self) -> Turn:
-        """Submit the open action to the environment; its answer is the next context.
+        """Submit the open action to the environment; the environment's answer is the next context.
 
         Raises:
             InvalidInputError: no action is open.
@@ -309,7 +309,7 @@ class Branch:
         return self._take_result(answer, str(action))
 
     def _fail(self, reason: str) -> None:
-        """Fail with its episode (for the runtime)."""
+        """End the branch as failed, because its episode failed (for the runtime)."""
         if self.over:  # the branch was stopped meanwhile
             return
         if repr(self.group.task.task_id) not in reason:
@@ -363,13 +363,13 @@ class Branch:
         success: bool | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Finish the branch: it is drawn, with its rewards, or with those given here."""
+        """Finish the branch, so that it is drawn, with its rewards so far or with the reward given here."""
         self._check_running()
         self.record.say(facts, reward=reward, success=success)
         self._end("finished")
 
     def stop(self, reason: str, *, status: Literal["pruned", "truncated", "aborted"] = "pruned") -> None:
-        """Stop the branch, even while it is awaited. It is drawn if truncated, otherwise stored with the reason."""
+        """Stop the branch, even while it is awaited. It is drawn if `truncated`, otherwise stored with the reason."""
         if self.over:
             return
         for name in self._waiting:
@@ -378,11 +378,11 @@ class Branch:
         self._end(status, reason)
 
     def mask(self, reason: str) -> None:
-        """Exclude its tokens from training; it still votes in its group's statistics."""
+        """Exclude the branch's tokens from training; its score still counts in the group's statistics."""
         self._runtime.forest.prune(self.handle, reason, gradient_only=True)
 
     def drop(self, reason: str) -> None:
-        """Remove it from the batch, running or ended; it stays in the files, with the reason."""
+        """Remove the branch from the batch, running or ended; it stays in the store, with the reason."""
         if self.over:
             self._runtime.forest.prune(self.handle, reason)
             self.status = "pruned"
@@ -390,7 +390,7 @@ class Branch:
             self.stop(reason)
 
     def position(self, token: int) -> Position:
-        """Return the place after a number of its path's tokens, possibly inside a node.
+        """Return the position after the first `token` tokens of the branch, possibly inside a node.
 
         Raises:
             InvalidInputError: the path has fewer tokens, or the number is 0.
@@ -399,14 +399,14 @@ class Branch:
         return self.path.position(token, turns)
 
     def end_of(self, turn: int) -> Position:
-        """Return the place after a turn of its path."""
+        """Return the position after turn number `turn` of the branch."""
         return self.path.end_of(turn)
 
     def position_after(self, turns: int) -> Position:
-        """Return the place after n turns; 0: the start of the first action.
+        """Return the position after the first `turns` turns; 0: the start of the first action.
 
         Raises:
-            InvalidInputError: it has fewer turns.
+            InvalidInputError: the branch has fewer turns.
         """
         if not 0 <= turns <= len(self.turns) or not self.turns:
             raise InvalidInputError(
@@ -424,21 +424,21 @@ class Branch:
         facts: Mapping[str, Any] | None = None,
         score: float | None = None,
     ) -> Branch:
-        """Fork a branch that shares all tokens before a place.
+        """Fork a branch that shares all tokens before a position.
 
         In a multi-agent episode, its `peers` are forked with it, in their state at that time.
 
         Args:
-            at: a place of this branch's path; None: its end. An action that it splits continues in the fork, and the
+            at: a position of this branch's path; None: its end. An action that it splits continues in the fork, and the
                 environment gets the whole action.
-            episode: `copy`: it gets a new episode, which is replayed to that place on first use; `keep`: it continues
-                this branch's episode, which must not be stepped any more.
-            train_prefix: whether it also trains the inherited steps.
-            facts: facts of the program about it (and its peers), as declared in `Rollout.facts`.
+            episode: `copy`: the fork gets a new episode, which is replayed to that position on first use; `keep`: it
+                continues this branch's episode, which must not be stepped any more.
+            train_prefix: whether the fork also trains the inherited steps.
+            facts: facts of the program about the fork (and its peers), as declared in `Rollout.facts`.
             score: score of the decision, for the log of the search.
 
         Raises:
-            InvalidInputError: the place is not on this branch's path, or its episode cannot be replayed to it.
+            InvalidInputError: the position is not on this branch's path, or its episode cannot be replayed to it.
         """
         child: Branch = branch_edits.fork(
             self, at, episode=episode, train_prefix=train_prefix, facts=facts, score=score
@@ -454,7 +454,7 @@ class Branch:
         facts: Mapping[str, Any] | None = None,
         score: float | None = None,
     ) -> list[Branch]:
-        """Fork several branches at one place."""
+        """Fork `count` branches at one position; see `fork`."""
         return [self.fork(at, train_prefix=train_prefix, facts=facts, score=score) for _ in range(count)]
 
     def splice(self, suffix: Branch, start: Position, *, at: Position | None = None) -> Branch:
@@ -466,8 +466,8 @@ class Branch:
 
         Args:
             suffix: the other branch, of the same group.
-            start: a place between two of its turns, such as `turn.begin`.
-            at: a place of this branch's path; None: its end.
+            start: a position between two of its turns, such as `turn.begin`.
+            at: a position of this branch's path; None: its end.
 
         Raises:
             InvalidInputError: `start` splits an action, there are no turns after it, or an action is open.
@@ -495,17 +495,17 @@ class Branch:
         return child
 
     def rollback(self, to: Position, *, episode: Literal["copy", "keep"] = "copy") -> None:
-        """Continue from an earlier place of its path. Later turns stay in the files without draws.
+        """Continue from an earlier position of the branch. Later turns stay in the store but are not drawn.
 
         Args:
-            to: the place.
+            to: the position.
             episode: `copy`: the environment is replayed to it too; `keep`: the environment keeps its state.
         """
         self._check_running()
         branch_edits.rollback(self, to, episode=episode)
 
     async def rewrite(self, context: Sequence[Content | Turn]) -> None:
-        """Change its context from here on: texts or messages, and turns with their sampled tokens.
+        """Replace the context from here on: texts or messages, and turns with their sampled tokens.
 
         Args:
             context: starts and ends with a message; a text gets the role of its place. Turns must be in its current
@@ -519,7 +519,7 @@ class Branch:
         branch_edits.rewrite(self, context)
 
     async def begin(self) -> None:
-        """Start its episode, and render its prompt if it moves first, without generating."""
+        """Start the episode, and render the prompt if the branch's agent moves first, without generating."""
         if self.path.here is not None or self.over:
             return
         async with unawaited(self._awaited, self.name):
@@ -533,13 +533,13 @@ class Branch:
             await self._prompt_now()
 
     async def _prompted(self) -> None:
-        """Start, and render the prompt."""
+        """Start the episode if needed, and render the prompt."""
         await self.begin()
         if self.path.here is None and not self.over:
             await self._prompt_now()
 
     async def _prompt_now(self) -> None:
-        """Render the prompt and its prefix."""
+        """Render the prompt, and submit the prefix if there is one."""
         content, own = self.episode.observation, self._prompt
         content = content if own is None else checked_content(own(content) if callable(own) else own, "prompt")
         self._content = content
@@ -566,8 +566,8 @@ class Branch:
         return f"{self.name}/answer{self._answers}"
 
     def _take_result(self, answer: StepRecord | None, text: str) -> Turn:
-        """Store the environment's answer to the open action (for the runtime); None: it failed."""
-        if self.over or answer is None:  # the branch was stopped meanwhile, or it broke down
+        """Store the environment's answer to the open action (for the runtime); None: the episode failed."""
+        if self.over or answer is None:  # the branch was stopped meanwhile, or its episode failed
             return self._turn(text, None, over=True)
         if PRECISION in self.record.levels and (engine_facts := self._engine_facts()) is not None:
             known = {**(answer.outcome.facts or {}), **engine_facts}
@@ -605,7 +605,7 @@ class Branch:
         return turn
 
     def _turn(self, text: str, answer: StepRecord | None, *, over: bool) -> Turn:
-        """Create the next turn of the path from the open action."""
+        """Create the next turn of the branch from the open action and the answer."""
         here = self.path.here or Position(None, None, 0, 0)
         outcome = StepResult() if answer is None else answer.outcome
         turn = Turn(
@@ -627,7 +627,7 @@ class Branch:
         return turn
 
     def _end(self, status: Status, reason: str | None = None) -> None:
-        """End the trajectory in the forest, and the episode with it."""
+        """End the trajectory in the forest, and the branch's part in the episode."""
         self._leave(status)
         forest, ended = self._runtime.forest, self.record.ended(status, reason)
         if status == "pruned":
@@ -647,13 +647,13 @@ class Branch:
         self._runtime.progress.ended += 1
 
     def _count_tokens(self, *, shared: bool = False) -> None:
-        """Count the new tokens of the path; `shared` ones were already stored."""
+        """Count the new tokens of the branch in the progress; `shared`: they were already stored."""
         path = self.path
         new, path.counted = path.length - path.counted, path.length
         self._runtime.progress.grew(new, shared=shared)
 
     def _check_prompted(self) -> Position:
-        """Return the start of its next action, or refuse a branch without a prompt."""
+        """Return the start of the next action; raise an error if the branch has no prompt."""
         if self.path.here is None:
             raise InvalidInputError(
                 f"branch {self.name} has no prompt before its first turn; await a turn first: turn(), or turn(action)"

@@ -1,4 +1,4 @@
-"""Edits of a branch: fork, splice, prompt, rollback and rewrite.
+"""Edits of a branch: fork, splice, another prompt, rollback and rewrite.
 
 Each function is a method of `Branch`, which imports this file; so branches are typed `Any`.
 """
@@ -161,7 +161,7 @@ def with_prompt(branch: Any, prompt: Content | None) -> Any:
 
 
 def rollback(branch: Any, to: Position, *, episode: Literal["copy", "keep"]) -> None:
-    """Continue a branch from an earlier place; see `Branch.rollback`."""
+    """Continue a branch from an earlier position; see `Branch.rollback`."""
     _check_one_conversation(branch, "rolled back")
     branch.path.flush()
     before, runtime = branch.episode, branch._runtime
@@ -188,7 +188,7 @@ def rewrite(branch: Any, context: Sequence[Content | Turn]) -> None:
     runtime, path = branch._runtime, branch.path
     items = [item.index if isinstance(item, Turn) else item for item in context]
     tokens, begins, shown = path.context(items, branch.episode.tools)
-    # The images of a message are shared together, so it is enough to know where they begin.
+    # The images of a message are shared together, so their start is enough.
     images = [(begin, blob) for begin, _, images in shown for blob in path.blobs(images)]
     shared = runtime.forest.rewrite(branch.handle, tokens, images=images, state=branch.state_key)
     runtime.progress.grew(shared, shared=True)
@@ -199,7 +199,7 @@ def rewrite(branch: Any, context: Sequence[Content | Turn]) -> None:
 
 
 def truncate(branch: Any, reason: str) -> None:
-    """Draw a branch in its current state, while it continues later; its success is unknown."""
+    """Draw a branch in its current state, with unknown success; it may continue later."""
     if branch.over:
         return
     forest = branch._runtime.forest
@@ -231,7 +231,7 @@ def _child(branch: Any, path: TokenPath, tokens: int, ordinal: int, episode: Run
 
 
 def _acted_before(branch: Any, place: Position) -> int:
-    """Return the number of actions that the episode of a branch had answered before a place of its path."""
+    """Return the number of actions that the episode of a branch had answered before a position of its path."""
     acted: list[int | None] = branch.path.acted
     if place.turns < branch.path.turns and (then := acted[place.turns + 1]) is not None:
         return then - 1
@@ -261,7 +261,7 @@ def _check_one_conversation(branch: Any, what: str) -> None:
 
 
 def _begin_at(branch: Any, place: Position) -> Position | None:
-    """Return the start of the action that a place may split."""
+    """Return the start of the action in which a position lies, if it may split that action; otherwise None."""
     begin: Position | None
     if place.turns < len(branch.turns):
         begin = branch.turns[place.turns].begin

@@ -27,7 +27,7 @@ class BranchRecord:
 
     Attributes:
         levels: level of each declared fact.
-        said: facts that the program set at its start.
+        said: facts that the program set at the start of the branch.
         facts: facts of the whole trajectory, by name.
         reward: sum of the turns' rewards, or the program's reward.
         success: last reported success; None without one.
@@ -42,22 +42,22 @@ class BranchRecord:
     outcomes: list[StepResult] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """Start with the program's facts."""
+        """Copy the program's facts into the facts of the trajectory."""
         self.facts = dict(self.said)
 
     def begin(self, facts: Mapping[str, Any] | None) -> None:
-        """Set a program's facts of a starting branch."""
+        """Set the facts that the program gives a branch at its start."""
         self.said |= facts or {}
         self.facts |= facts or {}
 
     def add(self, outcome: StepResult) -> dict[str, Any]:
-        """Add a turn's outcome, and return the facts of its step."""
+        """Add the outcome of a turn, and return its facts at level `step`."""
         self.outcomes.append(outcome)
         self.tell(outcome)
         return self._of("step", outcome) if outcome.facts else {}
 
     def tell(self, outcome: StepResult) -> None:
-        """Add rewards and facts, also from other agents' moves."""
+        """Add the reward and facts of an outcome, also of another agent's move."""
         self.reward += outcome.reward or 0.0
         if abs(self.reward) > _LARGEST_FLOAT:
             raise DataError(
@@ -84,7 +84,7 @@ class BranchRecord:
         return {PRECISION: float(bits)}
 
     def say(self, facts: Mapping[str, Any] | None, *, reward: float | None, success: bool | None) -> None:
-        """Set a program's result of an ending branch."""
+        """Set the reward, success and facts that the program gives a branch at its end."""
         try:
             self.reward = self.reward if reward is None else float(reward)
         except OverflowError:
@@ -95,7 +95,7 @@ class BranchRecord:
         self.facts |= facts or {}
 
     def whole(self) -> BranchRecord:
-        """Return a full copy, for a fork at the end."""
+        """Return a copy of the whole record, for a fork at the end of the branch."""
         copy = replace(self, said=dict(self.said))
         copy.facts, copy.outcomes = dict(self.facts), list(self.outcomes)
         copy.reward, copy.success = self.reward, self.success
@@ -138,7 +138,7 @@ class BranchRecord:
 
 
 def _with_entry(info: Mapping[str, object] | None, name: str, value: object) -> dict[str, object]:
-    """Return notes with an entry of the package's own; notes that use its name stand under `info`."""
+    """Add an entry of this package to notes; if the notes use its name already, they move to the entry `info`."""
     if info is not None and (name in info or "info" in info):
         return {name: value, "info": dict(info)}
     return {**(info or {}), name: value}

@@ -33,7 +33,7 @@ class BranchConversations:
 
     Args:
         path: path of conversation 0.
-        runtime: has the forest of the paths, and their limit.
+        runtime: interface of the collector, with the forest and the length limit of the paths.
         agent: name of the branch's agent.
         title: title of the environment, for messages.
     """
@@ -56,7 +56,7 @@ class BranchConversations:
         """Whether the action of the acting conversation was generated in parallel with others."""
 
     async def generate(self, say_more: SayMore, sampling: Sampling, max_tokens: int | None) -> Segment | None:
-        """Generate the action of the acting conversation; without a limit, also those of conversations that are ready.
+        """Generate the action of the acting conversation and, without `max_tokens`, those of all ready ones.
 
         Args:
             say_more: generates more of the open action of a path.
@@ -65,7 +65,7 @@ class BranchConversations:
         """
         acting = self.paths[self._now]
         last = acting.open[-1:]
-        if self._ahead and last and isinstance(last[0], Segment):  # it was generated in parallel
+        if self._ahead and last and isinstance(last[0], Segment):  # generated in parallel
             return last[0]
         ready = [] if max_tokens is not None else [path for lane in self._ready if not (path := self.paths[lane]).open]
         paths = [acting, *ready]
@@ -79,7 +79,7 @@ class BranchConversations:
 
     def _new_path(self, state: bytes | str) -> TokenPath:
         """Create the path of another conversation, which starts in a state."""
-        # Its number is not a count, since the order of conversations depends on timing.
+        # The number of a conversation is not a count, since the order of conversations depends on timing.
         raw = state.encode() if isinstance(state, str) else state
         number = int.from_bytes(hashlib.blake2b(raw, digest_size=4).digest(), "little") >> 1
         while number in self._numbers:
@@ -90,12 +90,12 @@ class BranchConversations:
         return first.anew(handle, f"{first.name}.0.{number}")
 
     def begin(self, contexts: Sequence[Context]) -> None:
-        """Start with the first of these contexts, and those of other conversations."""
+        """Start with the first of these contexts; the others belong to concurrent conversations."""
         self._limit(contexts[0])
         self._listen(contexts[1:], 0)
 
     def length_with(self, outcome: StepResult) -> int:
-        """Return the length of the next acting conversation, before its action.
+        """Return the number of tokens that the next acting conversation would have before its action.
 
         Raises:
             DataError: the conversation does not exist, or a new one has no whole context.
@@ -141,13 +141,13 @@ class BranchConversations:
         for context in contexts:
             observation = context.observation or ""
             if self._length(context, observation) >= self._most_tokens:
-                return  # it ends the episode in its turn
+                return  # it ends the episode when it acts
             answer = StepRecord(StepResult(observation), context.state_key)
             self._enter(answer, context, acted)
             self._ready.append(context.conversation)
 
     def _whole(self, context: Context, observation: Content) -> NDArray[np.int32]:
-        """Return the tokens of a whole context."""
+        """Return the tokens of a context rendered from scratch."""
         options = context.chat_template_kwargs
         chat = self._chat.with_options(options) if options else self._chat
         return chat.prompt(observation, tools=context.tools)
@@ -159,7 +159,7 @@ class BranchConversations:
             self._most[path] = context.max_tokens
 
     def _enter(self, answer: StepRecord, context: Context, acted: int) -> None:
-        """Render the context of a conversation."""
+        """Render a context of a conversation, as a new path or as the answer to its open action."""
         observation = answer.outcome.observation or ""
         if context.conversation == len(self.paths):
             path = self._new_path(answer.state_key or b"")
@@ -182,7 +182,7 @@ class BranchConversations:
             path.go_on(answer, acted)
 
     def end(self, status: str, reward: float | None, ended: Mapping[str, Any]) -> None:
-        """End all of them; `reward` is that of the episode's last action, if it came to its end."""
+        """End all conversations; `reward` is that of the episode's last action, if the episode ended."""
         finished, truncated = status == "finished", status == "truncated"
         for lane, path in enumerate(self.paths):
             if lane in self._unclosed:
@@ -192,7 +192,7 @@ class BranchConversations:
                     path.handle, **(step | {"terminated": finished, "truncated": truncated, "reward": paid})
                 )
                 path.close(acted)
-            elif path.open and lane != self._now:  # its last action was not used
+            elif path.open and lane != self._now:  # the last action was not used
                 self._forest.step(path.handle, terminated=finished, truncated=truncated, reward=reward)
                 path.close(path.acted[-1] or 0)
             if path.turns or path.open:

@@ -87,14 +87,14 @@ class Group:
         self._role: Role = role
         self._members: dict[str, int] = {}
         self._derived: list[Group] = []
-        """Derived groups, which live as long as it."""
+        """Derived groups, kept alive as long as this group."""
         self._rounds = 0
         self._decisions = 0
         self._names: dict[str, int] = {}
         self._decider: asyncio.Task[Any] | None = None
         self._tree: GroupTree | None = None
         self.prompts: set[bytes] = set()
-        """Prompts of its branches, to count shared tokens."""
+        """Prompts of the group's branches, to count shared tokens."""
         self._late: list[Branch] = []
         """Forks by branches' programs that are not added yet."""
         self._released: set[str] = set()
@@ -117,17 +117,17 @@ class Group:
 
     @property
     def iteration(self) -> int:
-        """The iteration in which it started."""
+        """The iteration in which the group started."""
         return self.key[0]
 
     @property
     def prompt(self) -> str:
-        """The task in words."""
+        """The prompt text of the task."""
         return self.task.question
 
     @property
     def count(self) -> int:
-        """Number of its branches without helpers."""
+        """Number of branches of the group, without helpers."""
         return sum(branch.role != "helper" for branch in self.branches)
 
     @property
@@ -137,12 +137,12 @@ class Group:
 
     @property
     def library(self) -> Library:
-        """Solved trajectories as of the start of the iteration, for demonstrations and prefixes."""
+        """Solved trajectories of earlier iterations, for demonstrations and prefixes."""
         return self._runtime.library
 
     @property
     def vocabulary_size(self) -> int:
-        """V, the width of the policy's logits."""
+        """Vocabulary size V: the width of the policy's logits."""
         return self._runtime.vocabulary_size("policy")
 
     @property
@@ -176,15 +176,15 @@ class Group:
         origin: Origin = "generated",
         facts: Mapping[str, Any] | None = None,
     ) -> Branch:
-        """Start a branch at the prompt. It runs when it is awaited.
+        """Start a branch at the prompt. The branch runs when a call on it is awaited.
 
         Args:
-            prompt: its prompt, or a function from the environment's prompt; None: the environment's.
+            prompt: the branch's prompt, or a function from the environment's prompt; None: the environment's.
             prefix: first actions, which are submitted to the environment but not trained.
             sampling: sampling of its segments; None: the collector's.
-            agent: name of its agent, if there are several.
-            environment: name of its environment, if there are several; None: the task's.
-            episode: a branch whose episode it joins as another agent; None: a new episode.
+            agent: name of the agent that acts, if there are several.
+            environment: name of the environment, if there are several; None: the task's.
+            episode: another agent's branch, whose episode the new branch joins; None: a new episode.
             parent: a related branch without shared tokens.
             role: `member`; `baseline`: scored and votes, never trained; `helper`: stored, never drawn. None: that of
                 the group.
@@ -203,7 +203,7 @@ class Group:
                 f"start: agent={agent!r} already plays the episode of branch {episode}; fork that branch for another"
             )
         origin = "imagined" if match is None and runtime.uses_world_model(self.task, environment) else origin
-        # From here nothing refuses the call: member numbers seed the episodes.
+        # No error may be raised from here on: member numbers seed the episodes.
         member, speaker = self._members.get(agent, 0), runtime.agent(agent)
         self._members[agent] = member + 1
         above = None if parent is None else parent.handle
@@ -453,7 +453,7 @@ class Group:
         self._runtime.release_slots(self.name, len(given))
 
     async def run_program(self, program: Callable[[Group], Awaitable[Any]]) -> None:
-        """Run a program on it in the calling task; branches left running are aborted."""
+        """Run a program on the group in the calling task; branches that are still running afterwards are aborted."""
         self._decider = asyncio.current_task()
         self._places = None
         try:
@@ -465,7 +465,7 @@ class Group:
                     branch.stop("left by the program", status="aborted")
 
     def on_turn(self, branch: Branch) -> None:
-        """Record an answered turn for its tree."""
+        """Record an answered turn in the group's search tree."""
         if self._tree is not None:
             self._tree.on_turn(branch)
 
@@ -478,7 +478,7 @@ class Group:
         *,
         operation: Operation = "fork",
     ) -> None:
-        """Record a fork."""
+        """Add a forked branch to the group, and log the decision."""
         if operation != "replace" and child.role != "helper":
             self._check_places()
         (self.branches if self._is_decider() else self._late).append(child)
@@ -496,7 +496,7 @@ class Group:
         result: Branch | None = None,
         score: float | None = None,
     ) -> None:
-        """Log a decision, so that the search can be replayed."""
+        """Log a decision of the program, so that the search can be replayed."""
         # Decisions of a branch's own program are ordered by the affected branch, not by the group.
         decider = self._is_decider()
         self._runtime.forest.log_decision(
@@ -512,13 +512,13 @@ class Group:
         )
 
     async def _driven(self, branch: Branch, program: BranchProgram | None) -> None:
-        """Run one branch to its end."""
+        """Run one branch to its end by a program, by default `Rollout.branch`."""
         await (self.program.branch if program is None else program)(branch)
         if not branch.over:
             branch.finish()
 
     def _decides(self) -> None:
-        """Refuse calls that would make the order non-deterministic."""
+        """Raise an error if the caller is not the group's own program: the order would not be deterministic."""
         if not self._is_decider():
             raise InvalidInputError(
                 f"group {self.name} is changed by a task other than the task of its program; change it in the program "
@@ -526,7 +526,7 @@ class Group:
             )
 
     def _check_places(self) -> None:
-        """Refuse a new member after slots were released, if as many run as there are places."""
+        """Raise an error for a new member if slots were released and all remaining slots are in use."""
         if self._places is None:
             return
         running = sum(not branch.over and branch.role != "helper" for branch in (*self.branches, *self._late))
@@ -540,17 +540,17 @@ class Group:
         return asyncio.current_task() is self._decider
 
     def _ordinal(self) -> int:
-        """Return the number of the next decision."""
+        """Return the number of the next decision of the group."""
         self._decisions += 1
         return self._decisions - 1
 
     def _next(self, kind: str) -> int:
-        """Return the next number of a counter."""
+        """Return the next number of a named counter of the group."""
         number = self._names[kind] = self._names.get(kind, -1) + 1
         return number
 
     def _deliver(self, of: Branch | None = None) -> None:
-        """Add forks of branches' programs, in the order of keys."""
+        """Add branches that programs of branches forked, in the order of their keys."""
         if not self._late:
             return
         come = sorted(branch for branch in self._late if of is None or branch.key[: len(of.key)] == of.key)

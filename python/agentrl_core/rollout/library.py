@@ -13,7 +13,7 @@ class Library(Protocol):
 
     @property
     def folder(self) -> str:
-        """Folder of the run's store; empty without a store."""
+        """Path of the run's store folder; empty without a store."""
         ...
 
     def solved(self, task_id: str | None = None) -> list[int]:
@@ -29,11 +29,11 @@ class Library(Protocol):
         ...
 
     def actions(self, trajectory_id: int) -> list[str]:
-        """Return the text of a trajectory's actions, turn by turn; raises as `task_id`."""
+        """Return the text of a trajectory's actions, turn by turn; raises like `task_id`."""
         ...
 
     def prefix(self, trajectory_id: int, *, turns: int | None = None, tokens: int = 0) -> Prefix:
-        """Return a prefix of a trajectory to start from; see `Prefix.stored`; raises as `task_id`."""
+        """Return a prefix of a trajectory to start from, as `Prefix.stored` does; raises like `task_id`."""
         ...
 
 
@@ -43,20 +43,20 @@ class EmptyLibrary:
     folder = ""
 
     def solved(self, task_id: str | None = None) -> list[int]:
-        """See `Library`."""
+        """Return no trajectories."""
         del task_id
         return []
 
     def task_id(self, trajectory_id: int) -> str:
-        """See `Library`."""
+        """Raise NotFoundError, since there are no trajectories."""
         raise unsolved(trajectory_id)
 
     def actions(self, trajectory_id: int) -> list[str]:
-        """See `Library`."""
+        """Raise NotFoundError, since there are no trajectories."""
         raise unsolved(trajectory_id)
 
     def prefix(self, trajectory_id: int, *, turns: int | None = None, tokens: int = 0) -> Prefix:
-        """See `Library`."""
+        """Raise NotFoundError, since there are no trajectories."""
         del turns, tokens
         raise unsolved(trajectory_id)
 

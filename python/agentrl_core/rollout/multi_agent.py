@@ -29,7 +29,7 @@ class SharedEpisode:
     def __init__(self, episode: RunningEpisode, name: str) -> None:
         self.episode = episode
         self.branches: list[Any] = []
-        """Each is a `Branch`, which imports this file."""
+        """The branches of the episode; each is a `Branch`, which imports this file."""
         self._name = name
         self._moves = 0
         self._begun = asyncio.Lock()
@@ -37,12 +37,12 @@ class SharedEpisode:
 
     @property
     def acted(self) -> int:
-        """Number of answered joint moves."""
+        """Number of joint moves that the environment has answered."""
         return len(self.episode.answers)
 
     @property
     def begin(self) -> JointStep:
-        """Return first observations by agent.
+        """Return the first observation of each agent.
 
         Raises:
             InvalidInputError: the environment is single-agent.
@@ -62,18 +62,18 @@ class SharedEpisode:
         return (answers[-1] if answers else self.begin).turn_of
 
     def told(self, agent: str, first: int, last: int) -> list[StepRecord]:
-        """Return an agent's answers and observations in a range of joint moves."""
+        """Return what the environment returned to an agent in a range of joint moves."""
         answers: Sequence[Any] = self.episode.answers[first:last]
         return [joint.of[agent] for joint in answers if agent in joint.of]
 
     def words(self, agent: str) -> list[StepRecord]:
-        """Return observation and reward of an agent during other agents' moves."""
+        """Return what the environment returned to an agent during moves of other agents."""
         moves: Sequence[Any] = self.episode.moves
         joint = zip(moves, self.episode.answers, strict=True)
         return [answer.of[agent] for move, answer in joint if agent in answer.of and agent not in move]  # type: ignore[attr-defined]
 
     def goes_on(self, agent: str) -> bool:
-        """Return whether an agent is still active."""
+        """Return whether the episode goes on for an agent: it was neither terminated nor truncated."""
         answers = [answer.outcome for answer in self.told(agent, 0, self.acted)]
         return not any(outcome.terminated or outcome.truncated for outcome in answers)
 
@@ -83,16 +83,16 @@ class SharedEpisode:
             await self.episode.reset(f"{self._name}/begin")
 
     async def ready(self) -> None:
-        """Replay the moves if needed."""
+        """Replay the recorded moves in the environment if needed."""
         async with self._begun:
             await self.episode.ready(self._answer_name())
 
     def copy(self, acted: int, name: str) -> SharedEpisode:
-        """Return a copy of the episode after the first n moves."""
+        """Return a copy of the episode after the first `acted` moves, with a name in the journal."""
         return SharedEpisode(self.episode.copy(acted), name)
 
     def close(self) -> None:
-        """Record an ended branch; the episode ends with the last one."""
+        """Count an ended branch; the episode is closed with the last one."""
         if all(branch.over for branch in self.branches):
             self.episode.close()
 
@@ -126,7 +126,7 @@ class SharedEpisode:
         return turns
 
     def _answer_of(self, branch: Any, joint: JointStep | None) -> StepRecord | None:
-        """Return an agent's part of a joint move, with the number of the move if the program declares that fact."""
+        """Return an agent's part of a joint answer, with the number of the move if the program declares that fact."""
         answer: StepRecord | None = None if joint is None else joint.of.get(branch.agent)
         if answer is None or branch.record.levels.get(JOINT_MOVE) != "step":
             return answer
@@ -138,7 +138,7 @@ class SharedEpisode:
         return f"{self._name}/answer{self._moves}"
 
     async def _answered(self, texts: Mapping[str, str]) -> JointStep | None:
-        """Return the result of a joint move; None: the episode failed, and with it all branches."""
+        """Step the episode by a joint move, and return the result; None: the episode and all its branches failed."""
         name = self._answer_name()
         self._moves += 1
         async with unawaited(self._moving, self._name):
@@ -152,7 +152,7 @@ class SharedEpisode:
 
 
 def _take_observation(branch: Any, answer: StepRecord) -> None:
-    """Give a branch the observation and reward of other agents' moves."""
+    """Add the observation and reward from another agent's move to a branch."""
     outcome = answer.outcome
     branch.record.tell(outcome)
     if outcome.terminated or outcome.truncated:
@@ -162,7 +162,7 @@ def _take_observation(branch: Any, answer: StepRecord) -> None:
 
 
 def end_with_episode(branch: Any, status: str) -> None:
-    """End a branch with its episode, or with its part in it."""
+    """End a branch because its episode has ended, or because its agent has no further part in it."""
     if branch.turns and not branch.over:
         branch._end(status)
     elif not branch.over:
@@ -178,12 +178,12 @@ class AgentView:
 
     @property
     def title(self) -> str:
-        """Its title, for messages."""
+        """Title of the environment, for messages."""
         return self.match.episode.title
 
     @property
     def observation(self) -> Content:
-        """Observations before its first action."""
+        """Observations of the agent before its first action."""
         begin = self.match.begin
         if self.agent not in begin.of:
             known = ", ".join(map(repr, begin.of))
@@ -195,59 +195,59 @@ class AgentView:
 
     @property
     def state_key(self) -> bytes | str:
-        """First state of this agent."""
+        """Key of the agent's first state."""
         return agent_state_key(self.agent, self.match.episode.state_key)
 
     @property
     def tools(self) -> Any:
-        """Schemas of the tools that the prompt shows."""
+        """Schemas of the tools in the agent's prompt."""
         return self.match.episode.tools
 
     @property
     def contexts(self) -> Sequence[Context]:
-        """None: an agent has one conversation."""
+        """No contexts, since each agent has one conversation."""
         return ()
 
     @property
     def answers(self) -> Sequence[StepRecord]:
-        """Answers to all moves."""
+        """The environment's answers to all joint moves."""
         return self.match.episode.answers
 
     @property
     def handle(self) -> Any:
-        """The episode in its environment; None: it has to be built first."""
+        """The episode object of the environment; None: it has to be rebuilt first, by `ready`."""
         return self.match.episode.handle
 
     @property
     def moves(self) -> Sequence[Any]:
-        """All moves."""
+        """All joint moves of the episode."""
         return self.match.episode.moves
 
     async def reset(self, name: str) -> None:
-        """See `RunningEpisode`."""
+        """Reset the episode, once for all agents."""
         del name
         await self.match.reset()
 
     async def ready(self, name: str) -> None:
-        """See `RunningEpisode`; the journal has the moves of all agents under one name."""
+        """Replay the moves of all agents if needed; the journal has them under one name."""
         del name
         await self.match.ready()
 
     async def step(self, name: str, action: Any) -> StepRecord:
-        """Not used: `SharedEpisode.move` moves all agents."""
+        """Raise an error: agents do not step alone, `SharedEpisode.move` moves all of them."""
         raise InternalError(f"{name}: agent {self.agent} of a multi-agent episode cannot move alone, by {action!r:.60}")
 
     def copy(self, turns: int) -> RunningEpisode:
-        """See `RunningEpisode`; the copied episode has this agent only."""
+        """Return a copy of the episode after the first `turns` moves, with a view of this agent only."""
         return AgentView(self.match.copy(turns, f"{self.agent} alone"), self.agent)
 
     def close(self) -> None:
-        """See `RunningEpisode`."""
+        """Close this agent's part of the episode."""
         self.match.close()
 
 
 def join_episode(branch: Any, match: SharedEpisode | None = None) -> SharedEpisode:
-    """Let a branch join a multi-agent episode, or create one from its own episode, and return it."""
+    """Add a branch to a multi-agent episode, by default a new one made of the branch's episode, and return it."""
     if not isinstance(branch.episode, AgentView):
         match = SharedEpisode(branch.episode, branch.name) if match is None else match
         match.branches.append(branch)

@@ -71,12 +71,12 @@ class Prefix:
             batch: the batch of the trajectory.
             trajectory_id: id in table `trajectories`.
             turns: number of its turns; None: all.
-            tokens: and number of tokens of the next action.
-            seed: seed of its episode, if it depends on it.
+            tokens: number of tokens of the action after these turns, to include as well.
+            seed: seed of the episode, if the episode depends on it.
 
         Raises:
             NotFoundError: the batch does not have the trajectory.
-            InvalidInputError: it has not so many turns or tokens, or its context was rewritten before.
+            InvalidInputError: it has fewer turns or tokens, or its context was rewritten before.
         """
         if not (batch.trajectories.column("trajectory_id") == trajectory_id).any():
             raise NotFoundError(
@@ -118,15 +118,15 @@ class Prefix:
 
     @classmethod
     def of(cls, branch: Any, turns: int | None = None, *, tokens: int = 0) -> Prefix:
-        """Return the beginning of a branch, for another group; in its own group a fork shares it.
+        """Return the first turns of a branch as a prefix for another group; within its group, fork it instead.
 
         Args:
             branch: a `Branch`, running or ended.
-            turns: how many of its turns; None: all that were answered.
-            tokens: and how many tokens of the action behind them.
+            turns: number of its turns; None: all answered turns.
+            tokens: number of tokens of the action after these turns, to include as well.
 
         Raises:
-            InvalidInputError: it has not so many turns.
+            InvalidInputError: the branch has fewer turns.
         """
         turns = len(branch.turns) if turns is None else turns
         if not 0 <= turns <= len(branch.turns) or (tokens and turns == len(branch.turns)):

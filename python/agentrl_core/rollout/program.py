@@ -1,4 +1,4 @@
-"""Rollout programs: override the smallest of three methods. A program that plans over groups gets their cohort."""
+"""Base classes of rollout programs, and cohorts: the groups of one selection, for programs that plan over groups."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Cohort(Sequence[Group]):
         return iter(self._groups)
 
     async def run(self) -> None:
-        """Run `Rollout.group` on each, concurrently within the limit; an error fails only its group."""
+        """Run `Rollout.group` on each group, concurrently within the limit; an error fails only its group."""
         await self._runtime.run_groups(self._groups, lambda group: group.program.group(group))
 
     async def run_each(self, program: Callable[[Group], Awaitable[Any]], groups: Sequence[Group] | None = None) -> None:
@@ -58,7 +58,7 @@ class Cohort(Sequence[Group]):
         return scores
 
     async def side_effect(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of `function()`, journalled first, once per name. See `Group.side_effect`."""
+        """Call a function once per name, journal its result, and return it; see `Group.side_effect`."""
         return await self._runtime.record(f"cohort {'.'.join(map(str, self.key))}/{name}", function)
 
     def uniform(self, *key: object) -> float:
@@ -95,7 +95,7 @@ class Rollout(Component):
     facts: ClassVar[Mapping[str, ExtraColumn]] = {}
     """Facts that the program sets on branches (`start(facts=...)`, `finish(facts=...)`), which become columns."""
     forks_at_tools: ClassVar[bool] = False
-    """Whether it forks at tool results only; the environment then has to report them (`env.StepFlag.TOOL_RESULT`)."""
+    """Whether the program forks only at tool results, which the environment must report (`StepFlag.TOOL_RESULT`)."""
 
     async def branch(self, branch: Branch) -> None:
         """Drive one trajectory. By default: turns until it ends.
@@ -115,11 +115,11 @@ class Rollout(Component):
 
     @property
     def queried_models(self) -> tuple[str, ...]:
-        """Names of the collector's models that it queries (`Group.query`)."""
+        """Names of the collector's models that the program queries (`Group.query`)."""
         return ()
 
     def final_group_size(self, group_size: int) -> int:
-        """Return the final number of members of a group, if known before."""
+        """Return the final number of members of a group, if it is known before the rollout."""
         return group_size
 
 
@@ -164,6 +164,6 @@ class BudgetedRollout(Rollout):
         self.require(self.initial <= self.budget, "initial", f"give a whole number from 1 to budget={self.budget}")
 
     def final_group_size(self, group_size: int) -> int:
-        """`budget`; `group_size` is not used."""
+        """Return `budget`; `group_size` is not used."""
         del group_size
         return self.budget

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Progress:
-    """Counters of running rollouts. A watcher gets the same object repeatedly, and only reads it.
+    """Counters of running rollouts, updated in place; progress displays only read them.
 
     Attributes:
         turns: actions with an answer of the environment.
@@ -42,7 +42,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the collection began."""
+        """Seconds since the collection began."""
         return time.monotonic() - self._began
 
     @property

@@ -24,22 +24,22 @@ class RunningEpisode(Protocol):
 
     @property
     def title(self) -> str:
-        """Of its environment, for messages."""
+        """Title of the environment, for messages."""
         ...
 
     @property
     def observation(self) -> Content:
-        """First observation."""
+        """First observation of the episode."""
         ...
 
     @property
     def state_key(self) -> bytes | str:
-        """First state."""
+        """Key of the first state of the episode."""
         ...
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]] | None:
-        """Schemas of the tools in the prompt."""
+        """Schemas of the tools in the prompt; None: no tools."""
         ...
 
     @property
@@ -49,21 +49,21 @@ class RunningEpisode(Protocol):
 
     @property
     def answers(self) -> Sequence[StepRecord]:
-        """Answers to its actions, in order."""
+        """The environment's answers to the actions so far, in order."""
         ...
 
     @property
     def handle(self) -> Any:
-        """The episode in its environment; None: it has to be built first, see `ready`."""
+        """The episode object of the environment; None: it has to be rebuilt first, by `ready`."""
         ...
 
     @property
     def moves(self) -> Sequence[Any]:
-        """Answered actions."""
+        """Actions that the environment has answered, in order."""
         ...
 
     async def reset(self, name: str) -> None:
-        """Reset the episode; `name` is that of the answer in the journal.
+        """Reset the episode; `name` is the journal's key of the answer.
 
         Raises:
             EpisodeError: the reset fails.
@@ -71,10 +71,10 @@ class RunningEpisode(Protocol):
         ...
 
     async def ready(self, name: str) -> None:
-        """Replay its actions if needed, so that it can answer the next one, unless the journal has that answer.
+        """Replay the actions so far if needed, so that the episode can answer the next one.
 
         Args:
-            name: name of the answer in the journal.
+            name: the journal's key of the next answer; if the journal has that answer, nothing is replayed.
 
         Raises:
             EpisodeError: the replay fails.
@@ -82,7 +82,7 @@ class RunningEpisode(Protocol):
         ...
 
     async def step(self, name: str, action: Any) -> StepRecord:
-        """Take the next action (for several agents, one text per moving agent); `name` is that in the journal.
+        """Take the next action (for several agents, one text per moving agent); `name` is the journal's key.
 
         Raises:
             EpisodeError: the step fails.
@@ -103,17 +103,17 @@ class Runtime(Protocol):
 
     @property
     def forest(self) -> Forest:
-        """Forest of the rollouts."""
+        """Forest in which the rollouts are stored."""
         ...
 
     @property
     def context_tokens(self) -> int:
-        """Most tokens of a path."""
+        """Largest number of tokens of a path."""
         ...
 
     @property
     def turn_limit(self) -> int | None:
-        """Most turns of a path."""
+        """Largest number of turns of a path; None: no limit."""
         ...
 
     def chat(self, agent: str) -> Chat:
@@ -133,7 +133,7 @@ class Runtime(Protocol):
         ...
 
     def check_images(self, agent: str, title: str) -> None:
-        """Refuse images of an environment if the agent's engine does not support them.
+        """Raise an error if the agent's engine does not support the images of an environment.
 
         Raises:
             UnsupportedError: the engine does not support images.
@@ -146,11 +146,11 @@ class Runtime(Protocol):
         ...
 
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
-        """Generate an agent's response to a request; `name` is that of the segment in the journal."""
+        """Generate an agent's response to a request; `name` is the journal's key of the segment."""
         ...
 
     def stop(self, name: str) -> None:
-        """Stop the segment of that name if it is being generated, and keep its tokens."""
+        """Stop the generation of the segment with a name, if it is running, and keep its tokens."""
         ...
 
     @property
@@ -168,7 +168,7 @@ class Runtime(Protocol):
 
     @property
     def program(self) -> Any:
-        """The program that the recipe names."""
+        """The rollout program of the recipe."""
         ...
 
     def agent(self, name: str) -> int:
@@ -188,7 +188,7 @@ class Runtime(Protocol):
         ...
 
     async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the journalled value of a name, or that of `make`, which is journalled first."""
+        """Return the journalled value of a name; if there is none, call `make`, and journal its result."""
         ...
 
     async def derive(self, group: Any) -> None:
@@ -196,7 +196,7 @@ class Runtime(Protocol):
         ...
 
     def release_slots(self, name: str, count: int) -> None:
-        """Release slots of a group, by its name."""
+        """Release `count` slots of the group with a name, so that waiting groups can start."""
         ...
 
     def number(self) -> int:
@@ -213,7 +213,7 @@ class Runtime(Protocol):
 
     @property
     def library(self) -> Library:
-        """Solved trajectories of the run."""
+        """Solved trajectories of the run, as of the start of the iteration."""
         ...
 
     @property

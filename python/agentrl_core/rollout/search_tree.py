@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STATUSES = ("open", "solved", "failed")
 BEGIN = -1
-"""Stands for the start, before the first turn."""
+"""Row number that represents the start, before the first turn."""
 
 
 class SearchTree:
@@ -65,79 +65,79 @@ class SearchTree:
 
     @property
     def trajectory(self) -> NDArray[np.int64]:
-        """`int64[turns]`: its trajectory, a handle of the forest or an id of the batch."""
+        """`int64[turns]`: the trajectory of each turn, as a handle of the forest or an id of the batch."""
         return self._core.trajectory
 
     @property
     def step(self) -> NDArray[np.uint32]:
-        """`uint32[turns]`: its number among the turns of that path."""
+        """`uint32[turns]`: the number of each turn in its trajectory, from 0."""
         return self._core.step
 
     @property
     def parent(self) -> NDArray[np.int64]:
-        """`int64[turns]`: the previous turn on its path; -1 for a first turn."""
+        """`int64[turns]`: the turn before each turn; -1 for a first turn."""
         return self._core.parent
 
     @property
     def state(self) -> NDArray[np.uint32]:
-        """`uint32[turns]`: the state before it."""
+        """`uint32[turns]`: the state before each turn."""
         return self._core.before
 
     @property
     def next_state(self) -> NDArray[np.uint32]:
-        """`uint32[turns]`: the state after it; each end of an episode is a separate state."""
+        """`uint32[turns]`: the state after each turn; each end of an episode is a separate state."""
         return self._core.after
 
     @property
     def logprob(self) -> NDArray[np.float64]:
-        """`float64[turns]`: log-prob of its sampled tokens."""
+        """`float64[turns]`: log-prob of the sampled tokens of each turn, summed."""
         return self._core.logprob
 
     @property
     def path_logprob(self) -> NDArray[np.float64]:
-        """`float64[turns]`: that of all turns up to it."""
+        """`float64[turns]`: log-prob of all turns up to and including each turn, summed."""
         return self._core.path_logprob
 
     @property
     def visits(self) -> NDArray[np.uint32]:
-        """`uint32[turns]`: branches that ended with a reward and go through it."""
+        """`uint32[turns]`: the number of branches through each turn that ended with a reward."""
         return self._core.visits
 
     @property
     def value(self) -> NDArray[np.float64]:
-        """`float64[turns]`: the mean of their rewards; NaN without any."""
+        """`float64[turns]`: the mean reward of the ended branches through each turn; NaN without any."""
         return self._core.value
 
     @property
     def best(self) -> NDArray[np.float64]:
-        """`float64[turns]`: the largest of their rewards; NaN without any."""
+        """`float64[turns]`: the largest reward of the ended branches through each turn; NaN without any."""
         return self._core.best
 
     @property
     def status(self) -> list[Literal["open", "solved", "failed"]]:
-        """Status of each state.
+        """Status of each state: `solved`, `failed` or `open`.
 
-        `solved`: a solved end, or a turn leads from it to a solved state; `failed`: another end, or all tried turns
-        lead to failed states; otherwise `open`.
+        `solved`: the state is a solved end, or a turn leads from it to a solved state. `failed`: it is another end, or
+        all tried turns lead to failed states. `open`: all others.
         """
         return [STATUSES[code] for code in self._core.status.tolist()]  # type: ignore[misc]
 
     @property
     def distance(self) -> NDArray[np.int64]:
-        """`int64[states]`: the fewest turns to a solved end; -1 if unknown."""
+        """`int64[states]`: the smallest number of turns from each state to a solved end; -1 if unknown."""
         return self._core.distance
 
     @property
     def first_turn(self) -> NDArray[np.int64]:
-        """`int64[states]`: the turn that reached it first; -1 for first states of episodes."""
+        """`int64[states]`: the turn that reached each state first; -1 for first states of episodes."""
         return self._core.first
 
     def repeated(self, since: int = 0) -> list[int]:
-        """Return turns from row `since` on whose state an earlier turn had reached."""
+        """Return the turns, from row `since` on, that led to a state that an earlier turn had already reached."""
         return self._core.repeated(since)
 
     def expandable(self) -> list[int]:
-        """Turns that did not end their episode and can be expanded."""
+        """Return the turns that can be expanded: those that did not end their episode."""
         places: list[int] = np.flatnonzero(~self._core.ended[self.next_state]).tolist()
         return places
 
@@ -152,15 +152,15 @@ class SearchTree:
         return Prefix.stored(batch, trajectory, turns=step + 1, seed=self._core.seed(turn))
 
     def children(self, turn: int) -> list[int]:
-        """Return the turns after one; the first turns for -1."""
+        """Return the turns that follow a turn directly; the first turns for -1."""
         return self._core.children(turn)
 
     def path(self, turn: int) -> list[int]:
-        """Return the turns up to and including one."""
+        """Return the turns from the start to a turn, included."""
         return self._core.path(turn)
 
     def frontier(self, count: int) -> list[int]:
-        """Return at most `count` turns to open states without tried turns, best first.
+        """Return at most `count` turns that lead to open states without tried turns, likeliest path first.
 
         Turns are sorted by the log-prob of their path; ties: the earlier one.
         """
@@ -175,7 +175,7 @@ class SearchTree:
             Q + exploration * sqrt(ln N / n)      (Q: `value`, n: `visits`, N: those of the turn before)
 
         Unvisited turns come first; ties: the earlier one. Ends, and turns at depth `depth`, are not followed. The walks
-        of one call count each other as visits of value 0 (a virtual loss), and end in different places: the choice
+        of one call count each other as visits of value 0 (a virtual loss), and end at different turns: the choice
         depends on the tree alone, not on timing.
 
         Raises:
@@ -205,12 +205,12 @@ class SearchTree:
         return self._core.pairs()
 
     def best_leaf(self) -> int | None:
-        """Return the last turn with the largest value, ties: the earlier one; None without values."""
+        """Return the last turn of a path with the largest value; ties: the earlier one; None without values."""
         return self._core.best_leaf()
 
 
 class GroupTree(SearchTree):
-    """The tree of a live group; see `Group.tree`.
+    """The search tree of a running group, updated as the group grows; see `Group.tree`.
 
     Args:
         group: the `Group`.
@@ -231,7 +231,7 @@ class GroupTree(SearchTree):
 
     @property
     def _group(self) -> Any:
-        """The group, which owns its tree."""
+        """The group that owns this tree."""
         return dereference(self._of, "the group of a tree")
 
     def on_turn(self, branch: Branch) -> None:
@@ -239,7 +239,7 @@ class GroupTree(SearchTree):
         self._answered.append(branch)
 
     def follow(self) -> None:
-        """Update the tree by changes since the last call."""
+        """Update the tree with the changes of the forest since the last call."""
         answered, self._answered = self._answered, []
         for branch in answered:
             if not branch.over and branch.path.waits:
@@ -264,8 +264,9 @@ class GroupTree(SearchTree):
     def expand(self, turns: Sequence[int], *, score: float | None = None) -> list[Branch]:
         """Return branches that continue after turns, one each; -1 is the start.
 
-        A branch that has ended with the turn continues itself, once; others are forks of it. After a turn of a stored
-        search a branch starts with the actions up to it, which it did not sample and which are not trained.
+        If the turn is the last one of a running branch, that branch itself is returned, once; otherwise a fork of the
+        turn's branch. After a turn of a stored search, a new branch starts with the actions up to that turn as a
+        prefix, which it did not sample and which is not trained.
 
         Args:
             turns: rows, in any order.

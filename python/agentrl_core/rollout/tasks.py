@@ -30,7 +30,7 @@ async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 
 def unawaited(lock: asyncio.Lock, name: str) -> asyncio.Lock:
-    """Return the lock of a branch, unless a task holds it.
+    """Return the lock of a branch, or raise an error if a task holds it.
 
     Raises:
         InvalidInputError: another task awaits the branch, which would make the order non-deterministic.

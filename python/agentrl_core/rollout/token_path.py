@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Position:
-    """A place on the path of a branch, between two of its tokens.
+    """A position on the path of a branch, between two of its tokens.
 
     Attributes:
-        node: handle of the node before the place; None: the end of the path.
-        end: number of that node's tokens before the place; None: all.
+        node: handle of the node before the position; None: the end of the path.
+        end: number of that node's tokens before the position; None: all.
         tokens: number of the path's tokens before it.
         turns: number of answered turns before it.
         follows_tool: whether a tool result ends there.
@@ -54,12 +54,12 @@ Shown = tuple[int, int, tuple[Image, ...]]
 
 
 class NewContext(NamedTuple):
-    """A context that takes the place of another one.
+    """A context that replaces the current one.
 
     Attributes:
-        tokens: all its tokens.
-        begins: where its turns begin.
-        images: its images, by message.
+        tokens: all tokens of the context.
+        begins: index of the first token of each turn in it.
+        images: images of the context, by message.
     """
 
     tokens: NDArray[np.int32]
@@ -77,14 +77,14 @@ class TokenPath:
     An answer of the environment is added when the next context is needed, so that more messages can join it.
 
     Attributes:
-        name: for messages.
+        name: name of the path, for messages.
         handle: handle of the trajectory in the forest; a rollback changes it.
         here: start of the open or next action; None before the prompt.
         open: parts of the unanswered action, sampled or written.
         spans: positions of the actions in the current context.
-        acted: number of answered actions of the episode after n turns; None: of another episode.
-        first: its first node; None: none yet.
-        counted: number of its tokens that the progress has counted.
+        acted: for each number of turns, the number of actions that the episode had answered; None: of another episode.
+        first: first node of the path; None: none yet.
+        counted: number of tokens that the progress has counted.
         stop_tokens: the tokens that end an action.
     """
 
@@ -107,7 +107,7 @@ class TokenPath:
         self._answer: StepRecord | None = None
         """Messages of the next context that are not in the forest yet, and the answer that they start with."""
         self._ends: list[Position] = []
-        """End of each turn including the answer; below, end of its action."""
+        """End of each turn including its answer; `_closings` has the ends of the actions."""
         self._closings: list[Position] = []
         self._rendered = _NOTHING
         """The last rendered observation, and its tokens."""
@@ -124,7 +124,7 @@ class TokenPath:
 
     @property
     def length(self) -> int:
-        """The number of its tokens in the forest."""
+        """Number of tokens of the path that are in the forest."""
         return self._nodes[-1][1] if self._nodes else 0
 
     @property
@@ -134,12 +134,12 @@ class TokenPath:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """All images, in order."""
+        """All images of the path, in order."""
         return tuple(image for _, _, images in self._images for image in images)
 
     @property
     def text(self) -> str:
-        """The open action, without its stop token."""
+        """Text of the open action, without its stop token."""
         if not self.open:
             return ""
         last = self.open[-1]
@@ -150,7 +150,7 @@ class TokenPath:
 
     @property
     def action(self) -> Action:
-        """The open action as the environment gets it: its text, its parts, and why it ended."""
+        """The open action in the form that the environment gets: text, parts, and why it ended."""
         last = self.open[-1] if self.open else None
         reason = last.finish_reason if isinstance(last, Segment) else "stop"
         return Action(self.text, reason, getattr(self._chat, "answer_form", None))
@@ -166,13 +166,13 @@ class TokenPath:
         return int(last[-1]) not in self.stop_tokens
 
     def use_options(self, chat_template_kwargs: Mapping[str, Any] | None) -> None:
-        """Render the contexts from here on with options of the chat template; None: without."""
+        """Set the options of the chat template for all contexts from here on; None: no options."""
         plain = self._plain_chat
         self._chat = plain.with_options(chat_template_kwargs) if chat_template_kwargs else plain
         self.stop_tokens = tuple(self._chat.stop_token_ids)
 
     def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> NDArray[np.int32]:
-        """Start with a prompt, which must be shorter than `most` tokens, and return it."""
+        """Start the path with a prompt, which must be shorter than `most` tokens, and return the prompt's tokens."""
         tokens = self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content)
         if len(tokens) >= most:
             raise DataError(
@@ -184,7 +184,7 @@ class TokenPath:
         return tokens
 
     def request(self, sampling: Sampling, max_tokens: int, most: int, group: str) -> Request | None:
-        """Return the request for at most `max_tokens` more tokens; None: the path has `most` already."""
+        """Return an engine request for at most `max_tokens` more tokens; None if the path has `most` tokens already."""
         self.flush()
         max_tokens = min(max_tokens, most - self.length)
         if max_tokens < 1:
@@ -202,7 +202,7 @@ class TokenPath:
             policy: number of the policy.
         """
         options: dict[str, Any] = {}
-        if segment.routed_experts is not None:  # up to the token before the last one
+        if segment.routed_experts is not None:  # recorded up to the token before the last one
             begin = self.length + len(segment.tokens) - 1 - len(segment.routed_experts)
             options["columns"] = {ROUTED_EXPERTS: (begin, segment.routed_experts)}
         self.append(
@@ -268,7 +268,7 @@ class TokenPath:
         images: tuple[Image, ...] = (),
         **options: Any,
     ) -> None:
-        """Append a node with its images."""
+        """Append tokens and their images to the path, as a new node of the forest."""
         if images:
             options["blobs"] = self.blobs(images)
             self._images.append((self.length, self.length + len(tokens), images))
@@ -281,14 +281,14 @@ class TokenPath:
         return self.cut and not self._ends_with_next
 
     def _observed(self, content: Content, before: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
-        """Return the tokens of messages after an action, the last one of the path or of the tokens before it."""
+        """Return the tokens of messages that follow an action: the last one of the path, or of the tokens `before`."""
         if not self._ends_with_next:
             return self._chat.observation(content)
         own = self._forest.tokens(self.handle) if before is None else before
         return self._chat.observation(content, int(own[-1]) if len(own) else None)
 
     def length_with(self, observation: Content) -> int:
-        """Return its length if the open action had this answer."""
+        """Return the length that the path would have with this answer to the open action."""
         self._rendered = observation, self._observed(observation)
         return self.length + self._lacks_end_of_turn() + len(self._rendered[1])
 
@@ -306,7 +306,7 @@ class TokenPath:
         self._answer = answer
 
     def close(self, acted: int) -> None:
-        """Close the last action."""
+        """Close the last action of the trajectory, which gets no next context."""
         self.open = []
         self.acted.append(acted)
         self._closings.append(self._end())
@@ -318,26 +318,26 @@ class TokenPath:
         self._said.append(content)
 
     def answered(self, turns: int, told: Sequence[StepRecord]) -> None:
-        """Set the answer of the last of n actions, and later messages."""
+        """Set the answer to the last of `turns` actions, and the messages after it."""
         self.acted, self.here = self.acted[: turns + 1], self._closings[turns - 1]
         self._answer, self._said = told[0], [told[0].outcome.observation or ""]
         for answer in told[1:]:
             self.tell(answer)
 
     def tell(self, answer: StepRecord) -> None:
-        """Add an observation from other agents' moves."""
+        """Add the observation from another agent's move to the next context."""
         if self._answer is not None and answer.state_key is not None:
             self._answer = replace(self._answer, state_key=answer.state_key)
         if answer.outcome.observation is not None:
             self.say(answer.outcome.observation)
 
     def closing(self, turns: int) -> Position | None:
-        """Return the end of the last of n actions, before its answer; None if there is none."""
+        """Return the end of the last of `turns` actions, before its answer; None for 0."""
         return self._closings[turns - 1] if turns else None
 
     @property
     def waits(self) -> bool:
-        """Whether there are messages that are not in the forest yet."""
+        """Whether messages of the next context are pending: not in the forest yet."""
         return bool(self._said)
 
     def flush(self) -> None:
@@ -360,10 +360,10 @@ class TokenPath:
         return self._ends[turn] if turn < len(self._ends) else self._end()
 
     def position(self, token: int, turns: int) -> Position:
-        """Return the place after a number of tokens.
+        """Return the position after a number of tokens.
 
         Raises:
-            InvalidInputError: there are fewer tokens, or the place is in a rewritten context or inside images.
+            InvalidInputError: there are fewer tokens, or the position is in a rewritten context or inside images.
         """
         self.flush()
         if any(begin < token < end for begin, end, _ in self._images):
@@ -426,7 +426,14 @@ class TokenPath:
     def rewritten(
         self, length: int, begins: Mapping[int, int], images: Sequence[Shown] = (), tip: int | None = None
     ) -> None:
-        """Switch to a new context, with the starts of turns in `begins`, its images and its own node, if any."""
+        """Switch to a new context of `length` tokens.
+
+        Args:
+            length: number of tokens of the context.
+            begins: index of the first token of each turn in it.
+            images: its images, with their token ranges.
+            tip: last node of the context; None: not known yet.
+        """
         lengths = {turn: end - begin for turn, (begin, end) in self.spans.items()}
         self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
         self._said, self._answer, self.open = [], None, []
@@ -435,31 +442,31 @@ class TokenPath:
         self.here = replace(self._end(), node=tip)
 
     def tip(self, group: int) -> int:
-        """Return its last node in the forest."""
+        """Return the last node of the path in the forest."""
         frontier = self._forest.running(group)
         return int(frontier.node[frontier.trajectory == self.handle][0])
 
     def restart(self, answer: StepRecord, acted: int, length: int) -> None:
-        """Close the open action; the answer is the next context, with this number of tokens."""
+        """Close the open action; its answer is a new context of `length` tokens."""
         self.go_on(answer, acted)
         self._ends.append(self._end())
         images = images_in(answer.outcome.observation or "")
         self.rewritten(length, {}, [(0, length, images)] if images else [])
 
     def show(self, tokens: NDArray[np.int32], images: tuple[Image, ...], state: bytes | str | None) -> None:
-        """Continue a new context with its images."""
+        """Append the tokens of a new context, with its images."""
         self.append(tokens, "injected", state=state, images=images)
         self.counted = self.length
         self.here = self._end()
 
     def copy(self, handle: int, place: Position, name: str, begin: Position | None = None) -> TokenPath:
-        """Return the path of a fork at a place; `begin` is the start of the action that it may split."""
+        """Return the path of a fork at a position; `begin` is the start of the action that it may split."""
         path = TokenPath(name, self._forest, self._chat, handle)
         path.first = self.first
         path._plain_chat = self._plain_chat
         path._images = [shown for shown in self._images if shown[0] < place.tokens]
         path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
-        # Places inside a rewritten context have no node here.
+        # Positions inside a rewritten context have no node here.
         node = None if (None, place.tokens) in self._nodes else place.node
         path._nodes.append((node, place.tokens))
         path.counted = place.tokens
@@ -474,11 +481,11 @@ class TokenPath:
         return path
 
     def anew(self, handle: int, name: str) -> TokenPath:
-        """Return the path of a trajectory that shares nothing with this one."""
+        """Return an empty path for a new trajectory that shares no tokens with this one."""
         return TokenPath(name, self._forest, self._chat, handle)
 
     def node_after(self, token: int) -> tuple[int, int]:
-        """Return the node after a number of tokens, and the number of its tokens before that place.
+        """Return the node of the token after a position, and the number of the node's tokens before that position.
 
         Raises:
             InvalidInputError: there is none, or it is in a rewritten context.
@@ -494,7 +501,7 @@ class TokenPath:
         )
 
     def told(self, prompt: int, images: tuple[Image, ...], other: TokenPath, begin: Position, group: int) -> None:
-        """Record another prompt with its images, and the end of another path after it."""
+        """Set up this path as another prompt, followed by the part of another path after a position."""
         self._nodes = [(None, prompt)]
         self._images = [(0, prompt, images)] if images else []
         self.carry_on(other, begin, group)
@@ -504,7 +511,7 @@ class TokenPath:
         self.acted = list(other.acted)
 
     def carry_on(self, suffix: TokenPath, start: Position, group: int) -> None:
-        """Record the end of another path after a place; turns before it have no episode here."""
+        """Append the part of another path after a position; earlier turns of this path have no episode then."""
         tip = self.tip(group)
         ends = [end for _, end in suffix._nodes if end > start.tokens]
         copies = self._forest.tree(group).path(tip)[-len(ends) :].tolist()
@@ -534,5 +541,5 @@ def _limited(sampling: Sampling, max_tokens: int, stops: tuple[int, ...]) -> Sam
 
 
 def _together(said: Sequence[Content]) -> Content:
-    """Merge several contents; a plain text gets the role of its place."""
+    """Merge several contents into one; a plain text gets the role that its place in the chat implies."""
     return said[0] if len(said) == 1 else [message for content in said for message in as_messages(content)]

@@ -25,14 +25,14 @@ class Turn:
 
     Attributes:
         branch_ref: weak reference to its branch; use `branch`.
-        index: its number among the turns of the path, from 0.
-        begin: the place before its first token.
+        index: number of the turn on its path, from 0.
+        begin: the position before its first token.
         length: number of the action's tokens.
         segments: generated segments, several if it was interrupted; none for a written action.
         text: the action, without its stop token.
         observation: observation of the environment; None at the end of the episode.
         reward: reward of the action, or None.
-        facts: its facts from the environment.
+        facts: facts of the environment about the turn.
         flags: `env.StepFlag` bits.
         failed: reason for a failed episode, or None.
         over: whether the branch ends with it.
@@ -53,31 +53,31 @@ class Turn:
 
     @property
     def branch(self) -> Any:
-        """Return its `Branch`.
+        """The `Branch` of this turn.
 
         Raises:
-            InvalidInputError: its branch was garbage-collected.
+            InvalidInputError: the branch was garbage-collected.
         """
         return dereference(self.branch_ref, "the branch that took a turn")
 
     @property
     def end(self) -> Position:
-        """The place after the answer, or after the action if the branch ends with it."""
+        """The position after the answer, or after the action if the branch ends with it."""
         end: Position = self.branch.path.end_of(self.index)
         return end
 
     @property
     def follows_tool(self) -> bool:
-        """Whether it follows a tool result."""
+        """Whether a tool result comes directly before this turn."""
         return self.begin.follows_tool
 
     @property
     def used_tool(self) -> bool:
-        """Whether a tool answered it."""
+        """Whether a tool result answered this turn."""
         return bool(self.flags & StepFlag.TOOL_RESULT)
 
     def position(self, token: int) -> Position:
-        """Return the place after a number of the action's tokens.
+        """Return the position after the first `token` tokens of the action.
 
         Raises:
             InvalidInputError: the path has fewer tokens.

@@ -1,4 +1,4 @@
-"""Phase schedule: numbers that follow metrics, and what happens to models between optimizer steps and iterations."""
+"""Phase schedule: numbers that follow metrics, and actions on models between optimizer steps and iterations."""
 
 from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.schedule.adaptive import AdaptiveKL, Dual

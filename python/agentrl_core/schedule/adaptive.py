@@ -35,20 +35,20 @@ class Adaptive(Controller, ABC):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Return the metric."""
+        """Return the name of the metric that the coefficient follows."""
         return (self.metric,)
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """Return the start and the bounds: an option that cannot be 0 needs `at_least`."""
+        """Return possible values: the start and the bounds. An option that cannot be 0 needs `at_least`."""
         return (self.start, self.at_least, *(() if self.at_most is None else (self.at_most,)))
 
     def begin(self) -> State:
-        """Return the coefficient `start`."""
+        """Return the initial state: the coefficient `start`."""
         return {"value": self.start}
 
     def value(self, state: State) -> float:
-        """Return the coefficient."""
+        """Return the current coefficient."""
         return float(state["value"])
 
     def _held(self, value: float) -> float:
@@ -92,8 +92,8 @@ class LogStep(Adaptive):
     average <- momentum average + (1 - momentum) metric, initially the metric itself log coefficient <- log coefficient
     + clip(rate e, -limit, limit), e = average / target - 1, if |e| > dead_zone
 
-    ARES, arXiv:2510.08457 (rate 0.05, limit 0.2, coefficient from 1e-4 to 100), which keeps one for each bucket of
-    difficulty: name the bucket's metric.
+    ARES, arXiv:2510.08457 (rate 0.05, limit 0.2, coefficient from 1e-4 to 100), which has one coefficient for each
+    bucket of difficulty: give each the metric of its bucket.
 
     Args:
         rate: step size of the logarithm, above 0.
@@ -116,7 +116,7 @@ class LogStep(Adaptive):
     dead_zone: float = option(0.0, at_least=0)
 
     def begin(self) -> State:
-        """Return the coefficient `start`, without an average."""
+        """Return the initial state: the coefficient `start`, without an average."""
         return {"value": self.start, "average": None}
 
     def move(self, state: State, *metrics: float) -> State:
@@ -164,7 +164,7 @@ class Dual(Adaptive):
         self.require(self.kind == "linear" or self.start > 0, "start", "give a number above 0: its logarithm moves")
 
     def move(self, state: State, *metrics: float) -> State:
-        """Take one step of the ascent."""
+        """Move the coefficient by one step of gradient ascent."""
         step = self.rate * (metrics[0] - self.target) * (1.0 if self.holds == "at_most" else -1.0)
         value = state["value"]
         value = value + step if self.kind == "linear" else value * math.exp(value * step)

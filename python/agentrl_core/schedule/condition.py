@@ -11,7 +11,7 @@ from agentrl_core.component.controller import Controller
 
 @dataclass(frozen=True)
 class Condition(Controller, ABC):
-    """Base class of controllers that are 0 or 1: for `when` of a hook, or a `Choice` between two.
+    """Base class of controllers that are 0 or 1, for `when` of a hook, or for a `Choice` between two values.
 
     Args:
         metric: name of the metric.
@@ -21,20 +21,20 @@ class Condition(Controller, ABC):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The metric."""
+        """The name of the metric that the condition reads."""
         return (self.metric,)
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """Return both values."""
+        """Return both possible values, 0 and 1."""
         return 0.0, 1.0
 
     def begin(self) -> State:
-        """Return the state in which it does not hold."""
+        """Return the initial state, in which the condition does not hold."""
         return {"value": 0.0}
 
     def value(self, state: State) -> float:
-        """Return 1 or 0."""
+        """Return 1 if the condition holds, otherwise 0."""
         return float(state["value"])
 
 
@@ -54,8 +54,8 @@ class Above(Condition):
 
     threshold: float = 0.0
 
-    def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - the last one alone counts
-        """Return whether it holds."""
+    def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - only the latest metric counts
+        """Return the state after a measurement: whether the condition holds."""
         return {"value": float(metrics[0] > self.threshold)}
 
 
@@ -75,8 +75,8 @@ class Below(Condition):
 
     threshold: float = 0.0
 
-    def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - the last one alone counts
-        """Return whether it holds."""
+    def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - only the latest metric counts
+        """Return the state after a measurement: whether the condition holds."""
         return {"value": float(metrics[0] < self.threshold)}
 
 
@@ -106,7 +106,7 @@ class Plateau(Condition):
     patience: int = option(3, at_least=1)
 
     def begin(self) -> State:
-        """Return the state without a best value."""
+        """Return the initial state, without a best value."""
         return {"value": 0.0, "best": None, "waited": 0}
 
     def move(self, state: State, *metrics: float) -> State:

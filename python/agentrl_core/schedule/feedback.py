@@ -55,16 +55,16 @@ class PID(Controller):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The metric."""
+        """The name of the metric that the controller reads."""
         return (self.metric,)
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """Return the start and the bounds."""
+        """Return possible values: the start and the bounds."""
         return (self._held(self.start), *(bound for bound in (self.at_least, self.at_most) if bound is not None))
 
     def begin(self) -> State:
-        """Return the state before the first metric."""
+        """Return the initial state, before the first measurement."""
         return {"value": self._held(self.start), "error": None, "integral": 0.0, "average": None}
 
     def move(self, state: State, *metrics: float) -> State:
@@ -80,7 +80,7 @@ class PID(Controller):
         return {"value": self._held(self.start + moved), "error": error, "integral": integral, "average": average}
 
     def value(self, state: State) -> float:
-        """Return the number that the controller gives now."""
+        """Return the current number of the controller."""
         return float(state["value"])
 
     def _held(self, value: float) -> float:

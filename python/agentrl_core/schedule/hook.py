@@ -45,9 +45,9 @@ class Hook(Component, ABC):
 
     phase: ClassVar[str] = "hooks"
     acts_in_step: ClassVar[bool] = False
-    """Whether `update.step` reads it before a step of the optimizer: its `factor`, with the draw column `column`."""
+    """Whether `update.step` reads the hook's `factor` before an optimizer step, with the draw column `column`."""
     restores: ClassVar[bool] = False
-    """Whether it gives the models back what they were when the iteration began."""
+    """Whether the hook restores the models to their state at the start of the iteration."""
 
     _: KW_ONLY
     every: int | None = option(None, at_least=1)
@@ -58,7 +58,7 @@ class Hook(Component, ABC):
     unit: Unit = "iterations"
 
     def is_due(self, number: int) -> bool:
-        """Return whether it runs in the iteration or step of this number, apart from `when`."""
+        """Return whether the hook runs in the iteration or step of this number, without reading `when`."""
         return (
             (self.every is None or number % self.every == 0)
             and (self.once is None or number == self.once)
@@ -66,8 +66,8 @@ class Hook(Component, ABC):
             and (self.since is None or number >= self.since)
         )
 
-    def factor(self, weights: NDArray[np.float64] | None) -> float | None:  # noqa: ARG002 - of hooks that act in a step
-        """Return what the learning rate of a step is multiplied by; None leaves the step out.
+    def factor(self, weights: NDArray[np.float64] | None) -> float | None:  # noqa: ARG002 - for subclasses
+        """Return the factor of the learning rate in a step; None skips the step.
 
         Args:
             weights: the draw column `column` of the draws that the step trains; None if the hook names no column.
@@ -75,12 +75,12 @@ class Hook(Component, ABC):
         return 1.0
 
     def is_active(self, iteration: int, states: Mapping[str, Any], place: str) -> bool:
-        """Return whether it runs in an iteration (numbered from 0), by the states at its start.
+        """Return whether the hook runs in an iteration, by the states at its start.
 
         Args:
             iteration: numbered from 0.
             states: states of components by place.
-            place: of this hook.
+            place: place of this hook in the recipe.
         """
         return self.is_due(iteration + 1) and (
             self.when is None or self.when.now(iteration, states, f"{place}.when") != 0.0
@@ -106,13 +106,13 @@ class SyncModel(Hook):
     needs a model in float32. The state of optimizers does not change.
 
     Args:
-        source: name of the model that is followed.
+        source: name of the model to move towards.
         target: name of the model that moves.
-        mix: share of `source`, above 0 and at most 1.
+        mix: share of `source` in the result, above 0 and at most 1.
         corrected: whether the share of the n-th time is mix / (1 - (1 - mix)^(n + 1)), so that the first `target`
             counts as one of n + 1 terms, not as the whole past. It excludes `once` and `when`.
-        own_steps: with unit `steps`, whether it runs after optimizer steps of `source` alone, which it counts;
-            otherwise steps of every trained model count.
+        own_steps: with unit `steps`, whether only optimizer steps of `source` count; otherwise steps of every trained
+            model count.
 
     Example:
         >>> from agentrl_core import recipes
@@ -127,7 +127,7 @@ class SyncModel(Hook):
     own_steps: bool = False
 
     def check_options(self) -> None:
-        """Require two models, with `corrected` a known number of times, and with `own_steps` steps of a model."""
+        """Require two different models, no `once` or `when` with `corrected`, and unit `steps` with `own_steps`."""
         self.require(self.source != self.target, "target", "name another model than `source`")
         self.require(self.target != BEGIN, "target", "name a model that is given: what was at the begin is past")
         regular = self.once is None and self.when is None
@@ -258,7 +258,7 @@ class SkipStep(Hook):
     unit: Unit = "steps"
 
     def factor(self, weights: NDArray[np.float64] | None) -> None:
-        """None: the step is left out."""
+        """Return None, so that the optimizer step is skipped."""
 
 
 @dataclass(frozen=True)

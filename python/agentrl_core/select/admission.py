@@ -34,10 +34,10 @@ class Admission(Component, ABC):
 
     @property
     def judged(self) -> str:
-        """Draw column whose values `__call__` gets; NaN there if the draw has no score."""
+        """Draw column that is passed to `__call__`; its value is NaN for a draw without a score."""
         return "score"
 
-    def becomes(self, tried: int) -> Rejected:  # noqa: ARG002 - its place goes to another task
+    def becomes(self, tried: int) -> Rejected:  # noqa: ARG002 - by default another task
         """Return the replacement of a rejected group, by how often its task was already retried."""
         return "replace"
 
@@ -45,7 +45,7 @@ class Admission(Component, ABC):
         """Accept (True) or reject (False) each group.
 
         Args:
-            scores: one per trajectory; NaN where the trajectory is invalid.
+            scores: one per trajectory; NaN if the trajectory is invalid.
             groups: dense group of each trajectory, 0 to k-1, in any order.
 
         Returns:
@@ -65,7 +65,7 @@ class Admission(Component, ABC):
 
     @abstractmethod
     def members(self, scores: NDArray[np.floating], groups: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Mark trajectories that admit their group; one per group is enough."""
+        """Mark the trajectories because of which their group is admitted; one per group is enough."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class AcceptAll(Admission):
 
     def members(
         self,
-        scores: NDArray[np.floating],  # noqa: ARG002 - it asks for none
+        scores: NDArray[np.floating],  # noqa: ARG002 - not read
         groups: NDArray[np.uint32],
     ) -> NDArray[np.bool_]:
         """Mark all trajectories."""
@@ -105,8 +105,8 @@ class DynamicSampling(Admission):
             or more members, as many as at first, judged together with the old ones (`extend`: a task is sampled until
             its group has both outcomes).
         tries: how often `regenerate` or `extend` retry a task before another task replaces it.
-        column: draw column to judge by: `score`, or `reward`, the environment's, if phase reward shapes the score of
-            rollouts that are equally good. Draws without a score do not vote.
+        column: draw column to compare: `score`; or the environment's `reward`, if phase reward gives different scores
+            to equally good rollouts. Draws without a score do not vote.
 
     Raises:
         RecipeError: an option is out of range.
@@ -135,7 +135,7 @@ class DynamicSampling(Admission):
 
     @property
     def judged(self) -> str:
-        """Draw column to judge by."""
+        """Draw column whose values decide about a group: `column`."""
         return self.column
 
     def becomes(self, tried: int) -> Rejected:

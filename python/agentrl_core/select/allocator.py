@@ -1,4 +1,4 @@
-"""Allocators: number of rollouts of each chosen task, within the total of the iteration."""
+"""Allocators choose the number of rollouts of each selected task, within the total of the iteration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentrl_core.select.task_outcomes import TaskOutcomes
 
 Numbers = Mapping[str, NDArray[np.float64]]
-"""Tracked numbers of some tasks: `estimate`, and the columns of the tracker."""
+"""Tracked numbers of some tasks, by name: `estimate`, and the columns of the tracker."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Allocator(Component, ABC):
         """Return the number of rollouts of each chosen task, at least 1.
 
         Args:
-            state: its state.
+            state: state of the allocator.
             known: tracked numbers of the tasks.
             total: requested rollouts of the iteration.
         """
@@ -40,8 +40,14 @@ class Allocator(Component, ABC):
         """Return the empty state."""
         return {}
 
-    def next(self, state: State, visits: TaskOutcomes, known: Numbers) -> State:  # noqa: ARG002 - it learns nothing
-        """Return the state after an iteration; `known` has the tracked numbers of visited tasks at its start."""
+    def next(self, state: State, visits: TaskOutcomes, known: Numbers) -> State:  # noqa: ARG002 - no state
+        """Return the state after an iteration.
+
+        Args:
+            state: state at the start of the iteration.
+            visits: outcomes of the iteration by task.
+            known: tracked numbers of the visited tasks at the start of the iteration.
+        """
         return state
 
 
@@ -49,12 +55,13 @@ class Allocator(Component, ABC):
 class GreedyAllocator(Allocator):
     """Allocate rollouts to the tasks most likely to give a group with both outcomes.
 
-    Maximises sum_i w_i (1 - p_i^n_i - (1 - p_i)^n_i) under sum n_i <= total and low <= n_i <= high; exact, since the
-    gain of a further rollout falls with n. Tasks that were never solved (p = 0) share what is left.
+    Maximises sum_i w_i (1 - p_i^n_i - (1 - p_i)^n_i) under sum n_i <= total and low <= n_i <= high; the greedy choice
+    is exact, since the gain of a further rollout falls with n. Tasks that were never solved (p = 0) share the remaining
+    rollouts.
 
-    With `failures`, each rollout goes to the task whose expected number of failures beside a success, n (1 - p) (1 -
-    (1 - p)^(n - 1)), it raises most; of equal gains to the earlier task. This is not concave in n: a task that gains
-    little by the next rollout waits, however much it would gain by the ones after.
+    With `failures`, each rollout goes to the task with the largest gain in the expected number of failures in groups
+    that have a success, n (1 - p) (1 - (1 - p)^(n - 1)); ties: the earlier task. This is not concave in n: a task with
+    a small gain by the next rollout waits, even if the gains of later rollouts would be large.
 
     Source: Knapsack RL arXiv:2509.25849 (`weight="information"`: w = p (1 - p)^2); V0 arXiv:2602.03584
     (`weight="failures"`).
@@ -63,7 +70,7 @@ class GreedyAllocator(Allocator):
         weight: w: `information` or `one`; or `failures`.
         low: fewest rollouts of a task; if the total is too small, all tasks get the same number.
         high: most rollouts of a task.
-        gain_above: a rollout must gain more than this.
+        gain_above: smallest gain of a rollout (exclusive); rollouts with less are not made.
 
     Raises:
         RecipeError: an option is out of range.
@@ -84,7 +91,7 @@ class GreedyAllocator(Allocator):
         """Require low <= high."""
         self.require(self.low <= self.high, "low", f"give a number up to high={self.high}")
 
-    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
+    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - no state
         """Return the number of rollouts of each task."""
         rates, fails = known["estimate"], self.weight == "failures"
         return _core.select.greedy(
@@ -109,7 +116,7 @@ class ProportionalAllocator(Allocator):
     Args:
         by: the score.
         low: fewest rollouts of a task.
-        high: most.
+        high: most rollouts of a task.
 
     Raises:
         RecipeError: an option is out of range.
@@ -131,7 +138,7 @@ class ProportionalAllocator(Allocator):
         """Require low <= high."""
         self.require(self.low <= self.high, "low", f"give a number up to high={self.high}")
 
-    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
+    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - no state
         """Return the number of rollouts of each task."""
         scores = self.by(known["estimate"])
         return _core.select.shares(scores, total=total, low=self.low, high=self.high).astype(np.int32)
@@ -163,7 +170,7 @@ class DecayAllocator(Allocator):
     above: float = option(0.6, at_least=0, below=1)
     low: int = option(1, at_least=1)
 
-    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
+    def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - no state
         """Return the number of rollouts of each task."""
         rates = known["estimate"]
         each = total // max(len(rates), 1)
@@ -187,7 +194,7 @@ class BanditAllocator(Allocator):
 
     Args:
         low: the smallest arm.
-        high: the largest.
+        high: the largest arm.
         bins: number of bins of success rates.
         rate: learning rate of the arms' scores.
         explore: share of the probability that is uniform over arms.

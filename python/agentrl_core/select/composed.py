@@ -1,4 +1,4 @@
-"""Compose a selector of a tracker, a score, a sampler and an allocator."""
+"""A selector composed of a tracker, a score, a sampler, an allocator and further parts."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from agentrl_core.select.pool import Pool
 
 _CANDIDATES, _SAMPLE, _POSTERIOR, _VARIANT, _SURVEY, _REST = range(6)
-"""Uses of a key, so that no two share random numbers."""
+"""Numbers for the different uses of a key, so that no two uses share random numbers."""
 _PIECE = 1 << 17
-"""Tasks per piece: few enough for the cache of a core, and enough for threads."""
+"""Number of tasks scored at a time: small enough for the cache of a core, large enough for threads."""
 
 
 @dataclass(frozen=True)
 class ComposedSelector(Selector):
     """Choose tasks by tracked statistics, and allocate rollouts to them.
 
-    A round consists of surveys if they are due, tasks of the queue, and sampled tasks. Sampled tasks are those that the
-    pool rule keeps, the stage opens and this iteration has not taken yet. Each quota is filled by scores of the
-    tracker's numbers. The allocator sets the number of rollouts, the bandit the prompt variant. Without a score all
-    tasks are equally likely, and none is read.
+    A round consists of surveys if they are due, tasks of the queue, and sampled tasks. A task may be sampled if the
+    pool filter keeps it, the curriculum has opened it and this iteration has not taken it yet. Each quota is filled by
+    the scores of the tracker's numbers. The allocator sets the number of rollouts, the bandit the prompt variant.
+    Without a score all tasks are equally likely, and none is read.
 
     All parts use their state at the start of the iteration. They are updated when it closes, with the outcomes of all
     its groups.
@@ -85,7 +85,7 @@ class ComposedSelector(Selector):
     queue: RetryQueue | None = None
 
     def own_makes(self) -> Iterable[Column]:
-        """Columns that draws can read of their tasks."""
+        """Columns of draws with the tracked numbers of their tasks."""
         return (draw(f"task_{name}") for name in self.track.names)
 
     def initial_state(self) -> State:
@@ -181,7 +181,7 @@ class ComposedSelector(Selector):
         count = max(min(count, free), 0)
         looked_at = count if self.score is None else min(free, count * (self.sample.among or free))
         if self.score is None or self.sample.among is not None:
-            # The others are not read.
+            # Tasks outside of the mask are not read.
             of_candidates = _core.rng.structural_seed(key, _CANDIDATES)
             if allowed is None:
                 allowed = _core.select.drawn(len(pool), looked_at, of_candidates, excluded)
@@ -203,7 +203,7 @@ class ComposedSelector(Selector):
         return self.track.posterior_draw(state["track"], candidates, _core.rng.structural_seed(key, _POSTERIOR))
 
     def _pieces(self, pool: Pool, state: State, rows: NDArray[np.int64], iteration: int) -> Iterator[Candidates]:
-        """Return some tasks, piece by piece."""
+        """Yield some tasks of the pool, a limited number at a time."""
         pieces = [rows[begin : begin + _PIECE] for begin in range(0, len(rows), _PIECE)]
         if len(pieces) < 2:
             yield self._candidates(pool, state, rows, iteration)
@@ -235,9 +235,9 @@ class ComposedSelector(Selector):
         return self.variant.choose(state["variant"], groups, _core.rng.structural_seed(key, _VARIANT))
 
     def columns(self, pool: Pool, state: State, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
-        """Return the tracker's columns of tasks."""
+        """Return the tracker's columns for some tasks, as of the iteration of the state."""
         state = self.initial_state() | state
-        # They are read at the iteration of the state.
+        # The tracker is read as of the iteration of the state.
         candidates = self._candidates(pool, state, rows, int(state.get("iteration", 0)))
         return self.track.columns(state["track"], candidates)
 

@@ -35,7 +35,7 @@ class Curriculum(Component):
     URPO arXiv:2507.17515 (`metric="success@preference", above=0.7`).
 
     Args:
-        by: column of the pool with the difficulty; `domain`: by its name.
+        by: column of the pool with the difficulty; `domain`: by the name of the domain.
         buckets: ascending numbers with commas between, the largest value of each bucket but the last; or names of
             domains in order, those of one bucket joined by `+`.
         above: success rate above which the next stage begins; None: only `iterations` ends one.
@@ -62,7 +62,7 @@ class Curriculum(Component):
     earlier: float | None = option(None, at_least=0, at_most=1)
 
     def check_options(self) -> None:
-        """Require ascending numbers."""
+        """Require ascending bounds of buckets."""
         if self.by != "domain":
             bounds = self._bounds()
             self.require(
@@ -130,21 +130,21 @@ class Curriculum(Component):
 
 @dataclass(frozen=True)
 class Quota(Component):
-    """Domains in given shares, of what is kept: a domain whose groups are rejected more often is chosen more often.
+    """Choose domains so that the batch has target shares: domains with more rejected groups are chosen more often.
 
         w_d = target_d clip(target_d / max(realised_d, 1e-6), at_least, at_most)^power
 
-    and the groups are shared out in proportion to w; `realised` is the smoothed share of the domain in the draws of
-    the batch.
+    Groups are distributed over domains in proportion to w; `realised` is the smoothed share of the domain in the draws
+    of the batch.
 
     Source: Apriel-Reasoner arXiv:2604.02007 (`at_least=0.1, at_most=10.0`).
 
     Args:
-        targets: `name=share` with commas between; shares of what is not named are 0. Empty: all domains alike.
-        power: of the correction; 0: the targets themselves.
+        targets: `name=share` with commas between; other domains have share 0. Empty: all domains have equal shares.
+        power: exponent of the correction; 0: the targets themselves.
         at_most: largest correction.
         at_least: smallest correction, at most 1.
-        smoothing: part of the realised share that the iterations before have.
+        smoothing: weight of earlier iterations in the realised share.
 
     Raises:
         RecipeError: an option is out of range.
@@ -162,7 +162,7 @@ class Quota(Component):
     smoothing: float = option(0.9, at_least=0, below=1)
 
     def check_options(self) -> None:
-        """The targets are shares."""
+        """Require that the targets are shares."""
         self._targets()
 
     def _targets(self) -> dict[str, float]:
@@ -180,7 +180,7 @@ class Quota(Component):
         return found
 
     def initial_state(self) -> State:
-        """Nothing was kept yet."""
+        """Return the state before any draw: no realised shares."""
         return {"realised": {}}
 
     def shares(self, state: State, domains: Sequence[str]) -> NDArray[np.float64]:

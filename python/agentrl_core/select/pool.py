@@ -22,7 +22,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
     """Tasks of several worlds interleaved, each with the name of its world. A task is created on access.
 
     Args:
-        worlds: the tasks of each world, by its name.
+        worlds: the tasks of each world, by the world's name.
         asking: a lock held while a task is created, for access from several threads; None: one thread.
     """
 
@@ -52,7 +52,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
 
     @property
     def worlds(self) -> Mapping[str, Sequence[Task]]:
-        """Tasks of each world, by its name."""
+        """Tasks of each world, by the world's name."""
         return self._worlds
 
     @overload
@@ -73,14 +73,15 @@ class MixedTasks(Sequence[tuple[str, Task]]):
             return name, self._worlds[name][first + number]
 
     def annotate(self, name: object, values: object) -> None:
-        """Give each task a number or a vector: a column that selection reads from now on.
+        """Add a column with a number or a vector for each task, which selection can read.
 
         Args:
             name: name of the column.
             values: one row per task in row order, or a table with the number of each task by its id.
 
         Raises:
-            InvalidInputError: the name is that of a column of the run, or a task has no number or is unknown.
+            InvalidInputError: the name is that of an existing column of the run, a task has no number, or a task of the
+                table is unknown.
         """
         if not (isinstance(name, str) and name.isidentifier()) or name in (*_FACTS, "domain"):
             taken = ", ".join([*_FACTS, "domain"])
@@ -105,9 +106,9 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         self._annotated = {**self._annotated, name: numbers}
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """Return a column that was annotated or that the tasks of all worlds have (`columns` of the sequence).
+        """Return an annotated column, or a column that the tasks of all worlds have; None if there is none.
 
-        Its rows are in row order.
+        Rows are in row order. The columns of a world are the attribute `columns` of its sequence of tasks.
         """
         if name in self._annotated:
             return self._annotated[name]
@@ -166,7 +167,7 @@ class Pool:
         return self._domains or []
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return one value per task.
+        """Return a column of the pool, one value per task.
 
         Args:
             name: `attempts`, `successes`, `uses`, `last_version` (-1: never), `domain` (a code), or one of the
@@ -216,7 +217,7 @@ class Pool:
         columns = {name: np.full(len(self), unknown, np.int64) for name, unknown in _FACTS.items()}
         if self._statistics is not None and len(ids := self._statistics.column("task_id")):
             last = {task_id: place for place, task_id in enumerate(ids)}
-            # A task that the environment gives several times has its facts in each of its rows.
+            # If the environment returns a task several times, each of its rows has its statistics.
             places = np.array([last.get(task.task_id, -1) for _, task in self._tasks], np.int64)
             known = np.flatnonzero(places >= 0)
             for name, column in columns.items():

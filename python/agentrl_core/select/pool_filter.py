@@ -30,11 +30,11 @@ class PoolFilter(Component):
 
     Args:
         above: success rates are larger than this; None: any.
-        at_least: or at least this.
+        at_least: success rates are at least this; None: any.
         below: success rates are smaller than this; None: any.
-        at_most: or at most this.
-        attempts: a task stays until it had this many.
-        spare: share of the tasks outside of the band that stays, chosen once.
+        at_most: success rates are at most this; None: any.
+        attempts: a task stays until it had this many attempts.
+        spare: share of the tasks outside of the band that stays nevertheless, chosen once.
         newest: whether only the last visit counts.
         per: when tasks leave: at once, or at the end of an `epoch`, after as many trained groups as the pool has tasks.
 

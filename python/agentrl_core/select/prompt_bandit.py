@@ -78,6 +78,6 @@ class PromptBandit(Component):
         if self.halve_every is not None and (visits.iteration + 1) % self.halve_every == 0:
             known = np.flatnonzero(alive & (rollouts >= self.least))
             drop = min(len(known) // 2, int(alive.sum()) - 2)
-            # Among equal weights the later variant is dropped.
+            # Ties: the later variant is dropped.
             alive[known[np.lexsort((-known, weights[known]))][: max(drop, 0)]] = False
         return {"weights": weights, "rollouts": rollouts, "alive": alive}

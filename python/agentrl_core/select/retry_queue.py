@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RetryQueue(Component):
-    """A queue of tasks that nobody solved, tried again later.
+    """Retry unsolved tasks later, from a queue.
 
-    A task whose group had no success joins it, once, and leaves it when it is solved, was tried `tries` times more, or
-    is older than `max_age` iterations. Every `every` iterations `share` of the groups are taken from it.
+    A task whose group had no success joins the queue, once. It leaves when it is solved, was retried `tries` times, or
+    has waited for more than `max_age` iterations. Every `every` iterations `share` of the groups come from the queue.
 
     Source: DeepTravel arXiv:2509.21842 (`RetryQueue(every=5, share=0.2, tries=5)`).
 
     Args:
-        every: iterations between two looks into the queue.
-        share: part of the groups that come from it, if it has so many.
-        tries: how often a task is tried again; None: until it is solved.
-        order: the oldest first (`fifo`) or the newest (`lifo`).
-        max_age: iterations that a task may wait; None: any.
+        every: iterations between two uses of the queue.
+        share: share of the groups that come from the queue, if it has enough tasks.
+        tries: largest number of retries of a task; None: until it is solved.
+        order: the oldest task first (`fifo`) or the newest (`lifo`).
+        max_age: iterations that a task may wait; None: any number.
 
     Raises:
         RecipeError: an option is out of range.
@@ -53,7 +53,7 @@ class RetryQueue(Component):
         return {name: np.zeros(0, np.int64) for name in names} | {"next": 0}
 
     def offered(self, state: State, groups: int, iteration: int, taken: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Positions in the queue of what an iteration takes from it."""
+        """Return the positions in the queue of the tasks that an iteration retries."""
         if iteration % self.every:
             return np.zeros(0, np.int64)
         free = np.flatnonzero(~np.isin(state["rows"], taken))
@@ -72,7 +72,7 @@ class RetryQueue(Component):
         stays = ~np.isin(state["rows"], visits.rows[solved])
         stays &= True if self.tries is None else tries < self.tries
         stays &= True if self.max_age is None else visits.iteration + 1 - state["born"] <= self.max_age
-        # A task that just used up its tries does not come back by the same failure.
+        # A task that just used up its retries does not join again because of the same failure.
         fresh = visits.rows[~solved & ~np.isin(visits.rows, state["rows"])]
         items = state["next"] + np.arange(len(fresh))
         born = np.full(len(fresh), visits.iteration)

@@ -134,7 +134,7 @@ class ProportionalSampler(Sampler):
         return (1 - self.uniform) * (even if learned is None else learned) + self.uniform / len(scores)
 
     def _softmax(self, logits: NDArray[np.float64], places: NDArray[np.int64] | slice) -> NDArray[np.float64]:
-        """Return the probabilities of some candidates, without computing those of all."""
+        """Return the softmax probabilities of some candidates only; the normaliser is that of all."""
         return np.asarray(np.exp(logits[places] - _core.select.log_total(logits)))
 
     def _check_finite(self, scores: NDArray[np.float64]) -> None:

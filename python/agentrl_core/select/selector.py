@@ -1,4 +1,4 @@
-"""Choose tasks: the base of phase select, its request and result, and its default, a random order."""
+"""Base class of selectors, their request and result, and the default selector, a random order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.select.pool import Pool
 
 TRAIN, SURVEY = 0, 1
-"""Purposes of a group: to train on; or a survey, which is measured and never drawn."""
+"""Purposes of a group: training, or a survey, which is measured and never drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +24,11 @@ class Selection:
 
     Attributes:
         rows: rows of the pool.
-        counts: rollouts of each, at least 1.
-        variants: prompt variant; -1: none.
+        counts: number of rollouts of each group, at least 1.
+        variants: prompt variant of each group; -1: none.
         purpose: 0: to train; 1: a survey, which is rolled out and kept but never drawn.
         probabilities: probability of each row; None if unknown.
-        items: items of the queue; -1: none.
+        items: entry of the retry queue from which each group comes; -1: not from the queue.
     """
 
     rows: NDArray[np.int64]
@@ -56,7 +56,7 @@ class Selection:
         return len(self.rows)
 
     def check(self, pool_size: int, title: str) -> None:
-        """Refuse a selection that cannot be rolled out.
+        """Raise an error if the selection cannot be rolled out.
 
         Raises:
             InvalidInputError: columns have unequal lengths or invalid values. The message names `title`, which made
@@ -79,7 +79,7 @@ class Selection:
                 raise InvalidInputError(f"{title}: {name}[{place}]={getattr(self, name)[place]}; {remedy}")
 
     def take(self, order: NDArray[np.int64]) -> Self:
-        """Return some of the groups, in this order."""
+        """Return the groups of some rows, in the given order."""
         columns: dict[str, Any] = {option.name: getattr(self, option.name) for option in fields(self)}
         taken: dict[str, Any] = {name: None if each is None else each[order] for name, each in columns.items()}
         return type(self)(**taken)
@@ -91,7 +91,7 @@ class Selection:
 
     @classmethod
     def from_dict(cls, table: dict[str, Any]) -> Self:
-        """Read the output of `to_dict`."""
+        """Create a selection from the output of `to_dict`."""
         kinds = {"rows": np.int64, "counts": np.int32, "variants": np.int32, "purpose": np.uint8, "items": np.int64}
         columns = {name: np.asarray(table[name], kind) for name, kind in kinds.items()}
         chances = table["probabilities"]
@@ -116,7 +116,7 @@ class SelectionRequest:
     """Request for the tasks of one round.
 
     Attributes:
-        groups: how many groups are still needed.
+        groups: number of groups that are still needed.
         group_size: rollouts of a group, unless the selector chooses another number.
         round: 0 at first, then 1, 2, ... after admission rejected groups.
         taken: rows that earlier rounds of this iteration chose, in order.
@@ -142,7 +142,7 @@ class Selector(Stateful, ABC):
 
         Args:
             pool: the tasks.
-            state: its state at the start of the iteration.
+            state: the selector's state at the start of the iteration.
             wanted: number of groups, and the rows that earlier rounds took.
             key: the only randomness, the same in every round of an iteration: `structural_seed(seed, iteration)`. Use
                 `structural_seed(key, wanted.round)` for numbers that differ between rounds.
@@ -151,7 +151,7 @@ class Selector(Stateful, ABC):
             Up to `wanted.groups` groups to train on (fewer if the pool has no more), and any number of surveys.
         """
 
-    def columns(self, pool: Pool, state: State, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:  # noqa: ARG002 - as above
+    def columns(self, pool: Pool, state: State, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:  # noqa: ARG002 - no columns
         """Return columns of tasks: one number per row, by name. Draws have them as `task_<name>`."""
         return {}
 
@@ -159,7 +159,7 @@ class Selector(Stateful, ABC):
         """Return the empty state."""
         return {}
 
-    def next(self, state: State, closed: IterationRecord) -> State:  # noqa: ARG002 - it learns nothing
+    def next(self, state: State, closed: IterationRecord) -> State:  # noqa: ARG002 - no state
         """Return the state unchanged."""
         return state
 
@@ -184,7 +184,7 @@ class Uniform(Selector):
         True
     """
 
-    def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:  # noqa: ARG002 - knows nothing
+    def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:  # noqa: ARG002 - no state
         """Choose the next tasks of the iteration's order; later rounds return fewer if the pool has no more.
 
         Raises:

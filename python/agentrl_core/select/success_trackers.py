@@ -154,7 +154,7 @@ class RecentVisits(Tracker):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of its columns: the mean and, with bins, `bin`."""
+        """Names of the tracker's columns: the mean and, with bins, `bin`."""
         return (self.column, "bin") if self.bins else (self.column,)
 
     def initial_state(self) -> State:
@@ -184,7 +184,7 @@ class RecentVisits(Tracker):
         return {"visits": ring, "count": count, "bin": bins}
 
     def _means(self, ring: NDArray[Any], count: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Unfilled places of the ring are 0."""
+        """Return the mean of the visits in each window; unfilled entries of the ring buffer are 0."""
         means: NDArray[np.float64] = ring.sum(axis=1, dtype=np.float64) / np.clip(count, 1, self.size)
         return means
 

@@ -1,4 +1,4 @@
-"""Survey: roll out extra groups that are measured and not drawn."""
+"""Surveys: roll out additional groups that are measured and never drawn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Survey(Component):
 
     Args:
         tasks: number of tasks, drawn uniformly; None: the whole pool.
-        rollouts: rollouts of each; None: the group size.
+        rollouts: rollouts of each task; None: the group size.
         every: iterations between two surveys, the first in iteration 0; None: once.
 
     Raises:

@@ -47,17 +47,17 @@ class NearTarget(TaskScore):
     width: float = option(0.0, at_least=0)
 
     def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the negative distance of each."""
+        """Return the negative distance of each number from the target."""
         return -np.maximum(np.abs(estimates - self.target) - self.width, 0.0)
 
 
 @dataclass(frozen=True)
 class OutcomeVariance(TaskScore):
-    """Spread of a task's outcomes: (sqrt(p (1 - p)) + floor)^power.
+    """Prefer tasks with a large spread of outcomes: (sqrt(p (1 - p)) + floor)^power.
 
     Args:
-        power: 0 makes all equal.
-        floor: above 0 so that no task is given up.
+        power: exponent; 0 makes all scores equal.
+        floor: added to the spread; above 0, no task is excluded for good.
 
     Raises:
         RecipeError: an option is out of range.

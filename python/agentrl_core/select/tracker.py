@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Tasks that may be chosen.
+    """Candidates of a selection: tasks of the pool, by row, with their positions in trackers.
 
     Attributes:
         pool: the pool of the tasks.
@@ -38,8 +38,8 @@ class Candidates:
         return len(self.rows)
 
     def known(self, array: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the candidates that an array covers: their positions here, and their places in the array."""
-        # As an unsigned number, place -1 is the largest.
+        """Return the candidates that an array covers: their positions among these, and their rows in the array."""
+        # As an unsigned number, -1 is the largest, so untried tasks are outside of the array.
         here = np.flatnonzero(self.places.view(np.uint64) < len(array))
         return here, self.places[here]
 
@@ -75,11 +75,11 @@ class Tracker(Component, ABC):
     """
 
     column: ClassVar[str] = "estimate"
-    """Name of its number: draws have it as `task_<column>`."""
+    """Name of the tracked number; draws have it as column `task_<column>`."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of its `columns`."""
+        """Names of the tracker's columns."""
         return (self.column,)
 
     @abstractmethod
@@ -92,12 +92,12 @@ class Tracker(Component, ABC):
 
     @abstractmethod
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """Return its number for each candidate."""
+        """Return the tracked number of each candidate."""
 
     def posterior_draw(self, state: State, candidates: Candidates, key: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Sample the number of each candidate from its posterior. Without uncertainty, return the number itself."""
         return self.estimate(state, candidates)
 
     def columns(self, state: State, candidates: Candidates) -> dict[str, NDArray[np.float32]]:
-        """Return the columns that draws can read of their tasks."""
+        """Return the tracker's columns for some tasks, which their draws get as `task_<name>`."""
         return {self.column: self.estimate(state, candidates).astype(np.float32)}

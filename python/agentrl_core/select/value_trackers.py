@@ -1,4 +1,4 @@
-"""Trackers of what tasks pay: learning progress, optimal values, passes, and predictions for tasks nobody tried."""
+"""Trackers of visits, and of success rates predicted for untried tasks."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class VisitCount(Tracker):
 
 @dataclass(frozen=True)
 class PredictedSuccess(Tracker):
-    """The success rate that is expected of any task, from surveys of a few others that are alike.
+    """Predict the success rate of every task from surveys of a few similar tasks.
 
     With the vectors z of the pool's column `by` and the success rates p_j of the K tasks that were surveyed last:
 
         p(q) = sum_j softmax_j(z_q z_j / sqrt(width)) p_j
 
-    A surveyed task has its own p_j. So a task has a difficulty before anybody tries it. Source: DOTS arXiv:2506.05316,
-    whose projection h and calibration are trained: annotate the pool with h(z).
+    A surveyed task has its own p_j. So every task has an estimate before its first rollout. Source: DOTS
+    arXiv:2506.05316, whose projection h and calibration are trained: annotate the pool with h(z).
 
     Args:
         by: column of the pool: a vector for each task.
@@ -78,11 +78,11 @@ class PredictedSuccess(Tracker):
     unseen: float = option(0.5, at_least=0, at_most=1)
 
     def initial_state(self) -> State:
-        """No survey."""
+        """Return the state before the first survey."""
         return {"rows": np.zeros(0, np.int64), "rates": np.zeros(0)}
 
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """Return the newest survey in place of the one before."""
+        """Return the state after an iteration: its survey, if it had one, replaces the previous one."""
         visits = visits.subset(visits.survey & ~np.isnan(visits.solved))
         if not len(visits):
             return state

@@ -14,10 +14,10 @@ Statistic = Literal["iqm", "mean", "median", "optimality_gap"]
 
 
 class Estimate(NamedTuple):
-    """A number and its interval.
+    """An estimate of a statistic with its confidence interval.
 
     Attributes:
-        value: of the scores themselves.
+        value: statistic of the scores themselves.
         low: lower end of the interval.
         high: upper end of the interval.
     """
@@ -38,8 +38,8 @@ def bootstrap(
 ) -> Estimate:
     """Return a statistic of scores with its stratified bootstrap interval (percentiles).
 
-    Each task's runs are drawn with replacement, by themselves. The same seed gives the same interval on any machine and
-    number of threads.
+    The runs of each task are resampled with replacement, separately for each task. The same seed gives the same
+    interval on any machine and number of threads.
 
     Args:
         scores: `[runs, tasks]`, finite; `[runs]` is one task.
@@ -72,14 +72,14 @@ def bootstrap(
 def probability_of_improvement(
     first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Estimate:
-    """Return how probable it is that a run of `first` scores higher than one of `second` on the same task.
+    """Return the probability that a run of `first` scores higher than a run of `second` on the same task.
 
     It is the mean over tasks of the share of pairs of runs in which `first` is higher; ties count as half. 0.5 is no
     difference.
 
     Args:
         first: `[runs, tasks]`, finite; `[runs]` is one task.
-        second: the same, of other runs of the same tasks.
+        second: `[runs, tasks]`, other runs on the same tasks.
         confidence: share of resamples inside the interval.
         resamples: number of resamples of the runs of both.
         seed: of the resamples.
@@ -151,7 +151,7 @@ def as_table(name: str, scores: ArrayLike) -> NDArray[np.float64]:
     """Return scores as a table `[runs, tasks]`.
 
     Raises:
-        InvalidInputError: they are neither a list nor a table of at least one run and task.
+        InvalidInputError: the scores are not a list or table with at least one run and one task.
     """
     try:
         table = np.ascontiguousarray(scores, np.float64)
@@ -169,7 +169,7 @@ def as_table(name: str, scores: ArrayLike) -> NDArray[np.float64]:
 
 
 def check_confidence(confidence: float, resamples: int) -> None:
-    """Refuse an interval that cannot be made.
+    """Check the confidence and the number of resamples of an interval.
 
     Raises:
         InvalidInputError: `confidence` is not between 0 and 1, or there are no resamples.
@@ -181,6 +181,6 @@ def check_confidence(confidence: float, resamples: int) -> None:
 
 
 def interval(value: float, resampled: NDArray[np.float64], *, confidence: float) -> Estimate:
-    """Return an estimate with the percentiles of its resamples."""
+    """Return an estimate whose interval is bounded by percentiles of the resampled values."""
     low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Estimate(value, float(low), float(high))

@@ -18,8 +18,8 @@ class PairedDifference(NamedTuple):
     Attributes:
         mean: mean of first minus second.
         low: lower end of the bootstrap interval of the mean.
-        high: upper end of it.
-        p_value: two-sided, of the sign-flip test.
+        high: upper end of the interval.
+        p_value: two-sided p-value of the sign-flip test.
         pairs: number of pairs.
     """
 
@@ -46,12 +46,12 @@ def paired_difference(
     Args:
         first: `[pairs]`, a score for each pair, finite.
         second: `[pairs]`, in the same order.
-        confidence: of the bootstrap interval of the mean difference.
-        resamples: of that interval, and of the flips beyond 20 pairs.
-        seed: of both.
+        confidence: confidence of the bootstrap interval of the mean difference.
+        resamples: number of resamples of that interval, and of random flips if there are more than 20 pairs.
+        seed: seed of resamples and flips.
 
     Raises:
-        InvalidInputError: a score is not finite, or there is not one of each for every pair.
+        InvalidInputError: a score is not finite, or the two columns differ in length.
 
     Example:
         >>> from agentrl_core import stats
@@ -112,7 +112,7 @@ def detectable_effect(
         alpha: level of the two-sided test.
         power: probability with which the effect is found.
         simulations: number of simulated experiments.
-        seed: of the simulation.
+        seed: seed of the simulation.
 
     Returns:
         The effect; infinity if the test cannot reject at this level with so few pairs.

@@ -1,4 +1,4 @@
-"""Plots of estimates and profiles, drawn into axes of Matplotlib that you give."""
+"""Plots of estimates and profiles, drawn into Matplotlib axes of the caller."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def plot_estimates(axes: Axes, estimates: Mapping[str, Estimate]) -> None:
     """Draw estimates under each other with their intervals, the first at the top: a forest plot.
 
     Args:
-        axes: of Matplotlib.
-        estimates: by name; any tuple that begins with value, low and high.
+        axes: Matplotlib axes.
+        estimates: estimates by name; any tuple that begins with value, low and high.
 
     Raises:
-        InvalidInputError: there are none.
+        InvalidInputError: there are no estimates.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -43,9 +43,9 @@ def plot_profiles(axes: Axes, thresholds: Sequence[float], profiles: Mapping[str
     """Draw performance profiles as lines with their intervals as bands.
 
     Args:
-        axes: of Matplotlib.
+        axes: Matplotlib axes.
         thresholds: `[n]`.
-        profiles: by name, what `performance_profile` returns for these thresholds.
+        profiles: by name, the output of `performance_profile` for these thresholds.
 
     Raises:
         InvalidInputError: a profile has not one estimate for each threshold.

@@ -1,4 +1,4 @@
-"""Demonstrations of calls of the calculator, and supervised steps on them."""
+"""Demonstrations of calculator calls, and supervised steps on them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ARITHMETIC = re.compile(r"[0-9]+(?: [-+*] [0-9]+)+")
 
 @dataclass(frozen=True)
 class Trace:
-    """Tokens of a demonstration, and which of them the model writes."""
+    """Tokens of a demonstration, with a mask of the tokens that the model has to generate."""
 
     tokens: NDArray[np.int32]
     is_action: NDArray[np.bool_]
@@ -72,7 +72,7 @@ class TraceWriter:
         )
 
     def _guess(self, task: Task) -> str:
-        """Return a number with as many digits as the right one."""
+        """Return a random number with as many digits as the task's solution."""
         right = Calculator(max_digits=40)(expression_of(task)).text
         digits = len(right.lstrip("-"))
         number = self._random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
@@ -100,11 +100,11 @@ def imitate(
     learning_rate: float = 2e-5,
     progress: Callable[[int, float], None] | None = None,
 ) -> None:
-    """Show a pretrained model how the tool is used: train it with supervision on correct traces, in place.
+    """Teach a pretrained model the use of the tool: supervised training on correct traces, in place.
 
     Each step minimises the loss of `warm_start` on 16 traces of training tasks, with AdamW at a constant rate after a
-    linear ramp over 4 steps. A few steps are enough for a model that does not know the forms of call and answer; more
-    of them leave reinforcement learning nothing to do.
+    linear ramp over 4 steps. A few steps are enough for a model to learn the format of call and answer; more steps
+    leave nothing for reinforcement learning to improve.
 
     Args:
         model: a causal model; all its parameters that require gradients are trained.
@@ -139,7 +139,7 @@ def imitation_step(
     *,
     at_once: int = TRACES_A_STEP,
 ) -> float:
-    """Make one step on traces, of which some at a time are in memory; return the loss before it."""
+    """Make one optimizer step on traces, `at_once` traces per forward pass; return the loss before the step."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     model.train()

@@ -65,8 +65,8 @@ class TrainingProgress(Protocol):
 def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> dict[str, Any]:
     """Run a recipe from the warm start to the evaluation, and return the contents of `summary.json`.
 
-    Of the ranks that torchrun started, the first one does so, and each trains a part of every batch (data parallel, by
-    `DistributedDataParallel`); the others return an empty dict.
+    With torchrun, the first rank collects and writes the run, and all ranks train a part of every batch (data parallel,
+    by `DistributedDataParallel`). Ranks other than the first return an empty dict.
 
     Raises:
         InvalidInputError: the run directory has a run and `resume` is not set; or the resumed run had another recipe or
@@ -86,7 +86,7 @@ def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> 
 
 
 def _train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress, world: Environment) -> dict[str, Any]:
-    """Collect, train and keep the run."""
+    """Open the store of a run, prepare its model and engine, and train; return the contents of `summary.json`."""
     run = Path(options.run)
     with Store.open(run) as store:  # with the writer's lock
         remove_unfinished(run)
@@ -150,7 +150,7 @@ def _loop(
     run = Path(options.run)
     measured = store.state.get("metrics", {})
     if store.iteration:
-        drop_checkpoints(run, str(store.state["checkpoint"]))  # a kill may have come before it did
+        drop_checkpoints(run, str(store.state["checkpoint"]))  # again, if the run was killed before it finished
         generate.update_weights(policy, version=store.iteration)
     generated = int(measured.get("generated_tokens", 0))
 
@@ -166,7 +166,7 @@ def _loop(
     if not before.is_file() and "success_before" not in measured:
         with new_file(before) as file:
             file.write(json.dumps(evaluated("evaluate before").successes.tolist()).encode())
-    # Earlier versions kept the mean alone.
+    # Earlier versions stored only the mean.
     solved_before = json.loads(before.read_text()) if before.is_file() else measured["success_before"]
     success_before = float(np.mean(solved_before))
     best = float(measured.get("best_success", -1.0))
@@ -228,7 +228,7 @@ def _loop(
 def _update(
     options: TrainOptions, recipe: Recipe, models: Models, batch: Given, iteration: int
 ) -> tuple[Given, dict[str, Any]]:
-    """Train on a batch, on every rank: the first has the batch, and plans.
+    """Train on the batch of an iteration; every rank calls it, only the first one has the batch.
 
     Returns:
         The batch with the recipe's columns, and the metrics.
@@ -252,8 +252,8 @@ def _update(
 
 
 def _follow(options: TrainOptions, recipe: Recipe) -> None:
-    """Train with the first rank."""
-    checkpoint = from_first_rank(None)  # of a run whose start is complete
+    """Run the training loop of a rank other than the first: follow its iterations, and train a part of each batch."""
+    checkpoint = from_first_rank(None)  # sent once the folder `start` is complete
     torch.manual_seed(options.seed)
     models = _models(options, recipe, _policy(options)[0], checkpoint)
     while (iteration := from_first_rank(None)) is not None:
@@ -261,11 +261,11 @@ def _follow(options: TrainOptions, recipe: Recipe) -> None:
 
 
 def _prepare_start(options: TrainOptions, run: Path, world: Environment, progress: TrainingProgress) -> None:
-    """Write the folder of the model that the run starts from: a local model, or a small new one."""
+    """Write the model from which the run starts to the folder `start`: a local model, or a small new one."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has its own
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has its own progress bar
     policy: Any
     tokenizer: Any
     start = run / "start"
@@ -298,7 +298,7 @@ def _prepare_start(options: TrainOptions, run: Path, world: Environment, progres
 
 
 def _policy(options: TrainOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return the model that the run starts from, in the adapter that is trained, and its tokenizer."""
+    """Load the model from which the run starts, with a LoRA adapter if requested, and its tokenizer."""
     from transformers import AutoModelForCausalLM
 
     start = Path(options.run) / "start"
@@ -321,7 +321,7 @@ def _tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
 
 
 def _models(options: TrainOptions, recipe: Recipe, policy: PreTrainedModel, checkpoint: str | None) -> Models:
-    """Return the models of the recipe, as a checkpoint has them."""
+    """Create the models of the recipe, and load a checkpoint into them if there is one."""
     models = Models(
         recipe,
         policy,
@@ -339,7 +339,7 @@ def _models(options: TrainOptions, recipe: Recipe, policy: PreTrainedModel, chec
 
 
 def _teacher(options: TrainOptions, policy: PreTrainedModel) -> PreTrainedModel | None:
-    """Return the teacher, frozen."""
+    """Load the teacher in evaluation mode with frozen parameters; None if the options name no teacher."""
     from transformers import AutoModelForCausalLM
 
     if not options.teacher:
@@ -349,7 +349,7 @@ def _teacher(options: TrainOptions, policy: PreTrainedModel) -> PreTrainedModel 
 
 
 def _start(run: Path, policy: PreTrainedModel) -> PreTrainedModel:
-    """Return the policy from before reinforcement learning."""
+    """Load the policy from before reinforcement learning, on the device of the policy."""
     from transformers import AutoModelForCausalLM
 
     start: Any = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32, local_files_only=True)
@@ -372,7 +372,7 @@ def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer
 
 
 def _with_adapter(policy: PreTrainedModel, options: TrainOptions) -> Any:
-    """Return the policy in a LoRA adapter on all its linear layers."""
+    """Return the policy with a LoRA adapter on all its linear layers."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
@@ -401,7 +401,7 @@ def _logger(name: str, options: TrainOptions) -> Callable[[int, Mapping[str, Any
 
 
 def _tool_use(found: Evaluation) -> dict[str, float]:
-    """Return the share of solved episodes that called a tool, where episodes count their calls."""
+    """Return the share of solved episodes that called a tool; empty if episodes do not count their calls."""
     if not found.batch.has("tool_calls", "draw"):
         return {}
     calls = found.batch.column("tool_calls", "draw")[found.batch.column("success", "draw") == 1]

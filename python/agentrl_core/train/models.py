@@ -47,7 +47,7 @@ _LOOKED_AT = 64
 def check_runs(
     recipe: Recipe, world: Environment, group_size: int, *, adapter: bool = False, teacher: bool = False
 ) -> None:
-    """Refuse a recipe that the reference loop cannot run with an environment, before anything is created.
+    """Check that the reference loop can run a recipe with an environment, before anything is created.
 
     Args:
         recipe: the recipe.
@@ -141,7 +141,7 @@ def check_runs(
     pool = Pool([("world", task) for task in world.tasks(_LOOKED_AT)])
     select = recipe.at(0).select
     for part in vars(select).values():
-        if isinstance(part, PredictedSuccess):  # it reads its column after the survey
+        if isinstance(part, PredictedSuccess):  # reads its column only after the survey
             pool.column(part.by)
     wanted = SelectionRequest(1, max(group_size, 1), 0, np.zeros(0, np.int64), iteration=0)
     if not len(select.choose(pool, select.initial_state(), wanted, 0).rows):
@@ -152,7 +152,7 @@ def check_runs(
 
 
 def other_stages(recipe: Recipe) -> list[str]:
-    """Return the stages before the updates; the first batch trains them, before it has credit."""
+    """Return the stages that run once, on the first batch, before its advantages are computed."""
     behind = {action.stage for action in recipe.at(0).chain("hooks") if isinstance(action, RepeatStage)}
     return [
         stage for stage in dict.fromkeys(each.stage for each in _trainings(recipe)) if stage not in behind | {"update"}
@@ -160,13 +160,13 @@ def other_stages(recipe: Recipe) -> list[str]:
 
 
 def _moved(recipe: Recipe) -> set[str]:
-    """Return the models that hooks name."""
+    """Return the names of the models that hooks modify."""
     actions = recipe.at(0).chain("hooks")
     return {getattr(action, at, "") for action in actions for at in ("source", "target", "one", "other")} - {"", BEGIN}
 
 
 def _learns_from_teacher(recipe: Recipe) -> bool:
-    """Whether a column or a loss asks for a teacher that hooks do not modify."""
+    """Return whether a column or a loss of the recipe needs a teacher that hooks do not modify."""
     asked = {column.name for column in recipe.model_columns} | {
         output.partition(":")[0] for training in _trainings(recipe) for output in training.loss.outputs
     }
@@ -186,12 +186,12 @@ class Models:
         recipe: the recipe.
         policy: the model that generates.
         start: the policy before reinforcement learning.
-        learning_rate: highest learning rate, with which optimizers are made.
+        learning_rate: highest learning rate, with which optimizers are created.
         seed: seed of new heads.
         autocast: whether forward passes run in bf16.
-        recompute: whether models are in training mode during updates, in which they compute layers again in the
-            backward pass, as `gradient_checkpointing_enable` prepared them.
-        teacher: the model that a distillation learns from; None where the recipe has none.
+        recompute: whether models are in training mode during updates, so that they recompute layers in the backward
+            pass (after `gradient_checkpointing_enable`).
+        teacher: the model from which a distillation learns; None if the recipe has none.
         replay_routes: whether the policy routes tokens to the experts that the engine recorded.
     """
 
@@ -229,7 +229,7 @@ class Models:
             self.optimizers[name] = torch.optim.AdamW(weights, lr=self.learning_rate, weight_decay=0.0)
 
     def annotated(self, batch: Given, max_tokens: int) -> Given:
-        """Return the batch with the columns of its models; the ranks share the work, and the first has the batch."""
+        """Add the columns that models compute; the ranks share the work, and only the first one has the batch."""
         columns = self.recipe.model_columns
         known = None if batch is None else [batch.has(column.name, column.level) for column in columns]
         for column, is_known in zip(columns, from_first_rank(known) or (), strict=True):
@@ -238,7 +238,7 @@ class Models:
                 model = self.teacher if column.name == _TEACHER_COLUMN else None
                 model = model or self.named[own if own in self.named or own not in _OF_POLICY else "policy"]
                 level: Any = "node_token" if column.level == "token" else column.level
-                # Other models choose experts by themselves, since the engine recorded those of the policy.
+                # Only the policy replays experts, since the engine recorded those of the policy.
                 replay = self.replay_routes and own in _OF_POLICY and model is not self.teacher and level != "draw"
                 options: Any = {"max_tokens": max_tokens, "group": group_of_ranks(), "replay_routes": replay}
                 with self._precision():
@@ -246,7 +246,7 @@ class Models:
         return batch
 
     def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> dict[str, float]:
-        """Step the optimizer at a learning rate; return the metric `gradient_norm`: the policy's, before clipping."""
+        """Run all optimizer steps of some updates; return `gradient_norm`, that of the policy before clipping."""
         norms = []
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
@@ -266,11 +266,11 @@ class Models:
         return {"gradient_norm": float(np.mean(norms))} if norms else {}
 
     def _precision(self) -> AbstractContextManager[object]:
-        """Return the context of forward passes."""
+        """Return the autocast context of forward passes."""
         return torch.autocast(self.policy.device.type, torch.bfloat16) if self.autocast else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the weights of trained or modified models, and the optimizers; others equal the start."""
+        """Return the weights of trained or modified models and the optimizers; all other models equal the start."""
         changed = self.optimizers.keys() | _moved(self.recipe)
         return {
             "models": {name: model.state_dict() for name, model in self.named.items() if name in changed},
@@ -278,7 +278,7 @@ class Models:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
+        """Restore models and optimizers from the output of `state_dict`."""
         for name, weights in state["models"].items():
             self.named[name].load_state_dict(weights)
         for name, saved in state["optimizers"].items():

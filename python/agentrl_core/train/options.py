@@ -143,7 +143,7 @@ class TrainOptions:
 
     @property
     def is_pretrained(self) -> bool:
-        """Whether the model comes from elsewhere: neither built here nor warmed up by an earlier run."""
+        """Whether the model is a foreign pretrained one: not built here, and not the result of an earlier run."""
         if not self.model:
             return False
         config = json.loads((Path(self.model) / "config.json").read_text(encoding="utf-8"))
@@ -151,7 +151,7 @@ class TrainOptions:
 
     @property
     def is_instructed(self) -> bool:
-        """Whether prompts explain the format; a warmed-up model has learnt it."""
+        """Whether prompts explain the answer format, which a warmed-up model does not need."""
         return self.is_pretrained if self.instructions == "auto" else self.instructions == "on"
 
     @property
@@ -163,7 +163,7 @@ class TrainOptions:
 
     @property
     def highest_rate(self) -> float:
-        """The highest learning rate."""
+        """Highest learning rate of the run: the option, or the default for the kind of model."""
         if self.learning_rate >= 0:
             return self.learning_rate
         if self.lora:
@@ -171,10 +171,10 @@ class TrainOptions:
         return 1e-5 if self.is_pretrained else 5e-4
 
     def environment(self) -> Environment:
-        """Return the environment.
+        """Create the environment that the options name.
 
         Raises:
-            InvalidInputError: a module or function of yours does not exist, or returns no environment.
+            InvalidInputError: a custom module or function does not exist, or does not return an environment.
         """
         if self.env == "textworld":
             return env.TextWorld(seed=self.seed)
@@ -190,7 +190,7 @@ class TrainOptions:
 
 
 def _environment_of(name: str) -> Environment:
-    """Call `module:function`."""
+    """Create an environment by a call of the function that is named as `module:function`."""
     module, _, function = name.partition(":")
     try:
         make = getattr(importlib.import_module(module), function)
@@ -215,7 +215,7 @@ KEPT = {option.name for option in fields(TrainOptions)} - {"run", "resume", "ite
 
 
 def _check_type(name: str, value: object, default: object) -> None:
-    """Options of a file can have any type."""
+    """Require that an option, which may come from a file, has the type of its default."""
     if isinstance(default, tuple):
         fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
     elif isinstance(default, float):

@@ -41,8 +41,8 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
         why = "options of table [train] are missing"
     options = table.pop("train", {})
     if options:
-        options.setdefault("staleness", 0)  # earlier versions had only this one
-        options.setdefault("instructions", "off")  # and gave none
+        options.setdefault("staleness", 0)  # the only value in earlier versions
+        options.setdefault("instructions", "off")  # earlier versions gave no instructions
         options.setdefault("learning_rate", 5e-4)
         for option in fields(TrainOptions):
             if option.name in KEPT:
@@ -56,7 +56,7 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
 
 
 def begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> None:
-    """Record recipe and options of the run; refuse to resume with others."""
+    """Write recipe and options to `recipe.toml`; when a run resumes, check that they are the same."""
     about = run / "recipe.toml"
     before = begun(run)
     if before is None:
@@ -83,7 +83,7 @@ def begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> Non
 
 
 def kept_options(options: TrainOptions) -> dict[str, Any]:
-    """Return the options that stay fixed when a run resumes; its length and the machine may change."""
+    """Return the options that must not change when a run resumes; its length and the machine may."""
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
     return {name: value for name, value in values.items() if name in KEPT}
 
@@ -106,12 +106,12 @@ def save_folder(run: Path, name: str, policy: Any, tokenizer: PreTrainedTokenize
 
 
 def load_checkpoint(run: Path, name: str) -> dict[str, Any]:
-    """Return the checkpoint of the name that the store keeps."""
+    """Load the checkpoint with the name that is recorded in the store."""
     return torch.load(run / name, map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
 
 
 def save_checkpoint(run: Path, iteration: int, state: Mapping[str, Any]) -> str:
-    """Write the weights after an iteration durably. Older ones stay until the store refers to the new ones."""
+    """Write a checkpoint durably, and return its name; older ones stay until the store refers to it."""
     folder = run / "checkpoints"
     if not folder.is_dir():
         folder.mkdir()

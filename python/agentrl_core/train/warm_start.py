@@ -141,7 +141,7 @@ def build(
         head_dim=32,
         intermediate_size=512,
         max_position_embeddings=512,
-        # Contexts are short: with the usual base of 10 000 most dimensions hardly turn, and copying comes later.
+        # Contexts are short: with the usual base of 10 000 most dimensions hardly rotate, which delays copying.
         rope_parameters={"rope_type": "default", "rope_theta": 30.0},
         tie_word_embeddings=True,
         bos_token_id=None,

@@ -1,1 +1,1 @@
-"""The optimizer steps of a batch: what each trains on, in packs of any size."""
+"""The optimizer steps of a batch, each on its part of the draws, in packs of any size."""

@@ -1,4 +1,4 @@
-"""The part that each draw has in the loss of its optimizer steps."""
+"""The contribution of each draw to the loss of its optimizer steps."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class DrawLosses:
-    """The loss of each draw of a batch: the mean over the optimizer steps that train it.
+    """Records the loss of each draw of a batch, as the mean over the optimizer steps that train the draw.
 
-    Where every term of a loss is linear in the weights of its rows, the derivative of the loss by a factor on the
-    weights of a row is the part that the row has in it. The parts of a draw, times the number of draws of the step, are
-    its loss: the mean over the draws of a step is the loss of the step.
+    If every term of a loss is linear in the weights of its rows, the contribution of a row is the derivative of the
+    loss by a factor on the row's weights. The loss of a draw is the sum of its contributions, times the number of draws
+    of the step, so that the mean over the draws of a step is the loss of the step.
 
     Args:
         batch: the batch; None on other ranks than the first.
-        group: the ranks that make the steps, or None.
+        group: the ranks that run the steps together, or None.
     """
 
     def __init__(self, batch: Batch | None, group: Group | None) -> None:
@@ -43,17 +43,17 @@ class DrawLosses:
         self._tokens, self._parts = [np.zeros(0, np.int64)], [np.zeros(0)]
 
     def begin(self, draws: NDArray[np.int64]) -> None:
-        """Count a step of some draws."""
+        """Begin an optimizer step on some draws."""
         self._draws.append(draws)
 
     def add(self, loss: Loss, outputs: PackOutput, pack: Pack) -> None:
-        """Add the parts of the rows of a pack of the latest step."""
+        """Add the contributions of the rows of a pack of the latest step."""
         parts = parts_of_rows(loss, outputs, pack).to("cpu", torch.float64).numpy()
         self._tokens.append(pack.token.cpu().numpy().copy())  # the memory of a pack may be reused
         self._parts.append(len(self._draws[-1]) * parts)
 
     def share(self) -> None:
-        """Send the parts of all ranks to each; after the last step."""
+        """Exchange the contributions of all ranks, after the last step."""
         rows = np.concatenate(self._tokens), np.concatenate(self._parts)
         every = [rows] if self._group is None else gathered_objects(rows, self._group)
         self._tokens, self._parts = [each for each, _ in every], [each for _, each in every]
@@ -63,7 +63,7 @@ class DrawLosses:
         """Return the loss of each draw, of all ranks; NaN for a draw that no step trained.
 
         Raises:
-            InvalidInputError: this is another rank than the first, or not all steps were made.
+            InvalidInputError: this is not the first rank, or not all steps were run.
         """
         if self._batch is None or not (self._shared or self._group is None):
             raise InvalidInputError(
@@ -77,14 +77,14 @@ class DrawLosses:
 
 
 class RecordedUpdate(Update):
-    """An optimizer step that also records the losses of its draws."""
+    """An optimizer step that also records the loss of each of its draws."""
 
     def __init__(self, *arguments: Any, draw_losses: DrawLosses) -> None:
         super().__init__(*arguments)
         self.draw_losses = draw_losses
 
     def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
-        """Return the loss of a pack, as `Update.loss` does, and record the parts of its draws."""
+        """Return the loss of a pack, as `Update.loss` does, and record the contributions of its draws."""
         begins = not self._begun
         total = super().loss(outputs, pack)
         if begins:
@@ -93,7 +93,7 @@ class RecordedUpdate(Update):
         return total
 
     def gradient_cached(self, *_: Any, **__: Any) -> Iterator[Tensor]:
-        """Raise InvalidInputError: losses of draws are recorded by `loss`."""
+        """Raise InvalidInputError, because only `loss` records the losses of draws."""
         raise InvalidInputError(
             "gradient_cached records no losses of draws; call update.pack and update.loss, or updates without "
             "draw_losses=True"
@@ -101,10 +101,10 @@ class RecordedUpdate(Update):
 
 
 def parts_of_rows(loss: Loss, outputs: PackOutput, pack: Pack) -> Tensor:
-    """Return the part of each row in the loss of a pack, `[N]`.
+    """Return the contribution of each row to the loss of a pack, `[N]`.
 
     Raises:
-        UnsupportedError: the loss is no sum over rows.
+        UnsupportedError: the loss is not a sum over rows.
     """
     with torch.enable_grad():
         streams = pack.to(outputs.logprob.device).streams

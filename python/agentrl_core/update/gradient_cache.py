@@ -1,9 +1,9 @@
-"""Gradient caching: the loss of several packs at once, exact, with the memory of one.
+"""Gradient caching: the exact loss over the rows of several packs, with the memory of one pack.
 
 A loss may compare rows of different packs. So every pack is run without gradients, the loss L is evaluated once on the
 model's outputs for all rows, and every pack is run again with the gradients of L by its outputs. With y_i the outputs
-for row i (log-prob, entropy, answers), the gradient of L is the sum over rows of dL/dy_i times that of y_i. Packs stay
-independent of each other for any L (GradCache, arXiv:2101.06983).
+for row i (log-prob, entropy and others), the gradient of L is the sum over rows of dL/dy_i times that of y_i. Packs
+stay independent of each other for any L (GradCache, arXiv:2101.06983).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Run = Callable[[Pack], PackOutput]
 Rows = dict[str, Tensor]
 _ROUTED = "routed_tokens"
-"""Metric of the rows whose source token has recorded experts, and their column here."""
+"""Name of the metric, and of the column, of rows whose source token has recorded experts."""
 
 
 class GradientCache:
@@ -40,11 +40,11 @@ class GradientCache:
 
     Args:
         loss: the loss.
-        model: a module, or a function of a pack.
+        model: a module, or a function from a pack to its outputs.
         group: the ranks that hold packs of the same update, or None.
 
     Attributes:
-        ranks: number of ranks over which the model's wrapper averages gradients, as the output of a pack states it.
+        ranks: number of ranks over which the model's wrapper averages gradients, from the output of a pack.
     """
 
     def __init__(self, loss: Loss, model: nn.Module | Run, group: Group | None) -> None:
@@ -95,10 +95,7 @@ class GradientCache:
         return value.detach(), metrics
 
     def parts(self, packs: Iterable[Pack]) -> Iterator[tuple[Tensor, Rows]]:
-        """Run the packs of `evaluate` again, and yield each pack's part of the loss, with the gradient of its rows.
-
-        Also what the model made of the pack.
-        """
+        """Run the packs of `evaluate` again; yield each pack's part of the loss, with gradients, and its outputs."""
         for pack, noise, rows in zip(packs, self._noise, self._rows, strict=True):
             noise.repeat()
             outputs = self._outputs(pack)
@@ -149,7 +146,7 @@ def _columns(pack: Pack) -> Rows:
 
 
 class _KnownGradients(torch.autograd.Function):
-    """A number with given gradients."""
+    """Autograd function: a scalar whose gradients by the model's outputs are given."""
 
     @staticmethod
     def forward(context: Any, value: Tensor, gradients: list[Tensor], *_: Tensor) -> Tensor:
@@ -162,7 +159,7 @@ class _KnownGradients(torch.autograd.Function):
 
 
 class _Noise:
-    """State of torch's random generators, so that dropout is equal in both runs."""
+    """Saved state of torch's random generators, to repeat a run with the same dropout."""
 
     def __init__(self) -> None:
         self._host = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""The loss of a pack on several ranks: its gradient is that of one process, whatever wraps the model."""
+"""Scale the loss of a pack on several ranks, so that gradients equal those of one process with any wrapper."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 def scaled_to_ranks(
     value: Tensor, group: Group, ranks: int | None, model: nn.Module | None, outputs: Iterable[object]
 ) -> Tensor:
-    """Return the loss of this rank's pack, times the number of ranks by which the model's wrapper divides gradients.
+    """Multiply the loss of this rank's pack by the number of ranks over which the model's wrapper averages gradients.
 
-    Losses of packs add up over ranks, and wrappers average. The loss also reaches all outputs of the model with a
-    gradient of zero, so that every rank has a gradient for the same parameters: wrappers wait for all of them.
+    Losses of packs add up over ranks, but wrappers average. The loss also depends on all outputs of the model, with a
+    gradient of zero, so that every rank has gradients for the same parameters: wrappers wait for all of them.
 
     Args:
         value: the loss of the pack.
         group: the ranks that have packs of the update.
-        ranks: over how many ranks gradients are averaged; None: unknown.
-        model: the model that the packs were made for, if it is known.
-        outputs: what the model made of the pack.
+        ranks: number of ranks over which gradients are averaged; None: unknown.
+        model: the model for which the packs were made, if known.
+        outputs: the model's outputs for the pack.
 
     Raises:
-        InvalidInputError: it is not known over how many ranks gradients are averaged, or they are not those of `group`.
+        InvalidInputError: the number of ranks over which gradients are averaged is unknown, or not that of `group`.
     """
     differentiable = [each for each in outputs if isinstance(each, Tensor) and each.requires_grad]
     if not (value.requires_grad or differentiable):
@@ -65,7 +65,7 @@ def scaled_to_ranks(
 
 
 class _Reaching(torch.autograd.Function):
-    """A number, whose gradient by further tensors is zero."""
+    """Autograd function: a scalar that also depends on further tensors, with zero gradients."""
 
     @staticmethod
     def forward(context: Any, value: Tensor, *others: Tensor) -> Tensor:

@@ -36,15 +36,15 @@ STEPS = "actions"
 
 
 class RecipeHooks(Protocol):
-    """The part of a recipe's interface used here."""
+    """The part of the interface of `Recipe` that running its hooks needs."""
 
     @property
     def controllers(self) -> dict[str, Controller]:
-        """Return its controllers by place."""
+        """Return the recipe's controllers by place; see `Recipe.controllers`."""
         ...
 
     def at(self, iteration: int, states: Mapping[str, State] | None = None) -> RecipeHooks:
-        """Return the recipe of an iteration."""
+        """Return the recipe of an iteration, with its changing values as numbers; see `Recipe.at`."""
         ...
 
     def components(self, phase: str) -> list[tuple[str, Any]]:
@@ -80,11 +80,11 @@ class HookRunner:
         iteration: its number.
         states: states of components at the start of the iteration.
         models: models that hooks may modify, by name.
-        group: the ranks that make the steps together, or None.
+        group: the ranks that run the steps together, or None.
 
     Attributes:
         steps: number of optimizer steps in this iteration.
-        taken: number of them made through `Update.step`.
+        taken: number of these steps that went through `Update.step`.
         stopped: whether the remaining updates are skipped.
     """
 
@@ -123,7 +123,7 @@ class HookRunner:
         return bool(self._followed) or any(a.unit != "iterations" and a.when is not None for _, a in self._actions)
 
     def frozen(self, model: str) -> bool:
-        """Return whether the updates of a model are skipped in this iteration."""
+        """Return whether a hook skips the updates of a model in this iteration."""
         return any(
             isinstance(action, FreezeModel)
             and action.model == model
@@ -159,7 +159,7 @@ class HookRunner:
         return not skipped
 
     def _weights(self, column: str, update: Update) -> Any:
-        """Return a column of the draws of a step, on every rank."""
+        """Return a column for the draws of a step, on every rank."""
         if not column:
             return None
 
@@ -173,7 +173,7 @@ class HookRunner:
         return from_first(read, self._group)
 
     def begin_step(self) -> None:
-        """Start another step."""
+        """Begin an optimizer step."""
         self.steps += 1
 
     def end_step(self, update: Update) -> None:
@@ -203,7 +203,7 @@ class HookRunner:
         return next(each.loss for each in self._now().losses(training.stage) if (each.model, each.where) == same)
 
     def repeats(self) -> list[tuple[str, RepeatStage]]:
-        """Return the stages that are repeated after the updates."""
+        """Return the hooks that repeat a stage after the updates, with their places."""
         number = self._iteration + 1
         return [(place, each) for place, each in self._actions if isinstance(each, RepeatStage) and each.is_due(number)]
 
@@ -212,7 +212,7 @@ class HookRunner:
         return repeat.when is None or self._value(place, repeat.when, metrics) != 0.0
 
     def finish(self, metrics: Mapping[str, float], models: Mapping[str, Any]) -> HookResult:
-        """Run the iteration hooks.
+        """Run the hooks that act after an iteration.
 
         Raises:
             InvalidInputError: a model that a hook names was not given; then no model changes.
@@ -237,7 +237,7 @@ class HookRunner:
         return HookResult(stop, rolled_back, tuple(self._changed))
 
     def metrics(self) -> dict[str, Any]:
-        """Return metrics of the steps: the number of steps through `Update.step`, and what controllers read in each."""
+        """Return the number of steps through `Update.step`, and the metrics that controllers read in each step."""
         kept: dict[str, Any] = {"stepped": float(self.taken)} if self.taken else {}
         names = dict.fromkeys(name for controller in self._followed.values() for name in controller.reads)
         if self._of_steps:
@@ -245,12 +245,15 @@ class HookRunner:
         return kept
 
     def _after_steps(self) -> list[tuple[str, Hook]]:
-        """Return the actions that are done after a step or an iteration."""
+        """Return the hooks that act after a step or an iteration, with their places."""
         kinds = (SyncModel, SwapModels, StopTraining)
         return [(place, action) for place, action in self._actions if action.restores or isinstance(action, kinds)]
 
     def _own_number(self, action: Hook, model: str) -> int | None:
-        """Return the number of a model's step to an action that counts one model's; 0 if another's, None for others."""
+        """Return the step number for a hook that counts the steps of one model, or 0 after steps of other models.
+
+        None if the hook does not count the steps of one model.
+        """
         if not (isinstance(action, SyncModel) and action.own_steps):
             return None
         return self._own[model] if action.source == model else 0
@@ -263,7 +266,7 @@ class HookRunner:
         return self._is_due(action) and (action.when is None or self._value(place, action.when, metrics) != 0.0)
 
     def _holds_after_step(self, place: str, when: Controller | None, metrics: Mapping[str, float]) -> bool:
-        """Return whether a condition holds by the metrics of this step."""
+        """Return whether a condition would hold after the metrics of this step."""
         return when is None or when.value(when.moved(self._state(f"{place}.when", when), metrics)) != 0.0
 
     def _value(self, place: str, when: Controller, metrics: Mapping[str, float]) -> float:
@@ -308,7 +311,7 @@ class HookRunner:
 def _is_measured(action: Hook, metrics: Mapping[str, float]) -> bool:
     """Return whether a step has the metrics of a hook's condition.
 
-    A critic's step has no divergence of the policy. Without this, that of the last iteration would end the next one
-    before the policy's first step, and then every iteration after it.
+    A critic's step, for example, has no divergence of the policy. Without this check, the divergence of the last
+    iteration would stop the next one before the policy's first step, and then all later ones.
     """
     return action.when is None or metrics.keys() >= set(action.when.reads)

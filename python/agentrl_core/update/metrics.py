@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from agentrl_core.model.ranks import Group
 
 _OF_RATIOS = ("ratio", "clip_fraction", "approximate_kl")
-"""Means over tokens with an old log-prob; others have no ratio."""
+"""Metrics that are means over the tokens with an old log-prob, since other tokens have no ratio."""
 _LARGEST = "max_"
 """Metrics with these prefixes are reduced by the maximum, all others by the mean."""
 
 
 class Metrics:
-    """Metrics of the packs of several optimizer steps, kept on the device until they are read.
+    """Sums the metrics of packs over optimizer steps, on the device until they are read.
 
     Args:
-        group: the ranks whose metrics are added up when they are read; None: this process alone.
+        group: the ranks over which metrics are summed when read; None: this process alone.
     """
 
     def __init__(self, group: Group | None = None) -> None:
@@ -34,18 +34,18 @@ class Metrics:
         self._updates = self._updates_of_pass = 0
 
     def begin_pass(self) -> None:
-        """Start another pass over the batch."""
+        """Begin a pass over the batch."""
         self._of_pass = {}
         self._updates_of_pass = 0
 
     def begin_update(self) -> None:
-        """Count another optimizer step."""
+        """Begin an optimizer step."""
         self._updates += 1
         self._updates_of_pass += 1
         self._of_step = {}
 
     def add(self, sums: Mapping[str, Tensor]) -> None:
-        """Add the metrics of a pack: sums of `loss`, `tokens` and other metrics of its loss; or maxima."""
+        """Add the metrics of a pack: `loss`, `tokens` and other sums or maxima."""
         self._of_ranks = None
         for found in (self._sums, self._of_pass, self._of_step):
             for name, value in sums.items():
@@ -55,12 +55,12 @@ class Metrics:
                     found[name] = found[name].maximum(value) if name.startswith(_LARGEST) else found[name] + value
 
     def share(self) -> None:
-        """Add up the metrics of all ranks now, so that reading `means` waits for no other rank."""
+        """Sum the metrics over all ranks now, so that reading `means` does not wait for other ranks."""
         if self.group is not None and self._updates and self._of_ranks is None:
             self._of_ranks = self._numbers(self._sums)
 
     def means(self) -> dict[str, float]:
-        """Return the loss per optimizer step, everything else per token; empty before the first."""
+        """Return the loss per optimizer step, and all other metrics per token; empty before the first step."""
         if not self._updates:
             return {}
         self.share()
@@ -72,11 +72,11 @@ class Metrics:
         return _means(self._numbers(self._of_pass), self._updates_of_pass) if self._of_pass else {}
 
     def step(self) -> dict[str, float]:
-        """Return the metrics of the latest step: its loss, everything else per token."""
+        """Return the metrics of the latest step: its loss, and all other metrics per token."""
         return _means(self._numbers(self._of_step), 1) if self._of_step else {}
 
     def _numbers(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return sums and maxima as numbers, those of all ranks."""
+        """Return sums and maxima over all ranks as Python numbers."""
         numbers = {name: float(value) for name, value in sums.items()}
         if self.group is None:
             return numbers
@@ -89,7 +89,7 @@ def _means(sums: Mapping[str, float], updates: int) -> dict[str, float]:
     numbers = dict(sums)
     means = {"loss": numbers.pop("loss") / updates}
     for name, number in numbers.items():
-        kind, source = name.split("@")[0], name[len(name.split("@")[0]) :]  # `ratio@replay` is of one source
+        kind, source = name.split("@")[0], name[len(name.split("@")[0]) :]  # `ratio@replay`: of one source
         tokens = numbers.get(f"tokens{source}", 0.0)
         if kind == "compared" or (source and not tokens):
             continue

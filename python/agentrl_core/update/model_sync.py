@@ -15,7 +15,7 @@ Snapshot = dict[str, "Tensor"]
 
 
 def model_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Return the parameters and buffers of a model, each once."""
+    """Yield the parameters and buffers of a model by name, each once."""
     yield from model.named_parameters()
     yield from model.named_buffers()
 
@@ -26,10 +26,10 @@ def snapshot(model: nn.Module) -> Snapshot:
 
 
 def model_named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
-    """Return the model of a name.
+    """Return the model with a name, as a module.
 
     Raises:
-        InvalidInputError: it was not given, or is not a module.
+        InvalidInputError: no model of that name was given, or it is not a module.
     """
     require_torch("a model")
     from torch import nn

@@ -22,8 +22,8 @@ class OldLogprobs:
 
     Attributes:
         column: the token column that all or most draws use, for messages.
-        values: `float32[tokens]`, NaN in draws without any; None: use the column unchanged.
-        none: `bool[tokens]`, the tokens of draws without any, with ratio 1.
+        values: `float32[tokens]`, NaN in draws without old log-probs; None: use the column unchanged.
+        none: `bool[tokens]`, tokens of draws without old log-probs; their ratio is 1.
     """
 
     column: str
@@ -32,13 +32,13 @@ class OldLogprobs:
 
 
 def with_old_logprobs(batch: Batch, name: OldLogprob) -> Batch:
-    """Return the batch with this kind of old log-probs for fresh draws; `behaviour` changes nothing."""
+    """Set the kind of old log-probs of fresh draws in a batch; `behaviour` changes nothing."""
     if name == "behaviour":
         return batch
     codes = np.asarray(batch.column("old_logprob", "draw"), np.uint8)
     fresh = np.asarray(batch.column("source", "draw")) == CODES["source"].index("fresh")
     said = np.where(fresh, np.uint8(CODES["old_logprob"].index(name)), codes)
-    return Batch(batch._core.with_old_logprobs(said))  # noqa: SLF001 -- a column of the table, not beside it
+    return Batch(batch._core.with_old_logprobs(said))  # noqa: SLF001 -- stored in the table of draws
 
 
 def old_logprobs(batch: Batch) -> OldLogprobs:

@@ -1,4 +1,4 @@
-"""The packs of an optimizer step: made on request one after the other, or for other ranks."""
+"""The packs of an optimizer step, created one by one on request, also for other ranks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class Packs(Iterator["Pack"]):
-    """The packs that a rank runs in one optimizer step, each made on request: an iterator with a known length.
+    """Iterator over the packs that a rank runs in one optimizer step, with a known length.
 
-    While all but the last pack are run, the wrappers of `model` keep gradients on their rank, if `sync` asks for it.
-    So call `backward` on the loss of a pack before you request the next one.
+    Each pack is created on request. Depending on `sync`, wrappers of `model` synchronise gradients only for the last
+    pack. So call `backward` on the loss of a pack before you request the next one.
 
     Args:
-        make: makes the pack of an index.
+        make: creates the pack with an index.
         indices: the packs of this rank.
         model: the model whose gradients are synchronised, or None.
         sync: as of `Update.pack`.
@@ -55,7 +55,7 @@ class Packs(Iterator["Pack"]):
         self._run = self._in_turn()
 
     def __len__(self) -> int:
-        """Number of packs, those already returned included."""
+        """Number of packs, including those already returned."""
         return len(self._indices)
 
     def __next__(self) -> Pack:
@@ -70,7 +70,7 @@ class Packs(Iterator["Pack"]):
 
 @dataclass(frozen=True, eq=False)
 class PackMaker:
-    """The packs of an optimizer step, each made on request.
+    """Creates the packs of an optimizer step, on all ranks together, one by one.
 
     Attributes:
         plan: the sequences of each pack.
@@ -79,9 +79,9 @@ class PackMaker:
         same: streams that are columns, `float32[tokens]` each.
         layout: how a model computes the packs.
         processor: as of `Update.pack`.
-        shows_images: whether rollouts show images.
-        routes: the recorded experts; None: the model's routers decide.
-        numbered_twice: whether segments are also numbered as in the batch, for a loss over several packs.
+        shows_images: whether the rollouts contain images.
+        routes: the recorded experts; None: the model's routers choose.
+        numbered_twice: whether packs also have the batch's segment numbers, for a loss over several packs.
     """
 
     plan: Plan
@@ -95,11 +95,11 @@ class PackMaker:
     numbered_twice: bool
 
     def __len__(self) -> int:
-        """Number of packs, of all ranks."""
+        """Number of packs, over all ranks."""
         return len(self.plan)
 
     def make(self, index: int, buffers: PackBuffers | None = None) -> Pack:
-        """Make the pack of an index, in new memory or in buffers."""
+        """Create the pack with an index, in new memory or in buffers."""
         if buffers is not None:
             buffers.next()
         prepared, take = self.prepared, _new if buffers is None else buffers.take
@@ -131,7 +131,7 @@ class PackMaker:
 
 
 def received(pack: Pack, buffers: PackBuffers | None, processor: ProcessorMixin | None) -> Pack:
-    """Return a pack that another rank made, with this rank's processor, in its own memory or in buffers."""
+    """Prepare a pack received from another rank: set this rank's processor, and copy it to buffers if given."""
     pack = with_processor(pack, processor)
     if buffers is None:
         return pack

@@ -1,4 +1,4 @@
-"""Pairs of draws, which a loss on pairs needs in one update and one pack."""
+"""Pairs of draws: a loss on pairs needs both draws in one update and one pack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pairs_of(batch: Batch, valid: NDArray[np.bool_], *, preferred: bool = False) -> NDArray[np.int64]:
-    """Return the pair of every draw, -1 without one: `int64[draws]`.
+    """Return the number of each draw's pair, `int64[draws]`; -1 for a draw without a pair.
 
     A pair is two draws with the same number in the column `pair` (negative: no pair); without that column the groups
     are the pairs. A pair with an invalid draw does not count.
@@ -49,7 +49,7 @@ def pairs_of(batch: Batch, valid: NDArray[np.bool_], *, preferred: bool = False)
 
 
 def _advantages(batch: Batch) -> NDArray[np.float64]:
-    """Return the mean advantage of the trainable tokens of each draw; 0 of a draw without any."""
+    """Return the mean advantage over the trainable tokens of each draw; 0 for a draw without trainable tokens."""
     rows = Rows(batch, "token")
     trained = rows.flags("trainable")
     total = sum_rows(np.where(trained, rows.values("advantage"), 0.0), rows.draws, batch.num_draws)
@@ -57,7 +57,7 @@ def _advantages(batch: Batch) -> NDArray[np.float64]:
 
 
 def _ties(values: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark the members of pairs whose values are equal up to rounding; pair -1 is none."""
+    """Mark the draws of pairs whose two values are equal up to rounding; -1 is no pair."""
     members = np.flatnonzero(pairs >= 0)
     first, second = members[np.argsort(pairs[members], kind="stable")].reshape(-1, 2).T
     same = np.isclose(values[first], values[second], rtol=1e-6, atol=0.0)

@@ -32,16 +32,16 @@ PRODUCTS = {  # streams that are sums of loss weights times columns, and the col
     "weight_entropy": (),
 }
 STORED = "stored_token"
-"""A stream that keeps pairs of different stored tokens apart, where others are read from the stored token."""
+"""Stream with the index of the stored token; it prevents merging pairs of different stored tokens."""
 IDS = ("step", "sequence", "pair", "group", "stratum")
-"""Streams that number the rows' segments."""
+"""Streams with the number of each row's segment: its step, sequence, pair, group or stratum."""
 OF_BATCH = " of the batch"
-"""Behind the name of such a stream: the same segments, numbered as in the batch and not as in the pack."""
+"""Suffix of the name of a segment stream whose numbers are those of the batch instead of those of the pack."""
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedElsewhere:
-    """The part of a batch prepared on the first rank that other ranks know.
+    """The loss and the model's name, for ranks without the prepared batch, which is on the first rank.
 
     Attributes:
         loss: the loss to minimise.
@@ -61,16 +61,16 @@ class PreparedBatch:
         loss: the loss to minimise.
         model: name of the model that is stepped.
         shared: how branches that share a sampled token count it; see `Batch.token_weights`.
-        valid: `bool[draws]`, trained draws that count.
-        dealt: `int64[draws]`, units that minibatches keep together: a draw, a pair or a group.
-        units: `int64[draws]`, units that stay in one pack; None if any sequence may be in any pack.
+        valid: `bool[draws]`, draws that are trained.
+        dealt: `int64[draws]`, for each draw, the unit that minibatches keep together: a draw, a pair or a group.
+        units: `int64[draws]`, for each draw, the unit that stays in one pack; None if any sequence may be in any pack.
         keep: `bool[tokens]`, tokens in the loss; None: all.
         same: streams that are columns, `float32[tokens]` each: branches that share a token have one value.
-        wide: streams with several values for each stored token, `[node tokens, k]`: they are read where a pair is
-            stored, and pairs of other stored tokens are not joined with it.
+        wide: streams with several values for each stored token, `[node tokens, k]`: a pair reads the values of its
+            stored token, so pairs of different stored tokens are not merged.
         summed: streams that are sums of loss weights times columns over the branches that share a token.
-        credit: the columns in those products, `float32[tokens]` each.
-        ids: streams that number segments, an integer for each token.
+        credit: the columns in the products of `summed`, `float32[tokens]` each.
+        ids: streams of segment numbers, an integer for each token.
         unknown: by column, the tokens without a finite value, and their values.
         idle: `bool[tokens]`, tokens of draws without advantage that cannot change the loss; None: they may change it.
         images: `bool[tokens]`, tokens sampled after images; None: no images.
@@ -110,7 +110,7 @@ class PreparedBatch:
             InvalidInputError: the loss needs pairs, and a pair has more than two draws.
         """
         loss = training.loss
-        # A custom advantage may come without a score.
+        # With a custom advantage, a batch may have no score.
         scored = batch.has("score", "draw") and loss.needs_score
         valid: NDArray[np.bool_] = (
             np.isfinite(batch.column("score", "draw")) if scored else np.ones(batch.num_draws, dtype=np.bool_)
@@ -136,7 +136,7 @@ class PreparedBatch:
         if old is not None:
             names["old_logprob"] = old.column
         if len(np.unique(np.asarray(batch.column("source", "draw"))[valid])) > 1:
-            names[SOURCE] = SOURCE  # metrics are reported for each
+            names[SOURCE] = SOURCE  # metrics are reported for each source
         wide = {name: batch.column(name, "node_token") for name in names if _is_wide(batch, name)}
         names = {name: column for name, column in names.items() if name not in wide}
         stored = np.asarray(batch.column("node_token", "token")) if wide else None
@@ -158,7 +158,7 @@ class PreparedBatch:
             same["old_logprob"] = columns[old.column] = old.values
             unknown[old.column] = np.flatnonzero(~np.isfinite(old.values) & ~old.none)
         if stored is not None:
-            # The bits of a stored token's index: a column that differs if and only if the stored tokens do.
+            # The bits of a stored token's index: the column differs if and only if the stored tokens differ.
             same[STORED] = stored.astype(np.int32).view(np.float32)
             for name, rows in wide.items():
                 unread = (
@@ -192,7 +192,7 @@ class PreparedBatch:
         return self.loss.foldable and not self.ids
 
     def shows_images(self, draws: NDArray[np.int64]) -> bool:
-        """Return whether some draws have tokens that were sampled after images."""
+        """Return whether any of these draws has tokens that were sampled after images."""
         if self.images is None:
             return False
         ends = self.batch.offsets("token")[self.batch.offsets("step")]
@@ -200,10 +200,10 @@ class PreparedBatch:
         return bool((before[draws + 1] > before[draws]).any())
 
     def weights(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float32]]]:
-        """Return loss weights of tokens for a step on some draws, with its denominators: `float64[tokens]`.
+        """Return the loss weights of tokens for a step on some draws, `float64[tokens]`, denominators included.
 
-        Of a sum whose terms have denominators of their own they are the sum of the weights in both terms, and with them
-        come the share of each term in it.
+        If the terms of a loss have different denominators, these are the sums of the weights of all terms; the share of
+        each term in the sum is returned as well.
 
         Raises:
             InvalidInputError: a column is not finite at a trained token.
@@ -229,7 +229,7 @@ class PreparedBatch:
         return weights, shares
 
     def _normalised(self, loss: Loss, draws: NDArray[np.int64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the weights of tokens in a loss over the valid draws among some."""
+        """Return the token weights of a loss in one step; only the valid draws of the step count in denominators."""
         weights = self.batch.token_weights(
             draws,
             denominator=loss.denominator,
@@ -269,7 +269,7 @@ def _idle(batch: Batch, credit: dict[str, NDArray[np.float32]]) -> NDArray[np.bo
 
 
 def _units(loss: Loss, segments: dict[str, NDArray[np.int64]]) -> NDArray[np.int64] | None:
-    """Return the unit of each draw that must stay in one pack."""
+    """Return, for each draw, the unit that must stay in one pack; None if there is no restriction."""
     if loss.unit in ("token", "step"):  # a step lies in one sequence
         return None
     if loss.unit == "update":
@@ -278,7 +278,7 @@ def _units(loss: Loss, segments: dict[str, NDArray[np.int64]]) -> NDArray[np.int
 
 
 def _ids(batch: Batch, streams: Collection[str], segments: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
-    """Return for each token the segments among some streams."""
+    """Return the segment number of each token, for those streams that are segment numbers."""
     names = [name for name in IDS if name in streams]
     if not names:
         return {}

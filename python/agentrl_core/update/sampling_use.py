@@ -1,4 +1,4 @@
-"""How a recipe uses recorded log-probs; refuse, or warn of, samplings whose distribution its losses do not have."""
+"""Check sampling options against a recipe: its losses must use the distribution from which tokens were sampled."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ EFFECTS: dict[str, Effect] = {
 }
 """How the trainer treats each field of `Sampling`, by its effect on the distribution of a token.
 
-`applied`: the trainer does the same to its logits (a temperature of 0, which does not sample, is `truncates`). `none`:
-nothing. `truncates`: some tokens have probability 0, which the model's log-probs do not have. `shifts`: no token has,
-so that importance weights hold, but ratios are to another distribution. Any other field is refused.
+`applied`: the trainer applies it to its logits too (a temperature of 0, which does not sample, counts as `truncates`).
+`none`: no effect. `truncates`: some tokens have probability 0, unlike under the model. `shifts`: all tokens keep a
+positive probability, so importance weights are valid, but ratios refer to another distribution. Any other field is an
+error.
 """
 RECORDED = ("temperature", "top_p", "top_k")
-"""Fields that nodes record, so that the tokens that are trained can be checked."""
+"""Fields that the batch records by node, so that trained tokens can be checked later."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class SamplingUse:
 
     Args:
         recipe: its name.
-        ratios: whether losses take ratios to them.
-        weights: whether losses or importance weights read them otherwise.
+        ratios: whether losses use ratios to these log-probs.
+        weights: whether losses or importance weights use them in another way.
 
     Example:
         >>> from agentrl_core import recipes
@@ -64,7 +65,7 @@ class SamplingUse:
 
     @classmethod
     def of(cls, recipe: Any) -> SamplingUse:
-        """Return how a recipe uses them; one without a loss, such as that of an evaluation, does not."""
+        """Return how a recipe uses recorded log-probs; a recipe without a loss, as in an evaluation, ignores them."""
         streams: set[str] = set()
         if links := recipe.chain("loss"):
             from agentrl_core.loss import Train
@@ -78,15 +79,15 @@ class SamplingUse:
         )
 
     def check(self, sampling: Sampling, place: str, *, unrecorded: bool = False) -> None:
-        """Refuse a sampling whose log-probs are of a distribution that the trainer does not compute.
+        """Raise an error if sampling options change the distribution in a way that the trainer does not compute.
 
         Args:
-            sampling: of an action that may be trained.
-            place: what has it, for the message.
-            unrecorded: look at the fields that nodes do not record alone.
+            sampling: sampling options of an action that may be trained.
+            place: where the options come from, for the message.
+            unrecorded: check only the fields that nodes do not record.
 
         Raises:
-            InvalidInputError: names the field and the remedy.
+            InvalidInputError: an option does not fit; the message has the field and the remedy.
         """
         for field in fields(sampling):
             value = getattr(sampling, field.name)
@@ -96,14 +97,14 @@ class SamplingUse:
                 raise InvalidInputError(self.message(f"{place} has {field.name}={value!r}", field.name, field.default))
 
     def refuses(self, field: str, value: object) -> bool:
-        """Return whether a value of a field, other than the default, makes the recipe's log-probs wrong."""
+        """Return whether a value of a field, other than its default, makes the recorded log-probs wrong."""
         effect = EFFECTS.get(field, "truncates")
         if effect == "applied":
             effect = "truncates" if value == 0 else "none"
         return (self.ratios and effect != "none") or (self.weights and effect == "truncates")
 
     def message(self, found: str, field: str, default: object) -> str:
-        """Return the message about a field that is refused."""
+        """Return the error message about a field whose value is refused."""
         remedy = "" if self.weights else ', or use recomputed log-probs: recipe.replace(old_logprob="recomputed")'
         return (
             f"{found}, but recipe {self.recipe!r} compares recorded log-probs, which are those of the distribution "
@@ -112,14 +113,14 @@ class SamplingUse:
 
 
 def check_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> None:
-    """Refuse or warn of ratios and weights that do not match how the trained tokens were sampled.
+    """Check that ratios and weights of a recipe match the distribution from which the trained tokens were sampled.
 
-    Refused are those to recorded log-probs of a distribution that the model's log-probs are not of: `top_p` below 1,
-    `top_k` above 0, temperature 0, or another temperature than the trainer's. A warning is given of ratios to log-probs
+    It is an error if the recorded log-probs are of another distribution than the model's: `top_p` below 1, `top_k`
+    above 0, temperature 0, or another temperature than the trainer's. It is a warning if ratios use log-probs that are
     recomputed with the current weights, without a correction, for tokens sampled by several versions.
 
     Raises:
-        InvalidInputError: names the value and the remedy.
+        InvalidInputError: the distributions differ; the message has the value and the remedy.
     """
     ratios = any("old_logprob" in training.loss.streams for training in trainings)
     use = SamplingUse.of(recipe)
@@ -141,7 +142,7 @@ def check_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> Non
     recomputed = trained & (of_draw == CODES["old_logprob"].index("recomputed"))
     recomputed &= fresh == CODES["source"].index("fresh")
     versions = np.asarray(batch.column("policy_version", "token"))[recomputed]
-    versions = versions[versions >= 0]  # others have no recorded version
+    versions = versions[versions >= 0]  # negative: not recorded
     if len(versions) and versions.min() != versions.max() and not bears_staleness(recipe):
         _warn(
             f"recipe {recipe.name!r}: the tokens were sampled by weights of versions {versions.min()} to "
@@ -154,7 +155,7 @@ _REMEDY = 'add weight.ImportanceWeight() to phase weight, or take ratios to what
 
 
 def warn_of_staleness(recipe: Any) -> None:
-    """Warn if a recipe ignores staleness, in a run that trains tokens of older weights."""
+    """Warn if a recipe has no correction for staleness; call it in a run that trains tokens of older weights."""
     ratios = any("old_logprob" in training.loss.streams for training in recipe.losses("update"))
     if ratios and recipe.old_logprob == "recomputed" and not bears_staleness(recipe):
         _warn(
@@ -197,7 +198,7 @@ def _check_temperature(use: SamplingUse, batch: Batch, chosen: NDArray[np.bool_]
 
 
 def _is_plain(loss: Any) -> bool:
-    """Return whether a loss weighs log-probs and has ratios in its metrics alone."""
+    """Return whether a loss weights log-probs without a ratio; it has ratios in its metrics only."""
     surrogate = getattr(loss, "surrogate", None)
     ones = getattr(surrogate, "positive", None) == getattr(surrogate, "negative", None) == "one"
     return ones and loss.clip is None and loss.mask is None

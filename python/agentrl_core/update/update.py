@@ -33,11 +33,11 @@ class Update:
 
     Attributes:
         draws: `int64[k]`, indices of its draws; on other ranks than the first, empty until `pack`.
-        model: name of the model that it steps, `policy` unless the recipe names another.
+        model: name of the trained model, `policy` unless the recipe names another.
         prepared: data shared with the other steps of its loss.
 
-    `step` steps an optimizer and clears the gradients subject to hooks, and returns whether it was stepped; None: no
-    hook decides about steps.
+    The argument `step` is a function that steps an optimizer and clears the gradients subject to hooks, and returns
+    whether it stepped; None: no hooks.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Update:
 
         On several ranks of torch.distributed, the first rank plans and makes all packs, by its options, and sends each
         rank its own: the same number to each, of about equal cost in each round. If there are fewer units than ranks, a
-        rank gets packs without pairs (of one token, so that the model runs), with loss 0. With a wrapper that averages
-        gradients over the ranks, the gradient is that of one process.
+        rank gets packs of one token without pairs, with loss 0, so that its model runs too. With a wrapper that
+        averages gradients over the ranks, the gradient is that of one process.
 
         The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step. If
         a loss has statistics over all rows (its `unit` is the update), one pack must hold all; `gradient_cached` takes
@@ -121,30 +121,32 @@ class Update:
         tokens that differ are separate pairs on the same row.
 
         Args:
-            max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
-                the loss's `unit` is a trajectory, pair, group or the update, those of all its sequences together.
-            layout: `tree`: what sequences share is there once. `sequence`, `padded`: each sequence stands for itself;
-                the model computes it without padding, or padded through its ordinary forward. `auto`: the first that
-                `model` supports; without `model`, sequences, run as the model that gets them supports it. Packs that
-                show images are padded.
+            max_tokens: largest number of tokens of a pack; at least that of the longest sequence up to its last trained
+                token or, if the loss's `unit` is a trajectory, pair, group or the update, of all sequences of a unit.
+            layout: `tree`: shared prefixes occur once. `sequence`, `padded`: each sequence is complete; the model
+                computes it without padding, or padded through its ordinary forward. `auto`: the first that `model`
+                supports; without `model`, sequences, run in the layout that the model supports. Packs with images are
+                padded.
             model: the model that will run the packs, bare or wrapped, for `layout="auto"` and `sync`.
-            processor: makes the model's inputs of images that rollouts show. None: the one saved at
+            processor: converts images of the rollouts to inputs of the model. None: the one saved at
                 `model.name_or_path`.
-            shards: return the packs of so many ranks, a list, for ranks that torch.distributed does not connect; their
-                gradients add up. None: the packs of this rank.
+            shards: return a list with the packs of this many ranks, for ranks that torch.distributed does not connect;
+                their gradients add up. None: the packs of this rank.
             balance: cost of a row. `tokens`: all equal. `work`: 1 + (position + 1) / 24 576, for attention to earlier
                 tokens; that is its share of the operations of a model of width 4096, 4 h c / 24 h^2.
             buffers: memory for the packs; a pack is valid until the next one is requested. None: new memory for each.
             sync: in which backward passes the wrapper of `model` synchronises gradients: `last`, in that of the last
-                pack alone; `each`; or `auto`, `each` if parameters are sharded (FSDP would keep the gradients of all
-                parameters on each rank until the last), else `last`. Call `backward` before you request the next pack.
+                pack alone; `each`, in that of each pack; `auto`: `each` if parameters are sharded (FSDP would keep the
+                gradients of all parameters on each rank until the last pack), otherwise `last`. Call `backward` before
+                you request the next pack.
             replay_routes: route each token to the experts that the engine recorded (column `routed_experts`), with
                 weights from the router's own logits. A token without a record is routed by the model; metric
-                `routed_tokens` is the share of trained tokens that were predicted from a token with one. A token that
-                several branches hold alike has the experts of the first.
+                `routed_tokens` is the share of trained tokens that were predicted from a token with a record. If
+                several branches sampled the same token, the record of the first branch is used.
 
         Returns:
-            The packs in turn, each created on request; their number is `len`. With `shards` a list, one for each rank.
+            An iterator over the packs, each created on request; `len` is their number. With `shards`, a list of
+                iterators, one per rank.
 
         Raises:
             InvalidInputError: an option is unknown, a sequence or unit is longer than `max_tokens`, a value of a
@@ -211,18 +213,19 @@ class Update:
         """Return the loss of this step over all its packs: exact for every loss, in packs of any size.
 
         Gradient caching: every pack is run without gradients, the loss is evaluated once on all rows, and every pack is
-        run again with the derivatives of that loss by its log-probs, entropies and answers. So statistics over all rows
+        run again with the gradients of that loss by its outputs (log-probs, entropies). So statistics over all rows
         (quantiles, moments, BAPO's bounds) are those of the step, and a pair, group or trajectory may span several
         packs. This costs one more forward pass than `pack` and `loss`, which are also exact if packs hold each `unit`
         of the loss whole. A step that fits in one pack is run once. Both runs of a pack use the same random numbers
         (dropout).
 
         Rows are in the order of their tokens, for any layout and packs. `Updates.metrics` has the metrics of the whole
-        step. On several ranks the loss is of the rows of all, and the gradients of each are those of its packs.
+        step. On several ranks the loss covers the rows of all ranks, and each rank has the gradients of its own packs.
 
         Args:
-            model: what `Pack.run` takes; or a function of a pack that returns a `PackOutput`, the same in both runs.
-            max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token.
+            model: a model, as in `Pack.run`; or a function from a pack to a `PackOutput`, the same in both runs.
+            max_tokens: largest number of tokens of a pack; at least that of the longest sequence up to its last trained
+                token.
             layout: as of `pack`; a function gets sequences for `auto`.
             processor: as of `pack`.
             balance: as of `pack`.
@@ -231,8 +234,8 @@ class Update:
             replay_routes: as of `pack`, in both runs of a pack.
 
         Returns:
-            A scalar for each pack in turn; call `backward` on it before requesting the next. Their sum is the loss, to
-                which each pack contributes in proportion to the weights of its rows.
+            An iterator over one scalar per pack; call `backward` on each before you request the next. Their sum is the
+                loss, to which each pack contributes in proportion to the weights of its rows.
 
         Raises:
             InvalidInputError: an option is unknown, a sequence is longer than `max_tokens`, a value of a trained token
@@ -304,7 +307,11 @@ class Update:
     def _of_first(
         self, planned: Callable[[], PackMaker], buffers: PackBuffers | None, processor: ProcessorMixin | None
     ) -> tuple[Callable[[int], Pack], range]:
-        """Return the function that makes the packs of this rank, and their indices; the first rank sends the packs."""
+        """Plan packs on the first rank, and send other ranks theirs.
+
+        Returns:
+            A function that creates a pack of this rank by its index, and the indices.
+        """
         from agentrl_core.model.collectives import parts_of_first
         from agentrl_core.update.packs import received
 
@@ -403,7 +410,7 @@ class Update:
         return self._of_ranks(total, outputs.ranks, vars(outputs).values())
 
     def _of_ranks(self, value: Tensor, ranks: int | None, outputs: Iterable[object]) -> Tensor:
-        """Return the loss of a pack, which `ranks` average gradients of."""
+        """Scale the loss of a pack to the number of ranks over which the model's wrapper averages gradients."""
         if self._group is None:
             return value
         from agentrl_core.update.gradients import scaled_to_ranks
@@ -413,7 +420,7 @@ class Update:
     def step(self, optimizer: Optimizer) -> bool:
         """Step an optimizer and clear the gradients: `optimizer.step(); optimizer.zero_grad()`, subject to hooks.
 
-        Actions of the recipe may leave the step out (`schedule.SkipStep`) or scale its learning rate
+        Hooks of the recipe may skip the step (`schedule.SkipStep`) or scale its learning rate
         (`recipes.vcpo.ScaleLearningRate`).
 
         Returns:
@@ -428,12 +435,13 @@ class Update:
     def metrics(self) -> dict[str, float]:
         """Mean metrics of this step's losses so far; models other than `policy` have their name as prefix.
 
-        It waits for the device. On several ranks they are the metrics of all, so every rank has to ask for them.
+        Reading them waits for the device. On several ranks they are the metrics of all ranks, so every rank must read
+        them.
         """
         return named_metrics(self.model, self._metrics.step()) if self._begun else {}
 
     def _record(self, value: Tensor, sums: dict[str, Tensor], *, of_all: bool = False) -> Tensor:
-        """Record the metrics of a pack, or those that every rank has of all rows."""
+        """Record the metrics of a pack; with `of_all`, of all rows, which every rank has."""
         is_first = self._group is None or self._group.rank() == 0
         if not self._begun:
             self._metrics.begin_update()

@@ -1,4 +1,4 @@
-"""The optimizer steps of one batch, and the draws of each."""
+"""The optimizer steps of one batch, and the distribution of draws over them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Updates:
         stages: losses of stages that are repeated after the others.
         metrics_of_all: whether draws that cannot change the loss are also run, for their metrics; see `Update.pack`.
         draw_losses: whether the loss of each draw is recorded, for `with_losses`.
-        group: the ranks that make the steps together, or None.
+        group: the ranks that run the steps together, or None.
 
     Attributes:
         batch: the batch; None on other ranks than the first.
@@ -165,18 +165,18 @@ class Updates:
     def with_losses(self, model: str = "policy") -> Batch:
         """Return the batch with the draw column `loss`: the loss of each draw in the steps of a model.
 
-        A draw's loss is the part that its tokens have in the loss of a step, times the number of draws of the step, so
-        that the mean over the step's draws is the loss of the step; with `sequence_mean` it is the mean over the tokens
-        of the draw. It is the mean over the steps that trained the draw, without repeated passes, added up over the
-        losses of the model. NaN for a draw that no step trained. On several ranks, call it on the first, after the last
-        step.
+        In one step, a draw's loss is the contribution of its tokens to the loss of the step, times the number of draws
+        of the step, so that the mean over the step's draws is the loss of the step; with `sequence_mean` it is the mean
+        over the tokens of the draw. The column has the mean over the steps that trained the draw, without repeated
+        passes, summed over the losses of the model; NaN for a draw that no step trained. On several ranks, call it on
+        the first rank, after the last step.
 
         Args:
             model: name of the model.
 
         Raises:
-            InvalidInputError: the updates were made without `draw_losses=True`, or step no such model; or this is
-                another rank than the first.
+            InvalidInputError: the updates were created without `draw_losses=True`, no update trains the model, or this
+                is not the first rank.
         """
         parts = [part for part in self._parts if part.prepared.model == model]
         losses = [part.draw_losses.means() for part in parts if part.draw_losses is not None]
@@ -189,13 +189,13 @@ class Updates:
         return cast("Batch", self.batch).with_columns("draw", loss=np.where(missing, np.nan, np.nansum(losses, axis=0)))
 
     def _every_part(self) -> list[_Part]:
-        """Return the losses, those of repeated stages after the others."""
+        """Return all losses with their data; losses of repeated stages come last."""
         return [*self._parts, *(part for parts in self._again.values() for part in parts)]
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A loss with the shared data of its steps, and their metrics."""
+    """One loss of the updates, with the data that its steps share, and their metrics."""
 
     training: Train
     prepared: PreparedBatch | PreparedElsewhere
@@ -205,13 +205,13 @@ class _Part:
     draw_losses: DrawLosses | None
 
     def dealt(self, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
-        """Return the draws of each minibatch of an epoch; other ranks than the first learn them with their packs."""
+        """Yield the draws of each minibatch of an epoch; ranks other than the first receive them with their packs."""
         if isinstance(self.prepared, PreparedElsewhere):
             return iter([np.zeros(0, np.int64)] * self.count)
         return _dealt(self.prepared, self.count, seed, epoch, self.training.deal)
 
     def update(self, draws: NDArray[np.int64], between: HookRunner | None = None) -> Update:
-        """Return a step on some draws, with the loss at the current values of step controllers."""
+        """Return the optimizer step on some draws, with the loss at the current values of step controllers."""
         loss = None if between is None else between.loss(self.training)
         prepared = self.prepared if loss is None else replace(self.prepared, loss=loss)
         step = None if between is None else between.step
@@ -238,7 +238,7 @@ def _dealt(prepared: PreparedBatch, parts: int, seed: int, epoch: int, deal: str
     base = np.uint64(_core.rng.structural_seed(seed, epoch))
     chances = _core.rng.uniform(base + draws[first].astype(np.uint64), 0)
     dealt = np.array_split(np.argsort(chances, kind="stable"), parts)
-    if deal == "by_source":  # sources are dealt in turn: minibatches differ by at most one draw of each
+    if deal == "by_source":  # minibatches differ by at most one draw of each source
         order = np.lexsort((chances, np.asarray(prepared.batch.column("source", "draw"))[draws[first]]))
         dealt = [order[part::parts] for part in range(parts)]
     for units in dealt:

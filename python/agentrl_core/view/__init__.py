@@ -1,4 +1,4 @@
-"""Look at a run: a page of it, as one file that opens from disk."""
+"""View a run: a page of the whole run, as one HTML file that opens from disk."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Chosen:
 
     @classmethod
     def of(cls, tables: Tables, iterations: tuple[int, int], most: int) -> Chosen:
-        """Choose groups of some iterations, latest first, up to a number of tokens; whole groups, at least one."""
+        """Choose whole groups of some iterations up to a number of tokens, latest first; at least one group."""
         first = tables.trajectories.group_by("group_id").agg(pl.col("iteration").min())
         tokens = tables.nodes.group_by("group_id").agg(tokens=pl.col("tokens").list.len().cast(pl.Int64).sum())
         groups = first.join(tokens, on="group_id", how="left").with_columns(pl.col("tokens").fill_null(0)).collect()
@@ -73,14 +73,14 @@ def plain(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rounded(value: pl.Expr) -> pl.Expr:
-    """Round to 12 bits (Veltkamp's splitting)."""
+    """Round numbers to 12 significant bits (Veltkamp's splitting)."""
     single = value.cast(pl.Float32)
     far = single * pl.lit(_SPLIT, pl.Float32)
     return pl.when(single.abs() < _LARGEST).then(far - (far - single)).otherwise(single)
 
 
 def blocks(tables: Tables, chosen: Chosen) -> Iterator[bytes]:
-    """Return the blocks in order of their numbers."""
+    """Yield the compressed blocks of the chosen groups, in the order of their numbers."""
     kept = chosen.kept.lazy()
     trajectories = tables.trajectories.join(kept, on="group_id")
     of = trajectories.select("trajectory_id", "block")
@@ -148,7 +148,7 @@ def _inherited(trajectories: pl.LazyFrame, steps: pl.LazyFrame) -> pl.DataFrame:
 
 
 def _own_steps(steps: pl.LazyFrame, shared: pl.DataFrame) -> pl.LazyFrame:
-    """Return the steps of a page: each trajectory's own steps, and those that no parent has under the same number."""
+    """Return the steps of a page: each trajectory without the steps that its parent has under the same number."""
     alone = shared.filter(pl.col("inherited").is_null()).select("trajectory_id")
     own = steps.filter(~_FROM_OTHERS)
     if alone.is_empty():

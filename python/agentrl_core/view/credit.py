@@ -19,7 +19,7 @@ _SHOWN = ("reward", "advantage", "weight")
 
 
 def recipes_of(store: Store) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return the recipes of a run, and the recipe of each closed iteration, by its number as text."""
+    """Return the recipes of a run, and for each closed iteration (as text) the index of its recipe."""
     writes = pl.DataFrame(store.write_log)
     texts: dict[str, int] = {}
     made: list[dict[str, Any]] = []

@@ -12,7 +12,7 @@ from agentrl_core.view.blocks import Chosen
 
 
 def of_groups(tables: Tables, chosen: Chosen) -> pl.DataFrame:
-    """Return counts, means and shares of each group, `block` (-1: omitted), and its members' rewards as a list."""
+    """Return one row per group: counts, means, shares, `block` (-1: omitted), and the members' rewards as a list."""
     status = pl.col("status")
     members = pl.col("role") == "member"
     trajectories = tables.trajectories.group_by("group_id").agg(

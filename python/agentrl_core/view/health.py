@@ -16,13 +16,13 @@ RECOMPUTED = "recomputed_logprob"
 
 
 class Sign(NamedTuple):
-    """One of the signs of health.
+    """A health sign of a run: a number, a level and an explanation.
 
     Args:
         name: name of the sign.
         value: the formatted number.
         level: `good`, `watch` or `bad`.
-        says: its meaning, and what to do.
+        says: the meaning of the sign, and what to do.
         filter: name of the page's filter for affected groups; empty if there is none.
     """
 
@@ -105,7 +105,7 @@ def _others(iterations: pl.DataFrame, rows: dict[str, Any]) -> list[Sign]:
 
 
 def _effective(tables: Tables, wanted: pl.Expr) -> Sign | None:
-    """Effective sample size of importance weights from recomputed log-probs, per token."""
+    """Return the sign for the effective sample size of token importance weights, from recomputed log-probs."""
     if RECOMPUTED not in tables.node_columns.collect_schema().names():
         return None
     nodes = tables.nodes.join(tables.trajectories.filter(wanted).select("group_id").unique(), on="group_id", how="semi")
@@ -124,7 +124,7 @@ def _effective(tables: Tables, wanted: pl.Expr) -> Sign | None:
 
 
 def _not_finite(tables: Tables, wanted: pl.Expr) -> Sign:
-    """Number of metrics that are not finite."""
+    """Return the sign for the number of metrics that are not finite."""
     broken: Any = tables.metrics.filter(wanted, ~pl.col("value").is_finite()).select("name").collect()["name"]
     names = sorted(set(broken))
     level = "bad" if "loss" in names else "watch" if names else "good"
@@ -133,7 +133,7 @@ def _not_finite(tables: Tables, wanted: pl.Expr) -> Sign:
 
 
 def _share(name: str, value: float | None, watch: float, bad: float, says: str, filtered: str) -> Sign | None:
-    """Sign for a share that should be small; none if it is unknown."""
+    """Return the sign for a share that should be small; None if the share is unknown."""
     if value is None or value != value:  # noqa: PLR0124  # NaN
         return None
     level = "bad" if value >= bad else "watch" if value >= watch else "good"

@@ -1,4 +1,4 @@
-"""Images of the page: those that a browser shows, up to a number of bytes; of the others their facts."""
+"""Images of the page: formats that browsers show, up to a number of bytes; only facts of all other images."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class PageImages:
     """The images of the groups in a page.
 
     Args:
-        facts: by SHA-256 as hex text: `type`, `width`, `height` and `bytes`, if they were read, and `why` it is not in
-            the page, if it is not.
-        contents: the files that are in the page.
+        facts: by SHA-256 as hex text: `type`, `width`, `height` and `bytes` of each image that was read, and for images
+            that are not in the page the reason, `why`.
+        contents: content of the images in the page, by SHA-256 as hex text.
     """
 
     facts: dict[str, dict[str, Any]]
@@ -32,7 +32,8 @@ class PageImages:
     def of(cls, store: Store, tables: Tables, chosen: Chosen, most: int) -> PageImages:
         """Read the images of chosen groups, latest iteration first, up to a number of bytes in all.
 
-        Only PNG, JPEG, WebP and GIF enter a page, which run no script; their first bytes decide, not what a run says.
+        Only PNG, JPEG, WebP and GIF are included, since they cannot run scripts. The first bytes of the content decide,
+        not the type that the run recorded.
         """
         shown = tables.nodes.filter(pl.col("blobs").list.len() > 0).select("group_id", "node_id", "blobs")
         groups = chosen.groups.filter(pl.col("block").is_not_null()).select("group_id", "iteration").lazy()
@@ -43,7 +44,7 @@ class PageImages:
         left = most
         for digest in hashes:
             name = digest.hex()
-            if left <= 0:  # reading all files of a long run takes long
+            if left <= 0:  # do not read all files of a long run
                 facts[name] = {"why": "it exceeds the bytes of a page"}
                 continue
             try:
@@ -62,7 +63,7 @@ class PageImages:
 
 
 def picture_facts(content: bytes) -> dict[str, Any]:
-    """Return `type`, `width`, `height` and `bytes` of a blob, and `why` no browser should show it, if so.
+    """Return `type`, `width`, `height` and `bytes` of an image, or `bytes` and `why` no browser should show it.
 
     Example:
         >>> from agentrl_core.view.images import picture_facts

@@ -1,4 +1,4 @@
-"""Bundle JavaScript modules into one script: each becomes a function scope, in the order of imports."""
+"""Bundle JavaScript modules into one script: each module becomes a function scope, in the order of imports."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from agentrl_core.view.statistics import statistics
 
 _ALL = (0, 2**62)
 BYTES_OF_A_TOKEN = 10
-"""Bytes that a token of the page takes, about; images get as many bytes as tokens."""
+"""Approximate size of a token in the page, in bytes; images get as many bytes in all as tokens."""
 _HIDDEN = re.compile(  # assets/dom.js has the same list
     r"[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
@@ -74,7 +74,7 @@ class Page:
         tokens: int = 1_000_000,
         title: str | None = None,
     ) -> Self:
-        """Create the page of all committed iterations.
+        """Create the page of a run, with all committed iterations.
 
         Args:
             store: the run, open.
@@ -128,7 +128,7 @@ class Page:
         return cls(_page(name, about, packed(contents), parts))
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the file atomically.
+        """Write the page to an HTML file atomically.
 
         Raises:
             StoreError: the file cannot be written.
@@ -177,7 +177,7 @@ def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) 
             '<body><div id="page"></div>',
             f'<script type="text/plain" id="about">{said}</script>',
             _data("contents", contents),
-            f"<script>{script}</script>",  # paints before the blocks are loaded
+            f"<script>{script}</script>",  # before the blocks, so that the page paints while they load
             *parts,
             "</body></html>",
         ]

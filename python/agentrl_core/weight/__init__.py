@@ -1,8 +1,8 @@
-"""Phase weight: how much each token counts.
+"""Phase weight: the weight of each token in the loss.
 
-Components that scale `weight` or leave rows out of the loss (`keep`) by facts of the rollout, and the functions below
-them: denominators for ragged rows of your own (a `Batch` has `token_weights`), selectors that turn scores into masks,
-and importance weights. Weights that depend on the current policy are part of the loss.
+It has components that scale `weight` or exclude rows from the loss (`keep`) by facts of the rollout, and the functions
+that they use: denominators for custom ragged rows (a `Batch` has `token_weights`), selectors that turn scores into
+masks, and importance weights. Weights that depend on the current policy are part of the loss.
 """
 
 from agentrl_core.weight.entropy import EntropyScaled

@@ -113,7 +113,10 @@ def constant_denominator(
 def _weights(
     lengths: object, valid: object | None, *units: tuple[str, object | None], constant: float | None = None
 ) -> NDArray[np.float64]:
-    """Return token weights by the units of their rows, smallest first; None stands for the rows themselves."""
+    """Return token weights that are equal over units such as turns, then trajectories.
+
+    Units are given by name and ids, smallest first; None as ids means that each row is a unit.
+    """
     counts = columns.integers(lengths, "lengths")
     rows = len(counts)
     return _core.weight.weights_of_rows(
@@ -127,7 +130,7 @@ def _weights(
 def share_weights(
     step_ids: object, draw_ids: object, *, shared: str = "each", valid: object | None = None
 ) -> NDArray[np.float64]:
-    """Share of a step in each draw that contains it, since branches share the steps before their fork.
+    """Return how much a step counts in each draw that contains it; branches share the steps before their fork.
 
     `each`: 1 in every draw. `split`: 1 / (number of valid draws that contain it). `owner`: 1 in the first valid draw
     and 0 in the others. Use the shares as weights of statistics and as factors of loss weights.

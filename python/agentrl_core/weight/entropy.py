@@ -57,7 +57,7 @@ class EntropyScaled(BatchComponent):
     at_least: float | None = option(0.0)
 
     def own_makes(self) -> tuple[Column, ...]:
-        """Return the column that is made: the weight of each row, at `level`."""
+        """Return the output column: `weight` at `level`."""
         return needed(self.level, "weight")
 
     def __call__(self, batch: Batch) -> Batch:

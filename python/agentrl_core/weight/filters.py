@@ -87,7 +87,7 @@ class FlagFilter(BatchComponent):
     shorter_than: int | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """Require a condition."""
+        """Require at least one condition: flags or a length."""
         self.require(bool(self.flags) or self.shorter_than is not None, "flags", "name columns, or give shorter_than")
 
     def __call__(self, batch: Batch) -> Batch:

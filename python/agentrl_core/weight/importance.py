@@ -17,11 +17,11 @@ _Level = Literal["token", "step", "step_geometric", "sequence", "geometric", "pr
 
 
 class Diagnostics(NamedTuple):
-    """Distance of two policies; r is the ratio of a token, w its product over a row.
+    """Measures of the distance of two policies; r is the ratio of a token, w the product of r over a row.
 
     Attributes:
         effective_sample_size: (sum w)^2 / sum w^2 over rows.
-        effective_fraction: the same as a part of `rows`.
+        effective_fraction: effective sample size divided by `rows`.
         k1: mean of -ln r over tokens, an estimate of KL(acted, trained).
         k2: mean of (ln r)^2 / 2.
         k3: mean of r - 1 - ln r.
@@ -122,7 +122,7 @@ def trust_region(
         log_ratios: n numbers.
         offsets: as for `importance_weights`.
         at_most: the largest divergence to keep.
-        at_least: the smallest to keep; None: any.
+        at_least: the smallest divergence to keep; None: any.
         kind: see above.
         aggregate: see above.
         mask: as for `importance_weights`; other tokens are False.
@@ -152,7 +152,7 @@ def trust_region(
 
 
 def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object | None = None) -> Diagnostics:
-    """Effective sample size, divergences and extreme ratios of some rows.
+    """Compute effective sample size, divergences and extreme ratios of two policies over some rows.
 
     Args:
         log_ratios: n numbers, log pi - log mu.
@@ -247,7 +247,7 @@ class ImportanceWeight(_Ratio):
         self.require(weighs, "mean_one", 'choose kind="truncate" or "mask", or "none"')
 
     def own_makes(self) -> tuple[Column, ...]:
-        """Columns `weight` or `keep`."""
+        """Output column: `keep` for a veto, otherwise `weight`."""
         return (token("keep" if self.kind == "veto" else "weight"),)
 
     def __call__(self, batch: Batch) -> Batch:
@@ -314,7 +314,7 @@ class TrustRegion(_Ratio):
         self.require(ordered, "at_least", "give a number of at most at_most, or None")
 
     def own_makes(self) -> tuple[Column, ...]:
-        """Which tokens are kept, or weigh 0."""
+        """Output column: `keep`, or `weight` with 0 for masked tokens."""
         return (token("keep" if self.denominator == "kept" else "weight"),)
 
     def __call__(self, batch: Batch) -> Batch:

@@ -63,7 +63,7 @@ class ColumnScaled(BatchComponent):
         self.require(ordered, "at_most", "give a number of at least at_least")
 
     def own_makes(self) -> tuple[Column, ...]:
-        """Return the column that is made: the weight of each row."""
+        """Return the output column: `weight` at `level`."""
         return needed(self.level, "weight")
 
     def __call__(self, batch: Batch) -> Batch:
@@ -104,9 +104,9 @@ class MarkedScaled(BatchComponent):
         marked: factor of marked rows, at least 0.
         plain: factor of the others, at least 0.
         of: the column to multiply, see above.
-        own_mean: for `kl_weight` and `imitation`: in each draw the factor of either kind is also multiplied by trained
-            tokens of the draw / those of the kind. Under a mean over the tokens of each draw (`sequence_mean`) the term
-            of either kind is then a mean over its own tokens.
+        own_mean: for `kl_weight` and `imitation`: in each draw, the factor of marked (and of other) tokens is also
+            multiplied by the number of trained tokens of the draw / the number of its marked (or other) tokens. Under a
+            mean over the tokens of each draw (`sequence_mean`), each kind of token then has a mean of its own.
 
     Raises:
         RecipeError: an option is out of range, or `keep` has two equal factors.
@@ -136,7 +136,7 @@ class MarkedScaled(BatchComponent):
     own_mean: bool = False
 
     def check_options(self) -> None:
-        """Require that `keep` masks some tokens, and that only a term of its own has a mean of its own."""
+        """Require exactly one factor 0 for `keep`, and `own_mean` only with `kl_weight` or `imitation`."""
         alone = not self.own_mean or self.of in ("kl_weight", "imitation")
         self.require(alone, "own_mean", "it is for of='kl_weight' or of='imitation'")
         tells = self.of != "keep" or (self.marked == 0.0) != (self.plain == 0.0)
@@ -147,7 +147,7 @@ class MarkedScaled(BatchComponent):
         return (Column(self.level, self.column, "spans" if self.level == "token" else None),)
 
     def own_makes(self) -> tuple[Column, ...]:
-        """Return the column that is made: the one to multiply."""
+        """Return the output column: the one that is multiplied, `of`."""
         return needed("token" if self.own_mean else self.level, self.of)
 
     def __call__(self, batch: Batch) -> Batch:

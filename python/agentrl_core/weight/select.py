@@ -40,7 +40,7 @@ def top_rows(
         scores: n numbers.
         group_ids: n group ids; None: one group.
         count: number of rows per group; give it or `fraction`.
-        fraction: share of its valid rows, from 0 to 1, rounded by `rounding`, at least `at_least`.
+        fraction: share of the valid rows of the group, from 0 to 1, rounded by `rounding`, at least `at_least`.
         rounding: `floor`, `ceil` or `nearest` (halves to even).
         at_least: see `fraction`.
         largest: False selects the smallest scores.
@@ -57,7 +57,7 @@ def top_rows(
         [False, True, False, True]
     """
     numbers = columns.numbers(scores, "scores")
-    # Without ids a long column is searched for its best scores at once.
+    # Without ids, the core searches all rows at once, which is faster for a long column.
     groups = None if group_ids is None else columns.keys(group_ids, "group_ids", length=len(numbers))
     return _core.weight.top(
         numbers,
@@ -128,7 +128,7 @@ def max_variance_subset(
         scores: n numbers.
         group_ids: n group ids; None: one group.
         count: number of rows per group; give it or `fraction`.
-        fraction: share of its valid rows, rounded by `rounding`, at least `at_least`.
+        fraction: share of the valid rows of the group, rounded by `rounding`, at least `at_least`.
         rounding: `floor`, `ceil` or `nearest`.
         at_least: see `fraction`.
         valid: n booleans; rows that are False are not selected. None: all rows are valid.

@@ -1,4 +1,4 @@
-"""Groups of rows: their statistics, values compared with them, and the baselines that remember."""
+"""Groups of rows: statistics, values normalised within their group, and baselines with state."""
 
 from agentrl_core.operators.group.moments import statistics, sums
 from agentrl_core.operators.group.normalise import normalise, whiten

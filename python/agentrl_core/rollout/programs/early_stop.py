@@ -62,7 +62,7 @@ class EarlyStop(Rollout):
 
 
 class _StragglerRace:
-    """Tracks which trajectories of a cohort have ended, and which were in time."""
+    """Tracks which trajectories of a cohort have ended, and which of them ended in time."""
 
     def __init__(self, program: EarlyStop, groups: Cohort) -> None:
         self._program = program
@@ -73,7 +73,7 @@ class _StragglerRace:
         self._in_time: set[str] | None = None
 
     async def group(self, group: Group) -> None:
-        """Run its trajectories, each to its end or until it is stopped."""
+        """Run the trajectories of a group, each to its end or until it is stopped."""
         branches = group.start_many(group.size)
         self._branches.update((branch.name, branch) for branch in branches)
         await group.run(branches, self._branch)
@@ -109,7 +109,7 @@ class _StragglerRace:
 
 
 def _remove(branch: Branch) -> None:
-    """Stop a trajectory, or remove it if it has ended meanwhile."""
+    """Stop a trajectory, or drop it from the batch if it has ended meanwhile."""
     if not branch.over:
         branch.stop("late", status="aborted")
     elif branch.status in ("finished", "truncated"):

@@ -26,9 +26,9 @@ class EntropyBranching(BudgetedRollout):
         H = sum (or mean) of the token entropies of its first `tokens` tokens / log(vocabulary)
 
     and a branch whose segment lies at a tool result makes each of its up to `beam - 1` copies with probability
-    clip(probability + entropy_weight * (H - H_initial), 0, 1) (at probability 1: always), decided by its own
-    u ~ U[0, 1): p = clip(u - entropy_weight * (H - H_initial), 0, 1), copy iff p <= probability. Branches are served in
-    order until the group is full. A group with nothing live and budget left starts one fresh branch at a time.
+    clip(probability + entropy_weight * (H - H_initial), 0, 1) (at probability 1: always), decided by an independent
+    u ~ U[0, 1): p = clip(u - entropy_weight * (H - H_initial), 0, 1), copy iff p <= probability. Branches make copies
+    in order until the group is full. If no branch is running and budget is left, one fresh branch starts at a time.
 
     Args:
         budget: final number of trajectories per group. It replaces the collector's `group_size`.
@@ -38,9 +38,9 @@ class EntropyBranching(BudgetedRollout):
         entropy_weight: how much of the change in entropy is added to it.
         tokens: number of measured tokens of a segment.
         reduce: `sum` (public code: short segments look less uncertain) or `mean`.
-        measure: `after_tool` (paper): the segment generated after a tool result is measured and copies leave where
-            it starts; `before_tool` (public code): the segment that made the tool call is measured and copies
-            leave at the end, after the result.
+        measure: `after_tool` (paper): the segment after a tool result is measured, and copies fork at its start;
+            `before_tool` (public code): the segment with the tool call is measured, and copies fork at the end, after
+            the result.
 
     The public code sums over the ten most likely tokens only; here the entropies are those that the engine reports.
 

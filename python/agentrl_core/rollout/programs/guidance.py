@@ -63,7 +63,7 @@ class HintSource(Component, ABC):
 
 @dataclass(frozen=True)
 class SolutionHint(HintSource):
-    """Give the first part of the task's solution (`Task.solution`); a task without one gets no hint.
+    """Give the first part of the task's solution (`Task.solution`); a task without a solution gets no hint.
 
     Args:
         share: share of the solution.
@@ -185,7 +185,7 @@ def insert_text(content: Content, template: str, text: str) -> Content:
     asked = messages[last].get("content", "")
     if isinstance(asked, str):
         said: str | list[str | Image] = _replaced(template, {"{prompt}": asked, "{text}": text})
-    else:  # texts and images stay in their order
+    else:  # keep texts and images in order
         around = template.split("{prompt}")
         said = [_replaced(around[0], {"{text}": text})]
         for piece in around[1:]:

@@ -15,23 +15,22 @@ from agentrl_core.rollout.programs.stored_search import StoredSearches
 class MonteCarlo(Rollout):
     """Monte Carlo tree search: expand by upper confidence bounds, and play to the end (as Agent-R, arXiv:2501.11425).
 
-    Each iteration walks down the tree of turns, from the start, to the first place with fewer than `samples` actions,
-    by
+    Each iteration walks down the tree of turns, from the start, to the first node with fewer than `samples` actions, by
 
         UCB = Q + exploration * sqrt(ln N / n)
 
     with Q the mean reward of the branches through a turn, n how many ended, and N that of the turn before. There it
     adds actions until there are `samples`, and plays each new branch to its end, or to `depth` turns; its reward counts
-    for all turns on its path. `parallel` places are expanded per iteration: their walks count each other as visits of
+    for all turns on its path. `parallel` nodes are expanded per iteration: their walks count each other as visits of
     value 0 (a virtual loss), so the tree depends on the seeds and not on timing. The next action of an existing branch
-    through a place is one of the `samples`, so no action is wasted.
+    through a node is one of the `samples`, so no action is wasted.
 
     Args:
         iterations: number of sequential iterations.
-        samples: actions of each expanded place.
+        samples: actions of each expanded node.
         depth: largest number of turns of a branch.
         exploration: weight of rarely visited turns.
-        parallel: places expanded per iteration.
+        parallel: nodes expanded per iteration.
         searches: folder of a store with earlier searches to continue; empty: none.
 
     Example:
@@ -48,12 +47,12 @@ class MonteCarlo(Rollout):
     searches: str = ""
 
     def final_group_size(self, group_size: int) -> int:
-        """At most `iterations * parallel * samples`; `group_size` is not used."""
+        """Return the largest possible number, `iterations * parallel * samples`; `group_size` is not used."""
         del group_size
         return self.iterations * self.parallel * self.samples
 
     async def group(self, group: Group) -> None:
-        """Walk down, expand, and play to the end."""
+        """Run all iterations of the search: walk down, expand, and play to the end."""
         StoredSearches(self.searches).resume(group)
         for _ in range(self.iterations):
             tree = group.tree
@@ -64,7 +63,7 @@ class MonteCarlo(Rollout):
             await group.run(tree.expand(more), self._play)
 
     async def _play(self, branch: Branch) -> None:
-        """Play turns to the end, or to the depth."""
+        """Run turns of a branch to the end of its episode, or to `depth`."""
         while not branch.over and len(branch.turns) < self.depth:
             await branch.turn()
         if not branch.over:

@@ -27,7 +27,7 @@ class ReasoningStep(NamedTuple):
     Attributes:
         number: its number in the branch, from 0.
         turn: number of its turn.
-        begin: the place before its first token.
+        begin: the position before its first token.
         text: its text.
     """
 
@@ -41,9 +41,9 @@ class ErrorLocation(NamedTuple):
     """Location of an error in a branch.
 
     Attributes:
-        step: the first bad one.
-        share: the share of the branch's steps before it.
-        advice: text to use there instead, if known.
+        step: the first bad step.
+        share: share of the branch's steps before the bad one.
+        advice: text to use in place of the bad step, if known.
     """
 
     step: ReasoningStep
@@ -109,7 +109,7 @@ class FlagLocator(ErrorLocator):
     flags: int = option(int(StepFlag.TOOL_ERROR), at_least=1)
 
     async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
-        """Return the turn as one step."""
+        """Return the first flagged turn as one step; None if no turn is flagged."""
         del group
         for turn in branch.turns:
             if turn.flags & self.flags:
@@ -130,7 +130,7 @@ class JudgeLocator(ErrorLocator):
         agent: name of the judging agent of the collector; without an engine of that name, the policy judges.
         question: its prompt; `{task}`, `{solution}` and `{attempt}` as in `AgentHint`, `{steps}` are the numbered
             steps.
-        threshold: marks below it are bad.
+        threshold: steps with a mark below it are bad.
 
     Example:
         >>> from agentrl_core.rollout import JudgeLocator
@@ -158,7 +158,7 @@ class JudgeLocator(ErrorLocator):
         return None if first is None else ErrorLocation(steps[first], first / len(steps))
 
     def marks(self, answer: str, count: int) -> list[float]:
-        """Parse the marks of an answer."""
+        """Parse the marks of steps from the judge's answer, one for each of `count` steps."""
         words = {"good": 1.0, "uncertain": 0.5, "bad": 0.0}
         found = re.findall(r"(\d+)\s*:\s*(good|uncertain|bad|\d*\.?\d+)", answer.lower())
         marks = {int(number): words[mark] if mark in words else float(mark) for number, mark in found}

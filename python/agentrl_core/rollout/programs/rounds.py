@@ -26,14 +26,15 @@ class RolloutSpec(Component):
 
     Args:
         count: number of rollouts; None: the group size.
-        fact: draw column that marks them: `value` for them, and 0 for others and without a hint or prefill. Empty:
-            none.
+        fact: draw column that marks these rollouts: `value`; 0 for other rollouts, and if there was no hint or prefill.
+            Empty: no column.
         value: value of the fact.
-        hint: hint in their prompt.
-        template: their prompt: `{prompt}` is that of the environment, `{text}` the hint.
-        train_without_hint: whether to train them as if the prompt had no hint (`Branch.with_prompt`): the sampled
-            branches stay in the files without draws, and log-probs must be recomputed.
-        prefill: start of their first action, before the policy continues; a whole solution is used to its end.
+        hint: source of a hint in the prompt.
+        template: template of the prompt: `{prompt}` is that of the environment, `{text}` the hint.
+        train_without_hint: whether to train the rollouts as if the prompt had no hint (`Branch.with_prompt`): the
+            sampled branches stay in the files without draws, and log-probs must be recomputed.
+        prefill: source of the start of the first action, which the policy continues; a whole solution is used to its
+            end.
         prefill_trained: whether the prefill is trained.
         temperature: sampling temperature; 0 is greedy. None: the collector's.
         role: `member`; `baseline`: scored, never trained; `helper`: stored, never drawn.
@@ -83,19 +84,19 @@ class RolloutSpec(Component):
 
     @property
     def facts(self) -> dict[str, ExtraColumn]:
-        """Facts that mark them, as a program declares them."""
+        """Facts that mark these rollouts, in the form in which a program declares facts."""
         return {kind.fact: ExtraColumn("trajectory") for kind in self if kind.fact}
 
     def total(self, group_size: int) -> int:
-        """Return their number without helpers."""
+        """Return the number of rollouts, without helpers."""
         return sum(group_size if kind.count is None else kind.count for kind in self if kind.role != "helper")
 
     async def run(self, group: Group, program: Rollout, of: Sequence[Branch] = ()) -> list[Branch]:
-        """Run them all concurrently, each to its end, and return the trained branches.
+        """Run all rollouts of the specification concurrently, each to its end, and return the trained branches.
 
         Args:
-            group: their group.
-            program: the program whose `branch` drives them and which declares their facts.
+            group: the group in which they run.
+            program: the program whose `branch` drives them, and which declares their facts.
             of: the branches that hints are about.
         """
         branches: list[Branch] = []
@@ -141,7 +142,7 @@ class RolloutSpec(Component):
 
 
 class RoundResult(NamedTuple):
-    """Result of a round.
+    """Result of a round: its branches and their scores.
 
     Attributes:
         branches: branches in order.
@@ -186,16 +187,16 @@ class Rounds(Rollout):
     solved_above: float = 0.0
 
     def __post_init__(self) -> None:
-        """Declare the facts of its members."""
+        """Declare the facts of the members of the first round."""
         super().__post_init__()
         object.__setattr__(self, "facts", {**type(self).facts, **self.members.facts})
 
     def final_group_size(self, group_size: int) -> int:
-        """Number of members of the first round."""
+        """Return the number of members of the first round."""
         return self.members.total(group_size)
 
     async def group(self, group: Group) -> None:
-        """Run rounds until there are no more."""
+        """Run rounds until `next_round` returns None."""
         rounds: list[RoundResult] = []
         while (members := await self.next_round(group, rounds)) is not None:
             last = rounds[-1].branches if rounds else []
@@ -203,7 +204,7 @@ class Rounds(Rollout):
             rounds.append(RoundResult(branches, await group.score(self.column, branches)))
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """Return the next members of a group; None: it has enough. Here: `members`, once.
+        """Return the members of the next round of a group, or None to end it. By default: `members`, once.
 
         Args:
             group: the group, from which members may be dropped.
@@ -213,7 +214,7 @@ class Rounds(Rollout):
         return None if rounds else self.members
 
     def solved(self, tried: RoundResult) -> NDArray[np.bool_]:
-        """Return the branches of a round that solved the task."""
+        """Return, for each branch of a round, whether it solved the task."""
         return np.asarray(tried.scores > self.solved_above)
 
 

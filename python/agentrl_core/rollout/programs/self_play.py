@@ -19,15 +19,16 @@ from agentrl_core.rollout.program import Rollout
 class SelfPlay(Rollout):
     """Play one multi-agent episode per member to its end: self-play, debates, teams.
 
-    Agents that move at the same time are answered together; what an agent is told while others move is its next
-    context. An agent is spoken for by the engine of its name, or by the collector's first: so one model plays all
-    roles, or each has its own. Compare agents apart with `group_by="group_id,agent"`, or pay those of a match together
-    with `recipes.cory.TeamScore`. The step column `joint_move` numbers the moves of an episode from 0: agents that move
-    at the same time have the same number. Sources: MARFT (arXiv:2504.16129), MARS (arXiv:2510.15414).
+    The environment answers agents that move at the same time together. Observations of an agent while others move are
+    in its next context. Each agent uses the engine with its name, otherwise the collector's first engine: so one model
+    plays all roles, or each role has its own. To compare each agent only with itself, use `group_by="group_id,agent"`;
+    to give the agents of an episode a common score, use `recipes.cory.TeamScore`. The step column `joint_move` numbers
+    the moves of an episode from 0; agents that move at the same time have the same number. Sources: MARFT
+    (arXiv:2504.16129), MARS (arXiv:2510.15414).
 
     Args:
-        agents: names of the agents that the environment's episodes are played by.
-        helpers: names of the agents whose trajectories are kept and never drawn (a fixed referee).
+        agents: names of the agents in the environment's episodes.
+        helpers: names of the agents whose trajectories are stored but never drawn (a fixed referee).
 
     Raises:
         RecipeError: no agent is named, or a helper is not an agent.
@@ -44,7 +45,7 @@ class SelfPlay(Rollout):
     helpers: tuple[str, ...] = ()
 
     def check_options(self) -> None:
-        """Agents have names, each its own."""
+        """Require unique names of agents."""
         is_once = 0 < len(self.agents) == len(set(self.agents))
         self.require(is_once, "agents", "give the names of the agents, each once")
         self.require(set(self.helpers) <= set(self.agents), "helpers", f"give names of agents={self.agents!r}")
@@ -69,5 +70,5 @@ class SelfPlay(Rollout):
         return branches
 
     def final_group_size(self, group_size: int) -> int:
-        """As many for each match as have a part in training."""
+        """Return the number of drawn trajectories: for each member one of every agent that is not a helper."""
         return group_size * (len(self.agents) - len(self.helpers))

@@ -1,4 +1,4 @@
-"""Side tasks of a program: each member gives one action and is rewarded for it."""
+"""Side tasks of a program: each member samples one action and is rewarded for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SideTask(Rollout, ABC):
 
     @abstractmethod
     def reward(self, text: str) -> float:
-        """Return the reward of an answer; above 0 it is a success."""
+        """Return the reward of an answer; a reward above 0 counts as a success."""
 
     async def group(self, group: Group) -> None:
         """Run the requested number of members."""

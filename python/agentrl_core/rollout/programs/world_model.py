@@ -68,7 +68,7 @@ class WorldModelEnvironment:
         self.instruction = instruction
         self.facts = {"confidence": ExtraColumn("step")}
 
-    def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> Sequence[Task]:  # noqa: ARG002 -- the protocol's
+    def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> Sequence[Task]:  # noqa: ARG002 -- as in the protocol
         """Return no tasks."""
         return []
 
@@ -148,7 +148,7 @@ class WorldModelEpisode:
         return json.dumps(self._past).encode()
 
     def _asked(self, action: str) -> str:
-        """Return the prompt of the model."""
+        """Return the prompt of the world model: instruction, first observation, past turns and the action."""
         first = "\n\n".join(str(message.get("content") or "") for message in as_messages(self.observation))
         past = "".join(f"Action:\n{done}\n\nObservation:\n{said}\n\n" for done, said in self._past)
         return f"{self._world.instruction}\n\nObservation:\n{first}\n\n{past}Action:\n{action}\n\nObservation:"
