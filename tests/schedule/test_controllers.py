@@ -126,7 +126,11 @@ def test_one_that_moves_with_every_step() -> None:
     recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(Dual(target=0.1, rate=1.0, at_least=1e-6, every="step"))))
     steps = {"reference_kl": [0.2, 0.4, None]}
     states = recipe.next_states({}, closed({"reference_kl": 9.0, "steps": steps}))
-    assert states["loss[0].Policy.kl.coefficient"] == {"value": pytest.approx(1.4), MISSED: 1}
+    assert states["loss[0].Policy.kl.coefficient"] == {"value": pytest.approx(1.4), MISSED: 0}, "the third: of a critic"
+    never = recipe.next_states({}, closed({"steps": {"reference_kl": [None, None]}}))
+    assert never["loss[0].Policy.kl.coefficient"] == {"value": 1.0, MISSED: 1}
+    broken = recipe.next_states({}, closed({"steps": {"reference_kl": [0.2, float("nan")]}}))
+    assert broken["loss[0].Policy.kl.coefficient"] == {"value": pytest.approx(1.1), MISSED: 1}
 
 
 def test_components_options_and_names_are_chosen() -> None:

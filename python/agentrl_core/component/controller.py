@@ -68,8 +68,14 @@ class Controller(Stateful, Changing, ABC):
 
     def next(self, state: State, closed: IterationRecord) -> State:
         """Return the state after an iteration, or after all of its optimizer steps."""
-        seen = closed.steps if self.every == "step" else (closed.metrics,)
-        return functools.reduce(self.moved, seen, state)
+        if self.every == "iteration":
+            return self.moved(state, closed.metrics)
+        measured = [metrics for metrics in closed.steps if self.is_measured_by(metrics)]
+        return functools.reduce(self.moved, measured or closed.steps[:1], state)
+
+    def is_measured_by(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether a step has its metrics: a critic's step, for example, has no divergence of the policy."""
+        return metrics.keys() >= set(self.reads)
 
     def now(self, iteration: int, states: Mapping[str, Any], place: str) -> float:  # noqa: ARG002 - it follows metrics
         """Return its number, from the state at the start of the iteration."""

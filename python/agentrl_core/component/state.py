@@ -261,5 +261,7 @@ def _rows(steps: object) -> tuple[Mapping[str, float], ...]:
         raise InvalidInputError(
             f"metrics: steps={steps!r:.60} is not a table of lists of equal length; pass Updates.metrics unchanged"
         )
-    columns = [[float("nan") if value is None else float(value) for value in values] for values in steps.values()]
-    return tuple(dict(zip(steps, row, strict=True)) for row in zip(*columns, strict=True))
+    rows = zip(*steps.values(), strict=True)
+    return tuple(
+        {name: float(value) for name, value in zip(steps, row, strict=True) if value is not None} for row in rows
+    )

@@ -182,13 +182,19 @@ class HookRunner:
         self._own[update.model] = self._own.get(update.model, 0) + 1
         for place, action in self._after_steps():
             own = self._own_number(action, update.model)
-            if action.unit == "iterations" or own == 0 or not _is_measured(action, metrics):
+            if action.unit == "iterations" or own == 0:
+                continue
+            # Without this check, the divergence of the last iteration would stop the next one before the policy's first
+            # step, and then all later ones.
+            if action.when is not None and not action.when.is_measured_by(metrics):
                 continue
             if self._is_due(action, own) and self._holds_after_step(place, action.when, metrics):
                 self._do(action, own or self._before + self.steps, self._models)
         if self._followed:
             self._of_steps.append(metrics)
             for place, controller in self._followed.items():
+                if not controller.is_measured_by(metrics):
+                    continue
                 self._states[place] = controller.moved(self._state(place, controller), metrics)
             self._actions = self._now().components("hooks")
 
@@ -306,12 +312,3 @@ class HookRunner:
                 f"recipe.updates(batch, models={{{name!r}: ...}})"
             )
         return self._begin[name]
-
-
-def _is_measured(action: Hook, metrics: Mapping[str, float]) -> bool:
-    """Return whether a step has the metrics of a hook's condition.
-
-    A critic's step, for example, has no divergence of the policy. Without this check, the divergence of the last
-    iteration would stop the next one before the policy's first step, and then all later ones.
-    """
-    return action.when is None or metrics.keys() >= set(action.when.reads)
