@@ -69,7 +69,7 @@ class ScienceWorld:
             raise
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
-        """Return tasks `start` to `start + count` of a split: all first variations, then second ones, repeated in training.
+        """Return tasks `start` to `start + count` of a split: all first variations, then second ones; training repeats.
 
         Raises:
             InvalidInputError: a negative number, an unknown split, or more held-out tasks than there are.
