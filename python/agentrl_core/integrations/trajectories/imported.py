@@ -1,4 +1,4 @@
-"""Imported records, kept whole, so that a trajectory is exported as it was imported."""
+"""Imported records, stored completely, so that a trajectory can be exported as it was imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns whose tokens a record holds: token ids with labels or masks, prompts with completions, and plain texts."""
+"""Turns from the tokens of a record: token ids with labels or masks, prompts with completions, and plain texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABELS, _ROW, _TURNS, _PADDING, _POSITIONS = "labels", "input_ids", "turns", "a
 _IGNORED = -100
 _LARGEST = np.iinfo(np.int32).max
 AFTER = "tokens_after"
-"""The key of the tokens after the last trained one, which no turn reads."""
+"""The key of the tokens after the last trained one, which are in no turn."""
 
 TOKEN_KEYS = frozenset(
     (*_PROMPTS, *_COMPLETIONS, *_MASKS, *_LOGPROBS, _LABELS, _ROW, _TURNS, _PADDING, _POSITIONS, "prompt", "completion")

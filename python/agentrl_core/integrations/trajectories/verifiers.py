@@ -74,10 +74,10 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
     nodes = trace.get("nodes") or ()
     if not all(isinstance(node, Mapping) and isinstance(node.get("message"), Mapping) for node in nodes):
         raise InvalidInputError(f"trace {place}: a node has no message; give the record of a trace")
-    read: list[list[int]] = []  # of each node all tokens up to its end
+    read: list[list[int]] = []  # for each node, all tokens up to its end
     paid = object_of(trace, "info").get("step_rewards")
     turns: list[TrajectoryTurn] = []
-    images: list[tuple[Image, ...]] = []  # of each node all images up to its end
+    images: list[tuple[Image, ...]] = []  # for each node, all images up to its end
     for number, node in enumerate(nodes):
         tokens, mask = list(node.get("token_ids") or ()), np.asarray(node.get("mask") or (), bool)
         parent = node.get("parent")
