@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file in this block; it replaces an older one when the block ends without an error.
+    """Create a file inside the block; it gets its name, replacing an older one, if the block ends without an error.
 
     The data go to a new file with a random name in the same folder, so a planted link is never followed. File and name
     are on disk when the block ends.
@@ -53,7 +53,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def new_folder(path: Path) -> Path:
-    """Create an empty folder with a random name beside `path`; `rename_whole` gives it its name."""
+    """Create an empty folder with a random name next to `path`; `rename_whole` renames it when it is complete."""
     half = _unused(path)
     half.mkdir()
     return half
@@ -79,7 +79,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names of a folder's files to disk."""
+    """Sync a folder's directory entries to disk, so that its file names survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -32,7 +32,7 @@ def to_json(value: object, name: str) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether a text can be written down: no surrogate stands alone."""
+    """Return whether a text is valid Unicode, without lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -41,7 +41,7 @@ def is_unicode(text: str) -> bool:
 
 
 def is_deeper(value: object, most: int) -> bool:
-    """Return whether lists and tables are nested deeper than `most`."""
+    """Return whether lists and tables are nested deeper than `most` levels."""
     level = [value]
     for _ in range(most + 1):
         level = [

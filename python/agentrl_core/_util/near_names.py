@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def near_names(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the end of an error about an unknown name.
+    """Return the remedy for an unknown name: similar known names, or `otherwise` if there are none.
 
     Args:
         name: the unknown name; case does not matter.

@@ -13,7 +13,7 @@ _VP8_START = b"\x9d\x01\x2a"
 
 
 class PictureHeader(NamedTuple):
-    """Type of a picture (`png`, `jpeg`, `webp` or `gif`), its width and its height in pixels."""
+    """Type (`png`, `jpeg`, `webp` or `gif`), width and height of a picture in pixels."""
 
     type: str
     width: int
@@ -21,7 +21,7 @@ class PictureHeader(NamedTuple):
 
 
 def picture_header(content: bytes) -> PictureHeader | None:
-    """Return type and size of a PNG, JPEG, WebP or GIF; None: the bytes are none of them.
+    """Return type and size of a PNG, JPEG, WebP or GIF file; None for other bytes.
 
     Example:
         >>> from agentrl_core._util.picture_header import picture_header

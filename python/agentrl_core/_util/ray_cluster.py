@@ -41,7 +41,7 @@ def connected(who: str) -> Any:
 
 
 def missing_room(nodes: Iterable[Mapping[str, Any]], options: Mapping[str, Any], count: int = 1) -> str:
-    """Return what some equal actors lack if the living nodes together have no room for all, even idle; empty: they do.
+    """Return a description of the resources missing for `count` equal actors in an idle cluster; empty if none are.
 
     Args:
         nodes: `ray.nodes()`.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntropyBonus(BatchComponent):
-    """Add an entropy bonus to the advantage, so that the policy keeps exploring, or subtract one.
+    """Add an entropy bonus to the advantage to encourage exploration, or subtract it.
 
     advantage + coefficient * H, at most `at_most` * |advantage| either way, with H the entropy in nats. The sign of an
     advantage never changes if `at_most` is below 1. Sources: MSSR, arXiv:2512.18215 (the defaults; its kappa is 1 /

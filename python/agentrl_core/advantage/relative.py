@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Normalisation(Component):
-    """Rule to normalise a value within its group: a centre to subtract, and a spread to divide by.
+    """Rule that normalises a value within its group: subtract a centre, and divide by a spread.
 
         clip((x - centre) / (max(sqrt(spread^2 + variance_eps), scale_at_least) + eps))
 
@@ -266,7 +266,7 @@ def leave_one_out(
 
 
 def _named(rewards: object, group_ids: object, valid: object | None, **options: Any) -> NDArray[Any]:
-    """Call `group.normalise`, with the argument names of these two functions."""
+    """Call `group.normalise` with the argument names of `group_relative` and `leave_one_out`."""
     scores = columns.numbers(rewards, "rewards")
     groups = columns.ids(group_ids, "group_ids", length=len(scores), first="rewards")
     counted = columns.mask(valid, "valid", length=len(scores), first="rewards")

@@ -67,7 +67,7 @@ class Discounted(BatchComponent):
         )
 
     def own_needs(self) -> Iterable[Column]:
-        """Log-probs for the divergence, if it is used."""
+        """Log-probs for the KL penalty, if it is used."""
         return _POLICY_AND_REFERENCE if self.kl_coefficient > 0.0 else ()
 
     def own_makes(self) -> Iterable[Column]:
@@ -205,7 +205,7 @@ class Gae(BatchComponent):
 
 
 def _moves(batch: Batch, rows: Rows, episodes: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return when in its episode each step was taken."""
+    """Return the position of each step in the order of moves of its episode."""
     turns = rows.values("step")
     moves = rows.values("joint_move") if batch.has("joint_move", "step") else np.full(len(rows), np.nan)
     known = np.isfinite(moves)

@@ -140,7 +140,7 @@ class TreeRelative(BatchComponent):
     def _ordered(
         self, nodes: _SharedRows, values: NDArray[np.float64], valid: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """Return the projection of the mean values of the draws that start at a node, weighted by their number."""
+        """Return values of draws after isotonic regression over the tree, of mean values by start node."""
         count = len(nodes.parents)
         starts = nodes.starts[valid]
         weight = np.bincount(starts, minlength=count).astype(np.float64)
@@ -157,7 +157,7 @@ class TreeRelative(BatchComponent):
 
 
 class _SharedRows:
-    """The trees of a batch: one node for each physical step or token, one root for each group."""
+    """The trees of a batch, with one node for each physical step or token, and a root for each group."""
 
     def __init__(self, batch: Batch, level: Literal["step", "token"]) -> None:
         self.rows = Rows(batch, level)
@@ -195,7 +195,7 @@ class _SharedRows:
     def by_path(
         self, values: NDArray[np.float64], valid: NDArray[np.bool_], logprobs: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the mean of the values of the draws through each node, by softmax of their paths, and its mass.
+        """Return the mean value of the draws through each node, weighted by a softmax of path log-probs, and the mass.
 
         The part of a path above the node is common to its draws, so that it cancels out.
         """

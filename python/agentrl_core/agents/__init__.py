@@ -1,7 +1,7 @@
 """Train agents of any framework: an endpoint records their tokens while they run unchanged.
 
-`Endpoint` is an OpenAI- and Anthropic-compatible server in front of a generator: `VllmUpstream`, a server of
-vLLM, or `EngineUpstream`, an engine of this process.
+`Endpoint` is an OpenAI- and Anthropic-compatible server in front of a generator: `VllmUpstream`, a vLLM server, or
+`EngineUpstream`, an engine of this process.
 """
 
 from __future__ import annotations

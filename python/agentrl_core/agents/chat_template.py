@@ -23,23 +23,23 @@ _NEXT = "agentrl next"
 
 @dataclass(frozen=True)
 class _PlaceholderTurn:
-    """An answer that stands in place of the real one, as the template writes it."""
+    """A short answer that replaces the real one in a rendered chat, with its end as the template writes it."""
 
     answer: Json
     end: int
-    """The token that ends it in the middle of a chat: its own, or the first one of the next message."""
+    """The token that ends the answer in the middle of a chat: an end token, or the first token of the next message."""
     count: int
-    """How often that token is there up to the end of the turn."""
+    """Number of occurrences of `end` up to the end of the turn."""
     closings: tuple[int, ...]
-    """The tokens that it may have been ended with: this one, and those that end the last message of a chat."""
+    """The tokens that may have ended the real answer: `end`, and those that end the last message of a chat."""
 
 
 class TemplateSuffix:
-    """The tokens of the messages after an answer, without those before it.
+    """Find the tokens that the template adds for the messages after an answer, without rendering the whole chat.
 
-    A short chat of a question and an answer stands in place of the real one, so that the work is that of the new
-    messages however long the chat is. That the template writes them the same behind the real chat is looked at once for
-    each kind of messages; where it does not, nobody knows them (None), and the whole chat has to be rendered.
+    A short chat of a question and an answer replaces the real one, so the work depends only on the new messages, not
+    on the length of the chat. For each kind of messages, one comparison with the rendered real chat checks that the
+    template writes them alike. If it does not, `behind` returns None, and the whole chat must be rendered.
     """
 
     def __init__(self, upstream: Upstream) -> None:
@@ -47,7 +47,7 @@ class TemplateSuffix:
         self._turns: dict[str, _PlaceholderTurn | None] = {}
         self._agrees: dict[str, bool] = {}
         self._ended: dict[str, tuple[list[int], list[int]]] = {}
-        """By options: a short chat that ends with an answer, and the token that ends it; empty: none does."""
+        """By options: a short chat that ends with an answer, and a list with its end token, empty without one."""
 
     async def behind(
         self,
@@ -57,14 +57,14 @@ class TemplateSuffix:
         options: Json | None,
         last: int,
     ) -> list[int] | None:
-        """Return the tokens from the end of an answer to the assistant's next turn.
+        """Return the tokens from the end of an answer to the assistant's next turn, or None if they are unknown.
 
         Args:
             answered: the chat up to the answer, which is its last message.
-            following: the messages behind it.
-            tools: of the request.
-            options: of the template.
-            last: the last token of the answer, as it was sampled: what is missing of its end is put in front.
+            following: the messages after the answer.
+            tools: tools of the request.
+            options: options of the template.
+            last: the last sampled token of the answer; if it is not an end token, the result starts with one.
         """
         calls = answered[-1].get("tool_calls") or []
         is_answered = bool(calls) and following[0].get("role") == "tool"
@@ -106,12 +106,12 @@ class TemplateSuffix:
         return None
 
     async def _answer(self, options: Json | None) -> _PlaceholderTurn | None:
-        """Return an answer that ends as the last message of a chat does."""
+        """Return a placeholder answer that ends like the last message of a chat; None if the template writes no end."""
         last, own = await self._last(options)
         return _PlaceholderTurn(_ANSWERS[0], own[0], last.count(own[0]), (own[0],)) if own else None
 
     async def _last(self, options: Json | None) -> tuple[list[int], list[int]]:
-        """See `_ended`."""
+        """Return a short chat that ends with an answer, and a list of the token that ends it, empty without one."""
         if str(options) not in self._ended:
             first, second = [
                 await self._tokenize([_QUESTION, each], None, options, open_turn=False) for each in _ANSWERS
@@ -120,7 +120,7 @@ class TemplateSuffix:
         return self._ended[str(options)]
 
     async def _answer_before(self, role: str, options: Json | None) -> _PlaceholderTurn | None:
-        """Return an answer that ends otherwise before a message of some role, or only where that begins."""
+        """Return a placeholder answer that ends as before a message of `role`, or only by that message's start."""
         following: Json = {"role": role, "content": _NEXT}
         first, second = [
             await self._tokenize([_QUESTION, each, following], None, options, open_turn=False) for each in _ANSWERS
@@ -133,7 +133,7 @@ class TemplateSuffix:
         return _PlaceholderTurn(_ANSWERS[0], shared[0], first[: place + 1].count(shared[0]), (shared[0], *own))
 
     async def _call(self, calls: Sequence[Json], role: str, options: Json | None) -> _PlaceholderTurn | None:
-        """Return an answer with calls, before their results."""
+        """Return a placeholder answer with calls, which ends as before their results."""
         last, own = await self._last(options)
         answer = _with_calls(calls)
         result = {"role": role, "content": _NEXT, "tool_call_id": calls[0].get("id")}
@@ -145,7 +145,7 @@ class TemplateSuffix:
             return _PlaceholderTurn(answer, own[0], alone.count(own[0]), (own[0],))
         if whole is None:
             return None
-        # The template ends a call otherwise than an answer, or where the next message begins.
+        # The template ends a call differently from an answer, or only by the start of the next message.
         same = _alike(alone, whole)
         place = same - 1 if own and same == len(alone) else same
         if not 0 <= place < len(whole):
@@ -156,7 +156,7 @@ class TemplateSuffix:
     async def _tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
     ) -> list[int] | None:
-        """Return the tokens, or None where the template does not take such messages."""
+        """Return the tokens of a chat, or None if the template refuses such messages."""
         try:
             return await self._upstream.tokenize(messages, tools, options, open_turn=open_turn)
         except EngineError:
@@ -186,7 +186,7 @@ def _alike_at_end(first: list[int] | None, second: list[int] | None) -> list[int
 
 
 def _without_arguments(call: Json) -> Json:
-    """Return a call by its name alone: its arguments may hold anything, its end token too."""
+    """Return a call without its arguments, since these may contain any token, even the end token."""
     function = call.get("function") or {}
     return {
         "id": call.get("id"),

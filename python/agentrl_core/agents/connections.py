@@ -16,36 +16,36 @@ except ImportError as error:
     ) from error
 
 HEAD_SECONDS = 5.0
-"""Until the headers of a request have to be whole, from the connection or from their first byte."""
+"""Time limit for the headers of a request, from the connection or from their first byte."""
 
 SILENT_SECONDS = 5.0
 """Longest pause inside a body."""
 
 BODY_SECONDS = 60.0
-"""Until a body has to be whole."""
+"""Time limit for a whole body."""
 
 IDLE_SECONDS = 5
 """How long a connection is kept between two requests."""
 
 HEAD_BYTES = 64 << 10
-"""Bytes of the headers of a request."""
+"""Most bytes of the headers of a request."""
 
 HEADERS = 128
-"""Headers of a request."""
+"""Most headers of a request."""
 
 MOST_CONNECTIONS = 4096
-"""Connections at the same time; fewer, if the process may open fewer than twice as many files."""
+"""Most connections at the same time; fewer if the process may open fewer than twice as many files."""
 
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 
 
 class Connection(H11Protocol):
-    """Closes itself if the headers of a request are not whole in time, or if there are too many of its kind."""
+    """HTTP connection that closes if a request's headers arrive too slowly, or if too many connections are open."""
 
     _limit: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.Protocol.connection_made`."""
+        """Accept the connection, or answer 503 and close it if too many are open."""
         super().connection_made(transport)
         if len(self.connections) > most_connections():
             transport.write(_FULL)
@@ -54,16 +54,16 @@ class Connection(H11Protocol):
             self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol.data_received`."""
+        """Process received bytes, and start or stop the time limit for headers."""
         super().data_received(data)
-        # A body that nobody reads any more is waited for as long as a head.
+        # The time limit for headers also applies to the rest of a body that is not read any more.
         if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr] # None at first
             self._wait_for_head()
         else:
             self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol.connection_lost`."""
+        """Stop the time limit for headers."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -78,7 +78,7 @@ class Connection(H11Protocol):
 
 
 def most_connections() -> int:
-    """Count the connections that this process can hold, each with one of its own to the upstream."""
+    """Return how many connections this process can hold, each with one more connection to the upstream."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(MOST_CONNECTIONS, max(16, files // 2 - 64)) if files > 0 else MOST_CONNECTIONS
 

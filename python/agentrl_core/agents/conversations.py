@@ -1,4 +1,4 @@
-"""Lanes: which conversation of a session a request belongs to."""
+"""Find the conversation of a session that a request belongs to. Conversations are also called lanes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class RequestPosition(NamedTuple):
     """Position of a request in the conversations of a session.
 
     Attributes:
-        lane: number of its conversation.
-        behind: place of the message in its history that is the lane's last answer; None: the history is another one.
-        is_new: whether the lane begins with it.
+        conversation: number of the conversation.
+        behind: index of the message that is the conversation's last answer; None: the history was changed.
+        is_new: whether the conversation begins with this request.
     """
 
     conversation: int
@@ -23,22 +23,22 @@ class RequestPosition(NamedTuple):
 class SessionConversations:
     """The conversations of a session, which are trajectories of one episode.
 
-    A request belongs to the lane of the last answer in its history. A history without an answer of ours (summed up, or
-    rewritten) belongs to the newest lane that began with the same first message and tools. While a lane's own request
-    is being answered it takes no other: what runs in parallel is a lane of its own, and so is whatever else nobody has
-    heard of, such as a sub-agent.
+    A request belongs to the conversation of the last recorded answer in its history. A history without a recorded
+    answer (summarised or rewritten) belongs to the newest conversation that began with the same first message and
+    tools. A conversation handles one request at a time: parallel requests, and requests that match no conversation,
+    such as those of sub-agents, begin new ones.
     """
 
     def __init__(self) -> None:
         self._of: dict[str, int] = {}
-        """The lane of each answer, by the digest of the chat that ends with it."""
+        """The conversation of each answer, by the digest of the chat that ends with it."""
         self._tips: list[str] = []
         self._openings: list[str] = []
         self._busy: set[int] = set()
 
     @classmethod
     def of(cls, answers: Iterable[tuple[int, str, str]]) -> SessionConversations:
-        """Return lane, digest of the chat, and for a new lane the digest of its first message, of each answer."""
+        """Create the conversations from recorded answers."""
         lanes = cls()
         for lane, chat, opening in answers:
             while len(lanes._tips) <= lane:
@@ -48,7 +48,7 @@ class SessionConversations:
         return lanes
 
     def begin(self, chain: Sequence[str]) -> RequestPosition:
-        """Take a request, by the digests of its messages; its lane is busy until `end` or `give_up`."""
+        """Start a request, given the digests of its messages; its conversation is busy until `end` or `give_up`."""
         found: int | None = None
         behind = None
         for place in range(len(chain) - 2, -1, -1):
@@ -67,18 +67,18 @@ class SessionConversations:
         return RequestPosition(found, behind, is_new)
 
     def end(self, lane: int, chat: str) -> None:
-        """Its request was answered: `chat` is the digest of the chat that ends with the answer; empty: of none."""
+        """Record an answered request: `chat` is the digest of the chat that ends with the answer, empty if unknown."""
         self._busy.discard(lane)
         self._tips[lane] = chat
         if chat:
             self._of[chat] = lane
 
     def give_up(self, lane: int) -> None:
-        """Its request was not answered."""
+        """Release a conversation whose request was not answered."""
         self._busy.discard(lane)
 
     def another(self, opening: str) -> int:
-        """Return a lane that begins beside the others, busy: another answer to the same request."""
+        """Begin another busy conversation, for a further answer to the same request, and return its number."""
         lane = self._add(opening)
         self._busy.add(lane)
         return lane

@@ -1,4 +1,4 @@
-"""Requests that are sent again: one answer is made for all of them."""
+"""Deduplication of repeated requests: one answer is generated for all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.upstream import ChatResponse
 
 IsGone = Callable[[], Awaitable[bool]]
-"""Whether who asked has hung up."""
+"""Returns whether the client has disconnected."""
 
 
 @dataclass
@@ -23,12 +23,12 @@ class _PendingRequest:
 
 
 class RequestDeduplicator:
-    """Gives a request that is sent again the answer that was made, and samples none.
+    """Answers a repeated request with the earlier answer instead of sampling another one.
 
     A request is repeated if its client marks it so, or if it equals one whose client disconnected before the answer.
 
     Args:
-        before: the last answer to a request, by its digest and the request itself; None: there is none.
+        before: returns the last answer to a request, given its digest and the request; None: there is none.
     """
 
     def __init__(self, before: Callable[[str, Json], ChatResponse | None]) -> None:
@@ -36,19 +36,19 @@ class RequestDeduplicator:
         self._asked: dict[str, _PendingRequest] = {}
         """Requests that are being answered, by their digests."""
         self._unheard: set[str] = set()
-        """Those whose client had hung up when they were answered."""
+        """Digests of requests whose client had disconnected when they were answered."""
 
     async def once(
         self, key: str, request: Json, ask: Callable[[], Awaitable[Any]], is_gone: IsGone, *, retry: bool
     ) -> ChatResponse:
-        """Return the answer to a request.
+        """Return the answer to a request, which is generated once even if the request is repeated.
 
         Args:
             key: digest of the request, as it came.
-            request: what is asked.
-            ask: answers it.
-            is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
-                same client.
+            request: the request.
+            ask: generates the answer.
+            is_gone: returns whether the client has disconnected. If it has, the next equal request gets the same
+                answer, since it is likely from the same client.
             retry: whether the client marks the request as repeated.
         """
         known = self._asked.get(key)
@@ -61,7 +61,7 @@ class RequestDeduplicator:
         else:
             asked = self._asked[key] = _PendingRequest(asyncio.ensure_future(ask()), is_gone)
         try:
-            # Shielded: one who gives up waiting must not take the answer from the others.
+            # Shielded, so that one cancelled waiter does not cancel the answer for the others.
             answer = await asyncio.shield(asked.answer)
         finally:
             if asked.answer.done() and self._asked.get(key) is asked:

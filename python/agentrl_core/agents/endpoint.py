@@ -1,4 +1,4 @@
-"""The recording endpoint: an ASGI application that agents talk to as if it were the model's own server."""
+"""The recording endpoint: an ASGI application that agents use like the model's own server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ except ImportError as error:
 NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}\Z")
 
 LISTED = 20
-"""How many sessions that were left out of a batch the reply to `POST /iterations` names."""
+"""Most excluded sessions that the reply to `POST /iterations` names."""
 
 _NAME = Text(least=1, most=128)
 _OPEN = Object({"session_id": _NAME, "task_id": TASK, "group": TASK})
@@ -47,28 +47,28 @@ _WEIGHTS = Object({"version": whole(0, 2**63 - 1)}, required=("version",))
 
 
 class Endpoint(Routes):
-    """Record the tokens of agents of any framework, which run unchanged.
+    """HTTP endpoint that records the tokens of agents of any framework; the agents run unchanged.
 
-    An agent is pointed to it by its base URL and its API key, and speaks OpenAI's chat completions, completions or
-    responses, or Anthropic's messages. Each session is an episode, each conversation in it a trajectory
-    (see `lanes.SessionConversations`), and each answer a turn, stored once with the token ids and
+    Set the agent's base URL and API key to those of the endpoint. It supports OpenAI's chat completions, completions
+    and responses, and Anthropic's messages. Each session is an episode, each conversation in it a trajectory
+    (see `conversations.SessionConversations`), and each answer a turn, stored once with the token ids and
     log-probs that the engine reported. `app` is an ASGI application; `running` serves it in a thread.
 
-    A session is named in the path (`/s/NAME/v1`), in the header `X-Session-ID`, or by the API key that `open` gave for
-    it (without a key of the endpoint, any key that looks like a name is one). Where an endpoint has a key of its own,
-    it is needed for all but a session's own key.
+    A request names its session in the path (`/s/NAME/v1`), in the header `X-Session-ID`, or by the API key that `open`
+    returned for it (if the endpoint has no key, any key that is a valid name also names a session). If the endpoint has
+    a key, requests need it or the session's own key.
 
     Guarantees: bytes and work grow linearly with the turns of a session; every sampled token is in exactly one
-    node; recorded ids are the engine's; a request that is sent again is answered once; what an agent edits is never
-    trained as if the model had seen it; and what was answered survives a kill, where there is a store.
+    node; recorded ids are the engine's; a repeated request is answered once; text that an agent edits is never
+    trained as if the model had generated it; with a store, recorded answers survive a kill.
 
     Args:
-        upstream: who generates.
-        store: a run to write; None: in memory.
-        api_key: wanted from agents and from programs that pay rewards, printable ASCII. None: no key is wanted, and
-            requests that web pages make are refused; for a machine of one's own.
-        max_bytes: of a request's body.
-        max_sessions: that are open at once.
+        upstream: the generator of answers.
+        store: a run to write; None: sessions are kept in memory.
+        api_key: key that agents and reward programs must send, printable ASCII. None: no key is needed, and
+            requests from web pages are refused; only for your own machine.
+        max_bytes: most bytes of a request's body.
+        max_sessions: most open sessions.
 
     Raises:
         InvalidInputError: the key is empty or not ASCII, or the store has a batch that no endpoint committed.
@@ -100,7 +100,7 @@ class Endpoint(Routes):
         self._api_key = api_key
         self._max_sessions = max_sessions
         self._keys: dict[str, str] = {}
-        """Sessions by the digests of their keys, so that finding one tells nothing of the others."""
+        """Sessions by the digests of their keys, so that the time of a look-up reveals nothing about other keys."""
         self._sessions = {name: self._session(name) for name in self._recorder.sessions}
         self._checked: asyncio.Task[None] | None = None
         self.app = Starlette(routes=self._all_routes(), lifespan=self._life)
@@ -109,16 +109,16 @@ class Endpoint(Routes):
         """Begin a session.
 
         Args:
-            session: its name; None: a new one.
-            task: what it is about; None: its own name.
-            group: sessions of one group are compared with each other; None: those of the task.
+            session: name of the session; None: a new random name.
+            task: name of the task; None: the name of the session.
+            group: name of the group; the sessions of a group are compared with each other; None: the task's name.
 
         Returns:
-            `session_id`, `api_key` and `path`, where the endpoint's URL and the path are the base URL of its agent.
+            `session_id`, `api_key` and `path`; the agent's base URL is the endpoint's URL followed by the path.
 
         Raises:
-            InvalidInputError: there is such a session, the name is none, the group has sessions of another task, or
-                too many are open.
+            InvalidInputError: the session exists already, its name is invalid, the group has sessions of another task,
+                or too many sessions are open.
         """
         session = secrets.token_hex(8) if session is None else session
         _NAME(session, "session_id")
@@ -141,11 +141,11 @@ class Endpoint(Routes):
         return {"session_id": session, "api_key": key, "path": f"/s/{session}/v1"}
 
     def reward(self, session: str, reward: float, turn: int | None = None) -> None:
-        """Pay for a turn of a session; None: for its last.
+        """Set the reward of a turn of a session; `turn=None` means its last turn.
 
         Raises:
-            NotFoundError: no such session.
-            InvalidInputError: it has no such turn, or the reward is not a finite number.
+            NotFoundError: the session does not exist.
+            InvalidInputError: the session has no such turn, or the reward is not a finite number.
         """
         with self._recorder.lock:
             self._recorder.reward(self._known(session).recorded, reward, turn)
@@ -162,8 +162,8 @@ class Endpoint(Routes):
         """End a session and set its outcome. Later answers are not recorded.
 
         Raises:
-            NotFoundError: no such session.
-            InvalidInputError: it is closed already, or a field cannot become a row; the message names it.
+            NotFoundError: the session does not exist.
+            InvalidInputError: the session is closed already, or a field cannot be stored; the message names the field.
         """
         with self._recorder.lock:
             recorded = self._known(session).recorded
@@ -176,9 +176,9 @@ class Endpoint(Routes):
             self._recorder.close(recorded, end)
 
     def commit(self) -> Batch | None:
-        """Commit all groups whose sessions are closed as the store's next iteration, and return the batch, or None.
+        """Commit all groups whose sessions are closed as the next iteration; return the batch, None without any.
 
-        A session that cannot become rows is left out, logged and kept in `excluded`; the others are committed.
+        A session that cannot be stored in a batch is left out, logged and kept in `excluded`; the others are committed.
         """
         with self._recorder.lock:
             batch = self._recorder.commit()
@@ -187,7 +187,7 @@ class Endpoint(Routes):
         return batch
 
     def excluded(self) -> list[Json]:
-        """List the closed sessions that no batch could hold: `reason`, `closed`, and the turns as `openenv` entries.
+        """Return the closed sessions that no batch could hold: `reason`, `closed`, and the turns as `openenv` entries.
 
         Example:
             >>> from agentrl_core.agents import Endpoint, VllmUpstream
@@ -202,7 +202,7 @@ class Endpoint(Routes):
 
     @contextmanager
     def running(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-        """Serve in a thread of its own; gives the URL. Port 0: any that is free."""
+        """Serve in a separate thread inside the block; yields the URL. Port 0 selects a free port."""
         with serving(self.app, host, port) as url:
             yield url
 
@@ -233,7 +233,7 @@ class Endpoint(Routes):
         ]
 
     def session_of(self, request: Request) -> str:
-        """See `Doors.session_of`."""
+        """Return the name of a request's session, from its path, its header or its key; see `Routes.session_of`."""
         key = key_of(request)
         owner = self._keys.get(_digest(key))
         if owner is None and self._api_key is not None and not _same(key, self._api_key):
@@ -251,7 +251,7 @@ class Endpoint(Routes):
         return str(name)
 
     def conversation(self, session: str, *, begins: bool) -> Session:
-        """See `Doors.conversation`. A session that is named and not open yet begins with its first request."""
+        """Return the handler of a session; see `Routes.conversation`. The first request opens an unknown session."""
         if session not in self._sessions:
             if not begins:
                 recorded = SessionRecord(session, session, session, 0)
@@ -260,18 +260,18 @@ class Endpoint(Routes):
         return self._sessions[session]
 
     def check_sender(self, request: Request) -> None:
-        """See `Doors.check_sender`: pages have no key, so that only an endpoint without one has to look."""
+        """Refuse requests from web pages if the endpoint has no key; see `Routes.check_sender`."""
         if self._api_key is None:
             check_origin(request)
 
     def check_key(self, request: Request) -> None:
-        """See `Routes.check_key`: a key of the endpoint."""
+        """Require the endpoint's key, if it has one; see `Routes.check_key`."""
         if self._api_key is not None and not _same(key_of(request), self._api_key):
             raise PermissionError
 
     @property
     def image_refusal(self) -> str | None:
-        """See `Routes.image_refusal`: an upstream takes images if it has `takes_images = True`."""
+        """Why images are refused: the upstream does not have `takes_images = True`; None: they are accepted."""
         if getattr(self.upstream, "takes_images", False):
             return None
         return (
@@ -280,11 +280,11 @@ class Endpoint(Routes):
         )
 
     async def models(self) -> Json:
-        """See `Routes.models`."""
+        """Return the upstream's reply of `/v1/models`."""
         return await self.upstream.models()
 
     async def ready(self) -> None:
-        """Look at the upstream once, before its first answer."""
+        """Check the upstream once, before its first answer."""
         if self._checked is None or (self._checked.done() and self._checked.exception() is not None):
             self._checked = asyncio.ensure_future(self.upstream.check())
         await asyncio.shield(self._checked)
@@ -332,7 +332,7 @@ class Endpoint(Routes):
         before = len(self._recorder.excluded)
         batch = self.commit()
         names = [one.recorded.session for one in self._recorder.excluded[before:]]
-        # The list is cut where a client may take no longer header; GET /excluded has all.
+        # The list is cut, since clients limit the length of headers; GET /excluded has all.
         headers = {"X-Excluded-Sessions": ", ".join(names[:LISTED])} if names else {}
         if batch is None:
             return Response(status_code=204, headers=headers)

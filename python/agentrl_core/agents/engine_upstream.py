@@ -1,4 +1,4 @@
-"""An engine of this process in place of a server: for scripts, tests, and loops that train on what was recorded."""
+"""An engine of this process in place of a server: for scripts, tests, and loops that train on recorded sessions."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from agentrl_core.env.image import images_in
 from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 _OPENING = 64
-"""Tokens of a prompt in which the template's opening of the answer lies."""
+"""Number of last prompt tokens that contain the template's opening of the answer."""
 
 
 class EngineUpstream:
-    """Answers with an `Engine`, its tokenizer's chat template, and the tokenizer's parser of answers where it has one.
+    """Upstream that generates with an `Engine`, its tokenizer's chat template, and the tokenizer's answer parser.
 
-    The parser is the tokenizer's `response_template` (Hugging Face). Without one, reasoning and calls are found in the
-    form in which the chat template renders them. Tools that the chat template does not show are described in the system
-    message, and their calls are found in the form that is described there.
+    The parser is the tokenizer's `response_template` (Hugging Face). Without one, reasoning and calls are parsed in the
+    form in which the chat template renders them. Tools that the chat template does not render are described in the
+    system message, and their calls are parsed in the form described there.
 
-    Messages of which the template leaves out a content or a call are refused with status 400. `chat_template_kwargs` of
-    a request are options of the template.
+    A message whose content or call the template leaves out is refused with status 400. `chat_template_kwargs` of a
+    request are options of the template.
 
-    Images (base64 `data:` URLs) become the template's placeholders, and go to an engine that has `takes_images = True`.
+    Images (base64 `data:` URLs) become the template's placeholders; the engine must have `takes_images = True`.
 
     Args:
-        engine: who generates.
-        seed: of the sampling, where a request has none.
-        max_tokens: of an answer, if a request has none.
+        engine: the engine that generates.
+        seed: sampling seed for requests without one.
+        max_tokens: most tokens of an answer, for requests that set no limit.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
@@ -55,27 +55,27 @@ class EngineUpstream:
         """Whether requests may have images; see `engine.Request`."""
 
     async def check(self) -> None:
-        """Engines report processed log-probs or refuse to begin."""
+        """Do nothing: engines report processed log-probs, or refuse to start."""
 
     async def tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
     ) -> list[int]:
-        """See `Upstream.tokenize`."""
+        """Return the tokens of a chat, rendered by the engine's template; see `Upstream.tokenize`."""
         try:
             chat = self._engine.chat.with_options(options)
             return [int(token) for token in chat.conversation(messages, tools, open_turn=open_turn)]
-        except AgentRLError as error:  # what a template does not take, or leaves out, is the client's to mend
+        except AgentRLError as error:  # a chat that the template refuses, or shows in part, is the client's error
             raise RefusedError(400, {"error": {"message": str(error)}}) from error
 
     async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
-        """See `Upstream.chat`."""
+        """Generate the answer to a chat; see `Upstream.chat`."""
         tools, options = request.get("tools"), request.get("chat_template_kwargs")
         if tokens is None:
             tokens = await self.tokenize(request["messages"], tools, options, open_turn=True)
         return await self._generated(request, list(tokens), is_chat=True)
 
     async def complete(self, request: Json) -> ChatResponse:
-        """See `Upstream.complete`."""
+        """Generate the continuation of a prompt; see `Upstream.complete`."""
         prompt = request["prompt"]
         tokens = self._tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
         if max(tokens, default=-1) >= len(self._tokenizer):
@@ -84,12 +84,12 @@ class EngineUpstream:
         return await self._generated(request, list(tokens), is_chat=False)
 
     async def models(self) -> Json:
-        """See `Upstream.models`."""
+        """Return the tokenizer's name as the only model of `/v1/models`."""
         name = str(self._tokenizer.name_or_path or "model")
         return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "agentrl"}]}
 
     async def close(self) -> None:
-        """The engine is its owner's to close."""
+        """Do nothing: the engine's owner closes it."""
 
     async def _generated(self, request: Json, tokens: list[int], *, is_chat: bool) -> ChatResponse:
         number = next(self._numbers)

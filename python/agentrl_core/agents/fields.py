@@ -15,7 +15,7 @@ import numpy as np
 from agentrl_core.exceptions import InvalidInputError
 
 DEPTH = 128
-"""How deep lists and objects of a body can be nested."""
+"""Deepest nesting of lists and objects in a body."""
 
 FLOAT32 = float(np.finfo(np.float32).max)
 """The largest number that a column of 32-bit floats holds."""
@@ -26,10 +26,10 @@ def parsed(raw: bytes, name: str) -> Any:
 
     Args:
         raw: the bytes.
-        name: of what is parsed, for messages.
+        name: name of the parsed text in error messages.
 
     Raises:
-        InvalidInputError: it is something else. The message names the field, if one is to blame.
+        InvalidInputError: the bytes are not such JSON. The message names the invalid field, if there is one.
     """
     odd: list[float] = []
 
@@ -65,7 +65,7 @@ def check_depth(value: object, name: str, most: int) -> None:
 
 
 def check_portable(value: object, name: str = "") -> None:
-    """Refuse numbers that are not finite, and texts with a lone surrogate: no JSON of other programs holds them."""
+    """Refuse numbers that are not finite and texts with a lone surrogate, which other programs' JSON cannot hold."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -89,12 +89,12 @@ def shown(value: object) -> str:
     """Format a value for a message, at most 60 characters of it."""
     try:
         return f"{value!r:.60}"
-    except ValueError:  # Python prints no whole number of more than 4 300 digits
+    except ValueError:  # Python does not print integers of more than 4 300 digits
         return "a number of thousands of digits"
 
 
 class Wrong(Exception):  # noqa: N818 -- never leaves this module: `Rule.__call__` makes an InvalidInputError of it
-    """A value that a rule refuses, and the place where it stands."""
+    """Raised by `Rule.check` for an invalid value; `path` is its place in the body."""
 
     def __init__(self, value: object, needs: str) -> None:
         super().__init__(needs)
@@ -107,13 +107,13 @@ class Rule(ABC):
     """Rule of a field: the values that it may have."""
 
     kinds: ClassVar[tuple[type, ...]] = ()
-    """Python's types of the JSON values that it is about."""
+    """Python types of the JSON values that the rule accepts."""
 
     def __call__(self, value: object, name: str = "") -> None:
-        """Check a value.
+        """Raise an error if a value does not follow the rule.
 
         Raises:
-            InvalidInputError: the message names the field, such as `messages[0].content`.
+            InvalidInputError: the value is invalid; the message names the field, such as `messages[0].content`.
         """
         try:
             self.check(value)
@@ -127,12 +127,12 @@ class Rule(ABC):
 
     @abstractmethod
     def check(self, value: object) -> None:
-        """Check a value; raise `Wrong`."""
+        """Raise `Wrong` if a value does not follow the rule."""
 
     @property
     @abstractmethod
     def needs(self) -> str:
-        """Text for error messages: the values to give."""
+        """Description of valid values for error messages, such as `a number from 0 to 2`."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class Number(Rule):
     """A finite number in a range.
 
     Args:
-        least: the smallest.
-        most: the largest.
+        least: the smallest valid number.
+        most: the largest valid number.
         above: whether `least` itself is out of range.
         whole: whether it is an integer.
     """
@@ -153,14 +153,14 @@ class Number(Rule):
     kinds = (int, float)
 
     def check(self, value: object) -> None:
-        """See `Rule.check`."""
+        """Raise `Wrong` unless a value is a number (an integer if `whole`) in the range."""
         is_known = isinstance(value, Integral if self.whole else Real) and not isinstance(value, bool)
         if not is_known or not self.least <= value <= self.most or (self.above and value == self.least):  # type: ignore[operator]
             raise Wrong(value, self.needs)
 
     @property
     def needs(self) -> str:
-        """See `Rule.needs`."""
+        """Description of the range for error messages, such as `a number from 0 to 2`."""
         kind, start = "a whole number" if self.whole else "a number", "above" if self.above else "from"
         return f"{kind} {start} {self.least} {'and up to' if self.above else 'to'} {self.most}"
 
@@ -180,7 +180,7 @@ class Text(Rule):
     kinds = (str,)
 
     def check(self, value: object) -> None:
-        """See `Rule.check`."""
+        """Raise `Wrong` unless a value is a text of valid length and, if `among` is given, one of its texts."""
         is_known = isinstance(value, str) and len(value) >= self.least
         if not is_known or (self.most is not None and len(value) > self.most):  # type: ignore[arg-type]
             raise Wrong(value, self.needs)
@@ -189,7 +189,7 @@ class Text(Rule):
 
     @property
     def needs(self) -> str:
-        """See `Rule.needs`."""
+        """Description of valid texts for error messages, such as `a text that is not empty`."""
         if self.among:
             return "one of " + ", ".join(repr(text) for text in self.among)
         size = f" of at most {self.most} characters" if self.most is not None else ""
@@ -198,18 +198,18 @@ class Text(Rule):
 
 @dataclass(frozen=True)
 class Flag(Rule):
-    """True or false."""
+    """Rule of a field that is true or false."""
 
     kinds = (bool, np.bool_)
 
     def check(self, value: object) -> None:
-        """See `Rule.check`."""
+        """Raise `Wrong` unless a value is true or false."""
         if not isinstance(value, self.kinds):
             raise Wrong(value, self.needs)
 
     @property
     def needs(self) -> str:
-        """See `Rule.needs`."""
+        """Description of valid values for error messages: `true or false`."""
         return "true or false"
 
 
@@ -222,7 +222,7 @@ class List(Rule):
     kinds = (list,)
 
     def check(self, value: object) -> None:
-        """See `Rule.check`."""
+        """Raise `Wrong` unless a value is a list of at least `least` entries that all follow the rule `of`."""
         if not isinstance(value, list) or len(value) < self.least:
             raise Wrong(value, self.needs)
         check = self.of.check
@@ -237,13 +237,13 @@ class List(Rule):
 
     @property
     def needs(self) -> str:
-        """See `Rule.needs`."""
+        """Description of valid lists for error messages, such as `a list that is not empty`."""
         return "a list that is not empty" if self.least else "a list"
 
 
 @dataclass(frozen=True)
 class Object(Rule):
-    """An object; a rule for each field that is read. A field that is null counts as left out.
+    """Rule of an object, with a rule for each field that is read. A null field counts as missing.
 
     Args:
         fields: the rules.
@@ -255,7 +255,7 @@ class Object(Rule):
     kinds = (dict,)
 
     def check(self, value: object) -> None:
-        """See `Rule.check`."""
+        """Raise `Wrong` unless a value is an object with all required fields, whose fields follow their rules."""
         if not isinstance(value, dict):
             raise Wrong(value, self.needs)
         for name in self.required:
@@ -276,19 +276,19 @@ class Object(Rule):
 
     @property
     def needs(self) -> str:
-        """See `Rule.needs`."""
+        """Description of valid values for error messages: `an object`."""
         return "an object"
 
 
 @dataclass(frozen=True)
 class Either(Rule):
-    """One of several rules: that of the value's type. Made by `either`."""
+    """One of several rules, chosen by the type of the value; created by `either`."""
 
     rules: tuple[Rule, ...]
     of: Mapping[type, Rule]
 
     def check(self, value: object) -> None:
-        """See `Rule.check`."""
+        """Raise `Wrong` unless a rule accepts the value's type, and the value follows it."""
         rule = self.of.get(type(value))
         if rule is None:
             raise Wrong(value, self.needs)
@@ -296,12 +296,12 @@ class Either(Rule):
 
     @property
     def needs(self) -> str:
-        """See `Rule.needs`."""
+        """Descriptions of all rules for error messages, joined by `or`."""
         return " or ".join(rule.needs for rule in self.rules)
 
 
 def either(*rules: Rule) -> Either:
-    """Return the rule of a field that holds values of several types."""
+    """Return the rule of a field whose values may have several types."""
     return Either(rules, {kind: rule for rule in rules for kind in rule.kinds})
 
 

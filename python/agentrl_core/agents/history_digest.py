@@ -1,4 +1,4 @@
-"""Whether a chat goes on from one that was answered here: what of its messages counts, as digests."""
+"""Digests of chat histories, to find out whether a chat continues one that was answered here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def text_of(content: object) -> str | None:
-    """Return the text of a message's content, given as a text or in parts; None where it is more than text.
+    """Return the text of a message's content, a text or a list of parts; None if it contains more than text.
 
     Parts are joined by newlines, as in vLLM.
     """
@@ -28,16 +28,16 @@ def text_of(content: object) -> str | None:
 
 
 def digests(messages: Sequence[Mapping[str, Any]], context: object, known: Sequence[str] = ()) -> list[str]:
-    """A digest for each message, of it and of all before it.
+    """Return for each message a digest of it and of all messages before it.
 
-    Two chats agree up to a message iff its digests are equal. Clients change what they send back: they drop the
-    reasoning, trim an answer, name its calls anew, write their arguments in another order, give texts in parts. None of
-    this is an edit of the history, so it does not count; everything else does.
+    Two chats agree up to a message if and only if its digests are equal. Clients change the answers that they send
+    back: they drop reasoning, trim spaces, rename calls, reorder arguments, or split texts into parts. Such changes do
+    not affect the digest; every other change does.
 
     Args:
-        messages: of a request to `/v1/chat/completions`.
-        context: what else the prompt depends on, such as the tools; JSON.
-        known: digests of the first messages, where somebody has them.
+        messages: messages of a request to `/v1/chat/completions`.
+        context: further inputs of the prompt, such as the tools; JSON.
+        known: digests of the first messages, if already computed.
     """
     digest = bytes.fromhex(known[-1]) if known else hashlib.sha256(_json(context)).digest()
     found = list(known)
@@ -53,7 +53,7 @@ def digests(messages: Sequence[Mapping[str, Any]], context: object, known: Seque
 
 
 class HistoryDigests:
-    """Digests of chats that go on: those of the messages that the chat before had too are not made again."""
+    """Digests of growing chats, computed only for messages that the previous chat did not have."""
 
     def __init__(self) -> None:
         self._context: object = None
@@ -61,7 +61,7 @@ class HistoryDigests:
         self._chain: list[str] = []
 
     def digests(self, messages: list[Json], context: object) -> list[str]:
-        """See `digests`."""
+        """Return the digests of a chat's messages, reusing those of the previous chat; see the function `digests`."""
         same = 0
         if context == self._context:
             pairs = enumerate(zip(self._messages, messages, strict=False))
@@ -72,12 +72,12 @@ class HistoryDigests:
 
 
 def _places(message: Mapping[str, Any]) -> dict[str, int]:
-    """Return the places of a message's calls, by their identifiers."""
+    """Return the index of each call of a message, by the call's id."""
     return {str(call.get("id")): place for place, call in enumerate(message.get("tool_calls") or [])}
 
 
 def _told(message: Mapping[str, Any], calls: Mapping[str, int]) -> object:
-    """Keep the parts of a message that count in its digest."""
+    """Return the parts of a message that its digest depends on."""
     role, content = message.get("role"), message.get("content")
     text = text_of(content)
     said: object = _said_in_parts(content) if text is None else text
@@ -85,7 +85,7 @@ def _told(message: Mapping[str, Any], calls: Mapping[str, int]) -> object:
         asked = [_call(call) for call in message.get("tool_calls") or []]
         return [role, said.strip() if isinstance(said, str) else said, asked]
     if role == "tool":
-        # Identifiers of calls are made anew by some clients: a result belongs to a place.
+        # Some clients rename calls, so a result is identified by the index of its call.
         return [role, said, calls.get(str(message.get("tool_call_id")), message.get("name"))]
     return ["system" if role == "developer" else role, said, message.get("name")]
 
@@ -94,13 +94,13 @@ def _call(call: Mapping[str, Any]) -> object:
     function = call.get("function") or {}
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        with suppress(ValueError):  # what a model wrote need not be JSON
+        with suppress(ValueError):  # a model's arguments need not be JSON
             arguments = json.loads(arguments)
     return [function.get("name"), arguments]
 
 
 def _said_in_parts(content: object) -> object:
-    """Return the texts of a content with images, and the hash of each image: bytes count, and not how they are sent."""
+    """Return a content with images as texts and image hashes, which do not depend on how an image was sent."""
     if not isinstance(content, Sequence) or not any(isinstance(part, Image) for part in content):
         return content
     texts = [part if isinstance(part, str) else _text_of_part(part) for part in content]

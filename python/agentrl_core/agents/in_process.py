@@ -40,18 +40,18 @@ _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 @dataclass(frozen=True)
 class ModelCall:
-    """Something that an agent asks the model, and waits for.
+    """A request of an agent to the model, whose `answer` the agent waits for.
 
     Attributes:
-        lane: of its conversation.
-        whole: whether the messages are the whole context; else they stand behind the lane's last answer.
-        messages: as templates expect them.
+        conversation: number of the conversation.
+        replaces_history: whether the messages are the whole context; otherwise they follow the last answer.
+        messages: messages in the form that templates expect.
         tools: schemas of the tools.
         state: digest of the whole history.
-        options: of the chat template; None: none.
-        max_tokens: most tokens of an answer; None: as the loop samples.
-        answer: set to the text that the model generated.
-        loop: that of the endpoint.
+        max_tokens: most tokens of an answer; None: the limit of the training loop.
+        options: options of the chat template; None: none.
+        answer: future of the text that the model generates.
+        loop: event loop of the endpoint.
     """
 
     conversation: int
@@ -66,13 +66,13 @@ class ModelCall:
 
 
 class InProcessSession:
-    """The session of one agent.
+    """The session of one agent, whose requests are offered to the loop that plays its episode.
 
     Args:
-        offer: takes each call; it is called in the endpoint's thread.
-        tokenizer: parses the model's output; None: all of it is the message's content.
-        template: renders its chats; None if there is no tokenizer.
-        options: of the chat template.
+        offer: receives each call, in the endpoint's thread.
+        tokenizer: parses the model's output; None: the whole output is the message's content.
+        template: renders the session's chats; None if there is no tokenizer.
+        options: options of the chat template.
     """
 
     def __init__(
@@ -96,21 +96,21 @@ class InProcessSession:
         self._over = False
 
     async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> ChatResponse:
-        """Answer a chat; see `doors.SessionHandler`."""
+        """Return the model's answer to a chat; see `routes.SessionHandler`."""
         del version
         if self._over:
             raise InvalidInputError(_OVER)
         return await self._repeats.once(key, request, lambda: self._ask(request, key), is_gone, retry=retry)
 
     async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> ChatResponse:
-        """Answer a prompt, which is a lane of one turn; see `doors.SessionHandler`."""
+        """Return the model's continuation of a prompt, a conversation of one turn; see `routes.SessionHandler`."""
         del version
         if self._over:
             raise InvalidInputError(_OVER)
         return await self._repeats.once(key, request, lambda: self._continue(request, key), is_gone, retry=retry)
 
     async def count(self, request: Json) -> int:
-        """Count the tokens of a chat as the template renders it; see `doors.SessionHandler`."""
+        """Count the tokens of a chat as the template renders it; see `routes.SessionHandler`."""
         if self._tokenizer is None:
             raise InvalidInputError(
                 "tokenizer is None, so that tokens cannot be counted; make env.Agents(tokenizer=...)"
@@ -131,12 +131,12 @@ class InProcessSession:
                 **(request.get("chat_template_kwargs") or {}),
             )
         except Exception as error:
-            # Whatever a template does not take is the client's to mend.
+            # Messages that the template refuses are the client's error.
             raise InvalidInputError(f"messages are refused by the chat template ({error}); correct them") from error
         return len(tokens)
 
     def end(self) -> None:
-        """Answer nothing from here on."""
+        """End the session: waiting and later requests fail."""
         self._over = True
         for waiting in list(self._waiting):
             with suppress(InvalidStateError):
@@ -158,7 +158,7 @@ class InProcessSession:
         most, count, stops = _options(request)
         chain = self._chats.digests(messages, [tools, options])
         place = self._lanes.begin(chain)
-        # Every further choice begins a lane of its own, with the whole history.
+        # Every further choice begins its own conversation, with the whole history.
         others = [self._lanes.another(chain[0]) for _ in range(1, count)]
         told = [_said(message) for message in messages]
         following = told if place.behind is None else told[place.behind + 1 :]
@@ -199,7 +199,7 @@ class InProcessSession:
         return answer
 
     def _raw(self, prompt: str | list[int]) -> Json:
-        """Return a prompt as a message that no template renders."""
+        """Return a prompt as a message with role `prompt`, which is not rendered by a template."""
         if isinstance(prompt, str):
             return {"role": "prompt", "content": prompt}
         if self._tokenizer is None:
@@ -231,15 +231,15 @@ class InProcessSession:
 
 
 class InProcessEndpoint(Routes):
-    """An endpoint of this machine alone, started when the first agent begins.
+    """Endpoint on the loopback address for agents inside a collector, started with the first agent.
 
     Args:
         tokenizer: see `InProcessSession`.
-        options: of the chat template.
-        max_bytes: of a request's body.
+        options: options of the chat template.
+        max_bytes: most bytes of a request's body.
 
     Attributes:
-        call: the class of what programs ask.
+        call: the class of a program's requests, `ModelCall`.
     """
 
     call: ClassVar = ModelCall
@@ -258,7 +258,7 @@ class InProcessEndpoint(Routes):
         self._process = 0
 
     def session_of(self, request: Request) -> str:
-        """See `Routes.session_of`: every session has a key of its own."""
+        """Return the session in a request's path after checking its key; see `Routes.session_of`."""
         name = str(request.path_params.get("session", ""))
         key, _ = self._known(name)
         if not hmac.compare_digest(key_of(request).encode(), key.encode()):
@@ -266,18 +266,18 @@ class InProcessEndpoint(Routes):
         return name
 
     def conversation(self, session: str, *, begins: bool) -> InProcessSession:
-        """See `Doors.conversation`: sessions begin with their episodes."""
+        """Return a session, which must be open: sessions begin with their episodes; see `Routes.conversation`."""
         del begins
         _, talk = self._known(session)
         return talk
 
     def check_key(self, request: Request) -> None:
-        """See `Routes.check_key`."""
+        """Require the key of the request's session; see `Routes.check_key`."""
         self.session_of(request)
 
     @property
     def image_refusal(self) -> str | None:
-        """See `Routes.image_refusal`: whether the chat template shows them. The engine is the collector's to check."""
+        """Why images are refused: the chat template shows none; None: accepted, subject to the collector's checks."""
         if self._template is None:
             return (
                 "which env.Agents takes only with the processor of a model that takes images; send texts, or give it "
@@ -291,11 +291,11 @@ class InProcessEndpoint(Routes):
         return None
 
     async def models(self) -> Json:
-        """See `Routes.models`."""
+        """Return `policy` as the only model of `/v1/models`."""
         return {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "agentrl"}]}
 
     def open(self, offer: Callable[[ModelCall], None]) -> tuple[str, str, str, InProcessSession]:
-        """Begin a session: its name, its base URL, its key, and its calls."""
+        """Begin a session, and start the endpoint if needed; return the session's name, base URL, key and handler."""
         with self._lock:
             if not self._url or self._process != os.getpid():  # a forked child has none of its parent's threads
                 app = Starlette(routes=self.routes())
@@ -313,13 +313,13 @@ class InProcessEndpoint(Routes):
         return InProcessSession(offer, self._tokenizer, self._template, self._options)
 
     def close_session(self, name: str) -> None:
-        """End a session."""
+        """End a session; a second time does nothing."""
         _, talk = self._talks.pop(name, ("", None))
         if talk is not None:
             talk.end()
 
     def close(self) -> None:
-        """End them all. The endpoint begins again when an agent does."""
+        """End all sessions and the endpoint, which starts again with the next agent."""
         for name in list(self._talks):
             self.close_session(name)
         with self._lock:
@@ -328,7 +328,7 @@ class InProcessEndpoint(Routes):
 
 
 def _said(message: Mapping[str, Any]) -> Json:
-    """Return a message for a collector: one with a text, or with calls."""
+    """Return a message for a collector, which has a content or calls."""
     told = for_template(message)
     if told.get("content") is None and not told.get("tool_calls"):
         told["content"] = ""
@@ -336,7 +336,7 @@ def _said(message: Mapping[str, Any]) -> Json:
 
 
 def _options(request: Json) -> tuple[int | None, int, list[str]]:
-    """Most tokens of an answer, how many answers, and the stop texts."""
+    """Return a request's token limit, number of choices and stop texts."""
     stops = request.get("stop") or []
     most = request.get("max_completion_tokens") or request.get("max_tokens")
     return most, request.get("n", 1), [stops] if isinstance(stops, str) else stops

@@ -16,17 +16,17 @@ from agentrl_core.env.image import Image
 def parse_message(
     tokenizer: Any, text: str, opening: str, *, form: AnswerForm | None = None, tools: Sequence[Mapping[str, Any]] = ()
 ) -> Json:
-    """Return the message that a text is.
+    """Parse generated text into an assistant's message: content, reasoning and calls.
 
-    It is read by the tokenizer's `response_template` (Hugging Face) if it has one, else by the form of the chat
-    template. A thought stays in the content if the template renders none, and so do calls if the request has no tools,
-    or if one of them is not in its form.
+    The tokenizer's `response_template` (Hugging Face) parses it if there is one, otherwise the form of the chat
+    template. Reasoning stays in the content if the template does not render it. Calls stay in the content if the
+    request has no tools, or if one of the calls is malformed.
 
     Args:
-        tokenizer: or None: all of the text is the content.
-        text: what was generated, without its stop token.
-        opening: the end of the prompt: a template can open the answer, such as with `<think>`.
-        form: of the answers, by the chat template.
+        tokenizer: the tokenizer; None: there is no `response_template`.
+        text: the generated text, without its stop token.
+        opening: the end of the prompt, since a template can open the answer, such as with `<think>`.
+        form: form of answers in the chat template; None: the whole text is the content.
         tools: JSON schemas of the request's tools.
     """
     if getattr(tokenizer, "response_template", None) is None:
@@ -34,7 +34,7 @@ def parse_message(
     try:
         message = dict(tokenizer.parse_response(text, prefix=opening))
     except ValueError:
-        return {"content": text}  # a call that is no JSON is what was said
+        return {"content": text}  # a call that is not JSON is plain text
     message.pop("role", None)
     calls = message.pop("tool_calls", None) or []
     message["content"] = message.get("content") or None
@@ -58,7 +58,7 @@ def _by_form(form: AnswerForm, text: str, tools: Sequence[Mapping[str, Any]]) ->
 
 
 def for_template(message: Mapping[str, Any]) -> Json:
-    """Return a message for a collector: its content is a text, or texts and images in a list."""
+    """Return a message in the form that a collector expects: its content is a text, or a list of texts and images."""
     content = message.get("content")
     parts = [] if content is None or isinstance(content, str) else content
     texts = [part if isinstance(part, Image) else text_of([part]) for part in parts]

@@ -1,7 +1,7 @@
-"""Requests that web pages make: an endpoint that wants no key refuses them.
+"""Refuse requests from web pages, for endpoints without a key.
 
-Any page that is open in a browser of this machine can send requests to its loopback addresses. It cannot choose its
-`Origin`; after DNS rebinding, its `Host` is its own name; and without asking first it sends no JSON.
+Any page that is open in a browser of this machine can send requests to its loopback addresses. But a page cannot choose
+its `Origin`; after DNS rebinding, its `Host` is its own name; and without a preflight request it cannot send JSON.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from agentrl_core.agents.routes import RefusedRequest
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a request that a page of another site can have made.
+    """Refuse a request that may come from a web page of another site.
 
     Raises:
-        RefusedRequest: its `Origin` is another one than its `Host`, its `Host` is not a name of this machine though it
-            came to a loopback address, or its `Content-Type` is not JSON.
+        RefusedRequest: the request's `Origin` differs from its `Host`, its `Host` is not a loopback name although it
+            arrived at a loopback address, or its `Content-Type` is not JSON.
     """
     host, origin = request.headers.get("host"), request.headers.get("origin")
     if origin is not None and _place_of(origin) != host:

@@ -34,12 +34,12 @@ from agentrl_core.env.image import Image
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 
 _BEGIN = " begin"
-"""Name of the record after which a journal begins; no session's name is empty."""
+"""Name of the record that clears a journal. It cannot be that of a session, whose name is not empty."""
 
 _log = logging.getLogger(__name__)
 
 RECENT = 16
-"""How many turns a prompt is compared with whose history is of no known turn."""
+"""Number of recent turns that a prompt is compared with if it continues no known turn."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Excluded:
 
     Args:
         recorded: the session.
-        reason: why it cannot become rows.
+        reason: why the session cannot be stored in a batch.
     """
 
     recorded: SessionRecord
@@ -56,23 +56,23 @@ class Excluded:
 
 
 class SessionRecorder:
-    """The sessions of an iteration.
+    """Records the sessions of an iteration in the store's journal, and commits them as a batch.
 
-    Every record goes into the journal of the store's iteration, and holds of a prompt only what the session's turns
-    before it do not hold: bytes are linear in the tokens. Before it is written it is made into the rows that it will
-    become, so that no record makes a later commit fail.
+    Every record is written to the journal of the store's iteration. A turn's record has only the prompt tokens that no
+    earlier turn has, so bytes are linear in the tokens. Before a record is written, it is converted to batch rows as a
+    check, so that no record makes a later commit fail.
 
-    `commit` makes the batch of the sessions that are closed. It first copies those that stay into the journal of the
-    next iteration, after a record that clears that journal, and then commits the batch, which removes the journal of
-    this iteration. A process that is killed in between finds the batch, and goes on from the copies; or it finds none,
-    goes on from this iteration's journal, and clears the copies with its next commit.
+    `commit` builds the batch of closed groups. It first copies the remaining sessions to the journal of the next
+    iteration, after a record that clears that journal, and then commits the batch, which removes the journal of this
+    iteration. If the process is killed in between, the next one either finds the batch and continues from the copies,
+    or finds no batch, continues from this iteration's journal, and clears the copies with its next commit.
 
     Args:
-        store: where all is kept; None: in memory.
-        seed: of the forest.
+        store: the store to write; None: sessions are kept in memory.
+        seed: seed of the forest.
 
     Attributes:
-        excluded: closed sessions that could not become rows. They are kept from one iteration to the next.
+        excluded: closed sessions that could not be stored in a batch; they are kept across iterations.
         lock: held while records are written, and for the whole of a commit.
 
     Raises:
@@ -91,9 +91,9 @@ class SessionRecorder:
             self._journal = self._found(store)
 
     def _found(self, store: Store) -> RolloutLog:
-        """Read the sessions of a store; returns the log to go on with."""
+        """Read the sessions of a store; return the journal to continue."""
         if store.has_batch(self.iteration):
-            # Killed in a commit, after the batch: all that it left is in the next rollout_log.
+            # Killed in a commit, after the batch was stored: the remaining sessions are in the next rollout_log.
             following = store.rollout_log(self.iteration + 1)
             if self._read_all(following):
                 store.close_iteration(store.batch(self.iteration), self._state())
@@ -104,7 +104,7 @@ class SessionRecorder:
         return rollout_log
 
     def _read_all(self, rollout_log: RolloutLog) -> bool:
-        """Take the records of a log back in; returns whether a commit began it."""
+        """Read the records of a journal; return whether a commit started that journal."""
         has_begun = False
         for raw, payload in rollout_log.records():
             name = raw.decode()
@@ -119,7 +119,7 @@ class SessionRecorder:
         """Begin a session of a task, as the next member of a group.
 
         Raises:
-            InvalidInputError: the group has sessions of another task, or a name cannot be kept.
+            InvalidInputError: the group has sessions of another task, or a name cannot be stored.
         """
         for name, value in {"task_id": task, "group": group}.items():
             check_name(value, name)
@@ -148,21 +148,22 @@ class SessionRecorder:
         said: Sequence[tuple[int, str, str]],
         asked: str,
     ) -> list[SessionTurn]:
-        """Keep an answer, a turn for each of its choices. When this returns, no kill loses it.
+        """Record an answer durably, as one turn for each of its choices.
 
         Args:
             recorded: the session.
-            answer: of the upstream.
-            request: what it was asked.
-            version: of the weights.
-            images: that the prompt shows, in their order.
-            near: the turn that the prompt goes on from; -1: none that is known.
-            said: for each choice the lane, the digest of the chat after it, and the beginning of the lane.
+            answer: the upstream's answer.
+            request: the answered request.
+            version: version of the weights.
+            images: images in the prompt, in order.
+            near: the turn that the prompt continues; -1: no known turn.
+            said: for each choice its conversation, the digest of the chat that ends with it, and for a new conversation
+                the digest of its first message.
             asked: digest of the request.
 
         Raises:
             InvalidInputError: the session is closed.
-            EngineError: the answer cannot become rows, such as one without a token. Nothing of it is kept.
+            EngineError: the answer cannot be stored, such as one without tokens; nothing of it is recorded.
         """
         temperature, top_p = request.get("temperature"), request.get("top_p")
         with self.lock:
@@ -209,7 +210,7 @@ class SessionRecorder:
         return turns
 
     def reward(self, recorded: SessionRecord, reward: float, turn: int | None) -> None:
-        """Pay for a turn; None: for the last.
+        """Set the reward of a turn; `turn=None` means the last turn.
 
         Raises:
             InvalidInputError: there is no such turn, or the reward is not a finite number.
@@ -230,10 +231,10 @@ class SessionRecorder:
             recorded.turns[place].reward = float(reward)
 
     def close(self, recorded: SessionRecord, end: Json) -> None:
-        """End a session: its reward, whether it was a success, how it ended.
+        """End a session with its outcome: reward, success and status.
 
         Raises:
-            InvalidInputError: a field cannot be kept; the message names it.
+            InvalidInputError: a field cannot be stored; the message names it.
         """
         end = checked_end(end)
         with self.lock:
@@ -242,11 +243,11 @@ class SessionRecorder:
             recorded.closed = end
 
     def batch(self, sessions: list[SessionRecord]) -> Batch:
-        """Return the rows of some sessions, which are closed, or `partial` as they stand."""
+        """Return the batch of some sessions; open ones are included as running trajectories."""
         return self._forest(sessions).freeze(partial=True)
 
     def _forest(self, sessions: Iterable[SessionRecord]) -> Forest:
-        """Make rows of sessions."""
+        """Store sessions in a new forest."""
         forest = Forest(iteration=self.iteration, seed=self._seed)
         tasks: dict[str, str] = {}
         for recorded in sessions:
@@ -272,14 +273,14 @@ class SessionRecorder:
         return forest
 
     def _check(self, recorded: SessionRecord) -> None:
-        """Refuse a session that cannot become rows, by making them of it alone."""
+        """Refuse a session that cannot be stored in a batch, by storing it in one alone."""
         self._forest([recorded])
 
     def _fitting(self, closed: list[SessionRecord]) -> tuple[Batch | None, list[SessionRecord], list[Excluded]]:
-        """Return the batch of closed sessions, those that are in it, and those that no batch can hold."""
+        """Return the batch of closed sessions, its sessions, and the sessions that no batch can hold."""
         try:
             return self.batch(closed), closed, []
-        except Exception:  # noqa: BLE001 -- whatever is wrong with one session must not hold back the others
+        except Exception:  # noqa: BLE001 -- an error of one session must not affect the others
             fitting, excluded = list[SessionRecord](), list[Excluded]()
             tasks = dict[str, str]()
             for recorded in closed:
@@ -293,14 +294,13 @@ class SessionRecorder:
         return self.batch(fitting) if fitting else None, fitting, excluded
 
     def commit(self) -> Batch | None:
-        """Return the batch of the sessions that are closed, as an iteration of the store; None where there are none.
+        """Commit the groups whose sessions are all closed as an iteration; return their batch, None if there are none.
 
-        With a store it is committed when this returns. A session that cannot become rows is left out, and moves to
-        `excluded`.
+        With a store, the batch is durable when this returns. A session that cannot be stored moves to `excluded`.
         """
         with self.lock:
             waiting = {recorded.group for recorded in self.sessions.values() if recorded.closed is None}
-            # A group whose members still talk is compared with itself when they have ended.
+            # A group waits until all its sessions have ended, since they are compared with each other.
             closed = [
                 recorded
                 for recorded in self.sessions.values()
@@ -332,18 +332,18 @@ class SessionRecorder:
         return batch
 
     def _exclude(self, one: Excluded) -> None:
-        """Keep a session aside."""
+        """Move a session to `excluded`, and log it."""
         _log.error("session %s cannot become rows and is left out of the batch: %s", one.recorded.session, one.reason)
         self._write(one.recorded.session, "exclude", {"reason": one.reason})
         self.excluded.append(one)
         del self.sessions[one.recorded.session]
 
     def _state(self) -> Json:
-        """Return the state with which an iteration is closed."""
+        """Return the run's state to save with a closed iteration."""
         return {"metrics": {"sessions.excluded": len(self.excluded)}}
 
     def _records(self, left: Iterable[SessionRecord]) -> list[tuple[str, Json]]:
-        """Return all that is kept, but for the sessions of a batch, as the records of a journal."""
+        """Return the excluded and the remaining sessions as the records of a journal."""
         records = []
         for one in self.excluded:
             records += records_of(one.recorded)
@@ -360,7 +360,7 @@ class SessionRecorder:
         journal.append(name.encode(), to_json(payload, "record").encode())
 
     def _read(self, name: str, payload: Json) -> None:
-        """Take a record of the journal back in."""
+        """Restore a record of the journal."""
         session, _, what = name.partition(" ")
         if what == "open":
             self.sessions[session] = SessionRecord(session, payload["task"], payload["group"], payload["member"])
@@ -381,7 +381,7 @@ class SessionRecorder:
 
 
 def _check_task(tasks: dict[str, str], recorded: SessionRecord) -> None:
-    """Refuse a session of another task than that of its group; `tasks` are those of the groups."""
+    """Refuse a session whose task differs from that of its group; `tasks` has the task of each group."""
     if tasks.setdefault(recorded.group, recorded.task) != recorded.task:
         raise InvalidInputError(
             f"session {recorded.session!r} is of task {recorded.task!r}, but its group is of task "
@@ -390,14 +390,14 @@ def _check_task(tasks: dict[str, str], recorded: SessionRecord) -> None:
 
 
 def _alone(turn: SessionTurn, prompt: Tokens, place: int) -> SessionTurn:
-    """Return a turn as the first of its session, with the last tokens of its prompt, which no earlier turn has."""
+    """Return a turn as if it were the first of its session, with only the prompt tokens that no earlier turn has."""
     json.dumps([turn.message, turn.details], allow_nan=False, ensure_ascii=False).encode()
     added = turn.added if len(turn.added) else prompt[-1:]
     return replace(turn, number=place, origin=-1, shared=0, shared_images=0, added=added)
 
 
 def _origin(recorded: SessionRecord, prompt: Tokens, near: int) -> tuple[int, int]:
-    """Return the turn that a prompt shares most tokens with, and how many: the near one, or one of the last."""
+    """Return the turn that shares the longest prefix with a prompt, and its length: `near`, or a recent turn."""
     places = [near] if near >= 0 else range(len(recorded.turns))[-RECENT:]
     best = (-1, 0)
     for place in places:
@@ -409,10 +409,10 @@ def _origin(recorded: SessionRecord, prompt: Tokens, near: int) -> tuple[int, in
 
 
 def _ingested(forest: Forest, group: int, member: int, recorded: SessionRecord) -> list[int]:
-    """Give the turns of a session to a forest, each lane as a trajectory; returns these.
+    """Store the turns of a session in a forest, each conversation as a trajectory; return the trajectories.
 
-    A token without a log-prob is not trained. Where no turn was paid, the last of each lane is paid what the
-    session was: what a turn led to is what came of its own lane.
+    A token without a log-prob is not trained. If no turn has a reward, the last turn of each conversation gets the
+    session's reward.
     """
     lanes: dict[int, int] = {}
     nodes: list[int] = []
@@ -455,9 +455,9 @@ def _begun(
     nodes: list[int],
     start: tuple[int, int, int | None],
 ) -> int:
-    """The trajectory of a lane that begins with a turn. One that continues from an answer is a fork after it.
+    """Start the trajectory of a new conversation; if its first turn continues a recorded answer, as a fork after it.
 
-    Inherited tokens are trained in the lane that sampled them.
+    Inherited tokens are only trained in the conversation that sampled them.
     """
     group, member, first = start
     before = recorded.turns[turn.number - 1] if turn.number else None

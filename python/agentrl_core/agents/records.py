@@ -1,4 +1,4 @@
-"""A session as it is kept: its turns, its records in a journal, and what each field of them may hold."""
+"""Recorded sessions: their turns, their records in a journal, and the rules of the fields."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ END: dict[str, Rule] = {
     "status": Text(among=("finished", "truncated", "aborted", "failed")),
     "info": Object(),
 }
-"""Rules of what a session is closed with."""
+"""Rules of the fields that close a session."""
 
 INFO_DEPTH = 64
-"""How deep `info` can be nested."""
+"""Deepest nesting of `info`."""
 
 INFO_BYTES = 256 << 10
-"""Bytes of `info` as JSON: a batch holds it once for each lane."""
+"""Most bytes of `info` as JSON; a batch stores it once for each conversation."""
 
 
 @dataclass
 class SessionTurn:
-    """One answer of a session. Its prompt is stored as a prefix of another turn's tokens and the tokens after it.
+    """One answer of a session. Its prompt is stored as a prefix of another turn's tokens, and the further tokens.
 
     Args:
-        number: of the turn among those of its session.
-        origin: the turn whose prompt and output this prompt begins like; -1: none.
-        shared: how many tokens of these it shares.
-        added: the tokens of the prompt after them.
-        output: tokens that were sampled after the prompt.
-        logprobs: of these; NaN if the engine reported none.
-        finish_reason: why it ended.
-        version: of the weights.
-        temperature: of the sampling; None where the client left it to the server.
-        top_p: of the sampling.
-        message: the client's reply.
-        chat: digest of the chat that ends with this answer, see `conversation.digests`; empty: of no chat.
-        asked: digest of the request, by which one that is sent again is known.
-        lane: number of its conversation, see `lanes.Lanes`.
-        opening: digest of the first message, where the lane begins with it; else empty.
-        details: the client's own `logprobs`, where it asked for them.
-        reward: of this turn, if it got one.
-        shared_images: how many images of the turn of `origin` the prompt begins with.
-        images: the images after them, as the hex text of their SHA-256.
+        number: number of the turn in its session.
+        origin: the turn whose prompt and output have a prefix in common with this prompt; -1: none.
+        shared: number of tokens of that prefix.
+        added: the tokens of the prompt after the prefix.
+        output: the sampled tokens.
+        logprobs: log-probs of the sampled tokens; NaN if the engine reported none.
+        finish_reason: why the answer ended.
+        version: version of the weights.
+        temperature: sampling temperature; None if the client did not set it.
+        top_p: sampling top-p.
+        message: the message that was sent to the client.
+        chat: digest of the chat that ends with this answer, see `history_digest.digests`; empty: not a chat.
+        asked: digest of the request, to recognise repeated requests.
+        lane: number of the conversation, see `conversations.SessionConversations`.
+        opening: digest of the first message if the turn begins a conversation, otherwise empty.
+        details: `logprobs` in the client's format, if it requested them.
+        reward: reward of this turn, if it has one.
+        shared_images: number of images that the prompt has in common with the turn `origin`, from the first on.
+        images: the further images of the prompt, by their SHA-256 as hex text.
     """
 
     number: int
@@ -89,7 +89,7 @@ class SessionTurn:
 
 @dataclass
 class SessionRecord:
-    """A session as it is kept."""
+    """A recorded session: its names, its turns, its images and its outcome."""
 
     session: str
     task: str
@@ -97,17 +97,17 @@ class SessionRecord:
     member: int
     turns: list[SessionTurn] = field(default_factory=list)
     closed: Json | None = None
-    """Its end: reward, success, status; None while it is open."""
+    """Outcome of a closed session: reward, success, status, info; None while it is open."""
     pictures: dict[str, bytes] = field(default_factory=dict)
-    """The bytes of its images, by their SHA-256 as hex text."""
+    """The bytes of the session's images, by their SHA-256 as hex text."""
 
     def check_open(self) -> None:
-        """Refuse what comes after the end."""
+        """Raise an error if the session is closed."""
         if self.closed is not None:
             raise InvalidInputError(f"session {self.session!r} is closed; open another one")
 
     _last: tuple[int, Tokens] = field(default=(-1, np.empty(0, np.int32)), repr=False)
-    """The path that was requested last: the next is most often that of the following turn."""
+    """The last requested path; the next request is usually for the following turn."""
 
     def path(self, number: int) -> Tokens:
         """Return the tokens of a turn: its prompt, then the sampled tokens."""
@@ -134,7 +134,7 @@ class SessionRecord:
         return np.concatenate(parts[::-1])
 
     def images(self, number: int) -> list[str]:
-        """Return the images that a turn's prompt shows, in their order, by their SHA-256 as hex text."""
+        """Return the images in a turn's prompt, in order, by their SHA-256 as hex text."""
         turn = self.turns[number]
         parts, count = [turn.images], turn.shared_images
         while count:
@@ -145,23 +145,23 @@ class SessionRecord:
 
 
 def check_name(value: object, name: str) -> None:
-    """Refuse what cannot name a task or a group.
+    """Refuse an invalid name of a task or a group.
 
     Raises:
-        InvalidInputError: the message has the argument's name.
+        InvalidInputError: the name is invalid; the message has the argument's name.
     """
     TASK(value, name)
     check_portable(value, name)
 
 
 def checked_end(end: Json) -> Json:
-    """Return the end of a session as a journal gives it back: numbers of Python, `info` of JSON's types.
+    """Return the checked outcome of a session in the plain types that a journal restores.
 
     Args:
-        end: `reward`, `success`, `status` and `info`; None: not known.
+        end: `reward`, `success`, `status` and `info`; None: unknown.
 
     Raises:
-        InvalidInputError: the message has the field's name.
+        InvalidInputError: a field is invalid; the message has its name.
     """
     for name, value in end.items():
         if value is not None:
@@ -196,7 +196,7 @@ def records_of(recorded: SessionRecord) -> list[tuple[str, Json]]:
 
 
 def turns_packed(turns: Sequence[SessionTurn], pictures: Mapping[str, bytes], known: set[str]) -> Json:
-    """Return turns as the payload of a record, with the bytes of their images that are not known yet; adds these."""
+    """Return turns as the payload of a record, with the bytes of images not in `known`; adds these to `known`."""
     new = dict.fromkeys(image for turn in turns for image in turn.images if image not in known)
     known.update(new)
     images = {"images": [base64.b64encode(pictures[image]).decode() for image in new]} if new else {}

@@ -1,4 +1,4 @@
-"""Images in requests: decoded and checked before a session takes anything."""
+"""Decode and check images in requests, before a session records anything."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from agentrl_core.env.image_parts import with_images
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 MOST_IMAGES = 256
-"""How many images one request may have, those of its history included."""
+"""Most images of one request, including those of its history."""
 
 IMAGE_BYTES = 16 << 20
 """Most bytes of one image."""
 
 
 def decoded_images(request: Json, refusal: str | None) -> Json:
-    """Return a request to `/v1/chat/completions` whose image parts are `env.Image`.
+    """Return a request to `/v1/chat/completions` with its image parts decoded to `env.Image`.
 
     Args:
-        request: as a dialect gives it.
-        refusal: why images are refused here, and what to do; None: they are taken.
+        request: the request that a dialect returned.
+        refusal: why images are refused here, and what to do; None: they are accepted.
 
     Raises:
-        InvalidInputError: images are refused, too many or too large, not base64 `data:` URLs, or no pictures.
+        InvalidInputError: images are refused, too many, too large, not base64 `data:` URLs, or not pictures.
     """
     if "messages" not in request:
         return request

@@ -1,4 +1,4 @@
-"""The doors that agents knock at: the dialects of OpenAI and Anthropic, as routes of an ASGI application."""
+"""Routes of an ASGI application for agents: the APIs of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ except ImportError as error:
     ) from error
 
 
-class RefusedRequest(Exception):  # noqa: N818 -- a reply, which never leaves the doors
+class RefusedRequest(Exception):  # noqa: N818 -- a reply, which never leaves the routes
     """A request that is refused before it is read.
 
     Args:
-        status: of the reply.
-        kind: of the error, as the APIs of OpenAI and Anthropic name it.
+        status: HTTP status of the reply.
+        kind: kind of the error, as the APIs of OpenAI and Anthropic name it.
         message: the argument, what is wrong, and what to do.
     """
 
@@ -56,7 +56,7 @@ class SessionHandler(Protocol):
     """Answers the requests of one session."""
 
     histories: dict[str, list[Json]]
-    """Items of conversations, by the response that ends them."""
+    """Items of conversations, by the id of the response that ends them."""
 
     async def chat(
         self, request: Json, version: int, *, key: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
@@ -71,46 +71,46 @@ class SessionHandler(Protocol):
         ...
 
     async def count(self, request: Json) -> int:
-        """Count the tokens of the prompt that a request to `/v1/chat/completions` would have."""
+        """Count the prompt tokens of a request to `/v1/chat/completions`."""
         ...
 
 
 class Routes(ABC):
-    """The routes that agents use. The owner decides which session a request belongs to and lists the models.
+    """The HTTP routes for agents. Subclasses find the session of a request and list the models.
 
     Args:
-        max_bytes: of a request's body.
+        max_bytes: most bytes of a request's body.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.policy_version = 0
-        """Version of the weights that answer; set it after each update."""
+        """Version of the weights that generate answers; set it after each update."""
         self._max_bytes = max_bytes
 
     @abstractmethod
     def session_of(self, request: Request) -> str:
-        """Return the name of the session that a request is of.
+        """Return the name of the session that a request belongs to.
 
         Raises:
             PermissionError: the key is missing or wrong.
             NotFoundError: there is no such session.
-            InvalidInputError: the request names none.
+            InvalidInputError: the request names no session.
         """
 
     @abstractmethod
     def conversation(self, session: str, *, begins: bool) -> SessionHandler:
-        """Return a session by its name.
+        """Return the handler of a session.
 
         Args:
-            session: the name.
-            begins: whether one that is not there begins; otherwise an empty one is returned and kept nowhere.
+            session: name of the session.
+            begins: open the session if it does not exist; otherwise return an empty one that is not recorded.
 
         Raises:
-            InvalidInputError: it cannot begin.
+            InvalidInputError: the session cannot be opened.
         """
 
-    def check_sender(self, request: Request) -> None:  # noqa: B027 -- nothing, where every request needs a key
-        """Refuse requests of programs that cannot be agents.
+    def check_sender(self, request: Request) -> None:  # noqa: B027 -- does nothing if every request needs a key
+        """Refuse requests from programs that cannot be agents, such as web pages.
 
         Raises:
             RefusedRequest: a web page made the request.
@@ -118,7 +118,7 @@ class Routes(ABC):
 
     @abstractmethod
     def check_key(self, request: Request) -> None:
-        """Refuse requests whose key does not allow more than answers.
+        """Refuse management requests (rewards, commits, traces, models) without the required key.
 
         Raises:
             PermissionError: the key is missing or wrong.
@@ -131,13 +131,13 @@ class Routes(ABC):
     @property
     @abstractmethod
     def image_refusal(self) -> str | None:
-        """Why images are refused here, and what to do; None: they are taken."""
+        """Why images are refused here, and what to do; None: they are accepted."""
 
-    async def ready(self) -> None:  # noqa: B027 - nothing, unless somebody has to look
-        """Look whether answers can be given, before the first."""
+    async def ready(self) -> None:  # noqa: B027 - by default there is nothing to check
+        """Check, before the first answer, that answers can be generated."""
 
     def routes(self) -> list[Route]:
-        """Return the routes of all dialects, with and without a session's name in front."""
+        """Return the routes of all dialects, each with and without a session's name as prefix."""
         doors = {
             "/chat/completions": (chat, "chat"),
             "/completions": (completions, "completions"),
@@ -155,7 +155,7 @@ class Routes(ABC):
         return routes
 
     def guarded(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Return a route for requests with the key."""
+        """Return a route that requires the key of `check_key`."""
 
         async def answer(request: Request) -> Response:
             self.check_key(request)
@@ -164,14 +164,14 @@ class Routes(ABC):
         return self._told(answer, "chat")
 
     async def body(self, request: Request) -> Json:
-        """Read the JSON object that a request brings."""
+        """Read the JSON object in the body of a request."""
         return _object_of(await self._read(request))
 
     async def _read(self, request: Request) -> bytes:
         """Read the body of a request.
 
         Raises:
-            RefusedRequest: it is too long, or comes too slowly.
+            RefusedRequest: the body is too long, or arrives too slowly.
         """
         parts, length = [], 0
         clock = asyncio.get_running_loop().time
@@ -206,7 +206,7 @@ class Routes(ABC):
             if name == "responses" and body.get("previous_response_id"):
                 body = _continued(self.conversation(named, begins=False), body)
             asked = decoded_images(dialect.asked(body), self.image_refusal)
-            # A session begins when all that can be wrong about its first request was looked at.
+            # A session begins after its first request has been checked.
             session = self.conversation(named, begins=True)
             await self.ready()
             retry = request.headers.get(RETRIES, "0") not in ("", "0")
@@ -237,7 +237,7 @@ class Routes(ABC):
     def _told(
         self, work: Callable[[Request], Awaitable[Response]], name: str
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Errors in the client's dialect."""
+        """Return a route that reports errors in the client's dialect."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -271,7 +271,7 @@ class Routes(ABC):
 
 @contextmanager
 def serving(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serve in a thread of its own; gives the URL. Port 0: any that is free."""
+    """Serve an application in a separate thread inside the block; yields its URL. Port 0 selects a free port."""
     config = uvicorn.Config(app, host=host, port=port, lifespan="on", **OPTIONS)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="agentrl endpoint", daemon=True)
@@ -310,13 +310,13 @@ def _check_head(request: Request) -> None:
 
 
 def key_of(request: Request) -> str:
-    """Return the key that a client shows, as OpenAI's and Anthropic's do."""
+    """Return the API key of a request, from the header of OpenAI's or of Anthropic's clients."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
 
 
 def _continued(session: SessionHandler, body: Json) -> Json:
-    """Return a body with the history that it names, which is one of its own session."""
+    """Return a body with the history of its `previous_response_id`, which must be of the same session."""
     named = body["previous_response_id"]
     if named not in session.histories:
         raise NotFoundError(
@@ -336,7 +336,7 @@ def _sse(events: Iterator[tuple[str | None, Json | None]]) -> Iterator[str]:
 def _failed(dialect: str, status: int, kind: str, text: str) -> Response:
     # The message of another program can hold a lone surrogate.
     told: dict[str, Any] = {"type": kind, "message": text.encode(errors="replace").decode()}
-    # What is left of a body that did not come in time is not waited for.
+    # After a timeout, the rest of the body is not read.
     headers = {"connection": "close"} if status == 408 else None
     if dialect == "messages":
         return JSONResponse({"type": "error", "error": told}, status, headers)

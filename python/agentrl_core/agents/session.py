@@ -1,4 +1,4 @@
-"""A session: which of its turns a request goes on from, what is sent for it, and what is a message sent twice."""
+"""Sessions of agents: find the turn that a request continues, send its tokens to the upstream, record the answer."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from agentrl_core.env.image import images_in
 
 
 class Session:
-    """One episode of an agent: its requests are turns, recorded as the engine saw them.
+    """One episode of an agent: its requests are recorded as turns with the tokens that the engine read.
 
-    A request goes on from the last answer given here that is in its history, word for word (`conversation.digests` says
-    what of a message counts). Its prompt is then the tokens of that turn and the template's tokens of what follows, so
-    the model reads what it wrote, its reasoning too, however the client sends it back. Where the history was edited
-    before that, it branches there; where it has no answer of ours, the engine renders it anew. Which conversation it
-    belongs to, and so which trajectory, follows from `lanes.SessionConversations`.
+    A request continues the last recorded answer that is unchanged in its history (`history_digest.digests` defines
+    which changes count). Its prompt is then the tokens of that turn followed by the template's tokens of the later
+    messages, so the model reads exactly what it generated, including reasoning, however the client sends it back. If
+    an agent edits its history, the trajectory branches before the edit. If the history has no recorded answer, the
+    engine renders it. `conversations.SessionConversations` decides which conversation, and so which trajectory, a
+    request belongs to.
 
     Args:
-        recorded: what is kept of it.
-        recorder: keeps it.
-        upstream: answers.
-        template: of the upstream's model.
+        recorded: record of the session.
+        recorder: writes the record.
+        upstream: generates answers.
+        template: finds the tokens between answers, for the upstream's model.
     """
 
     def __init__(
@@ -40,27 +41,27 @@ class Session:
         self._turns: dict[str, int] = {turn.chat: turn.number for turn in recorded.turns if turn.chat}
         """The turn whose answer is the last message of a chat, by the chat's digest."""
         self.histories: dict[str, list[Json]] = {}
-        """Items of conversations, by the response that ends them."""
+        """Items of conversations, by the id of the response that ends them."""
         self._repeats = RequestDeduplicator(self._before)
         self._chats = HistoryDigests()
         self._lanes = SessionConversations.of((turn.lane, turn.chat, turn.opening) for turn in recorded.turns)
 
     async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> ChatResponse:
-        """Answer a chat, and keep the turn.
+        """Return the upstream's answer to a chat, and record the turn.
 
         Args:
-            request: to `/v1/chat/completions`.
-            version: of the weights that answer.
-            key: digest of the request, as it came.
-            retry: whether the client says that it asks again: it gets the answer that was made, none is sampled.
-            is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
-                same client.
+            request: request to `/v1/chat/completions`.
+            version: version of the weights that generate the answer.
+            key: digest of the request as received.
+            retry: whether the client marks the request as repeated; it then gets the earlier answer.
+            is_gone: returns whether the client has disconnected. If it has, the next equal request gets the same
+                answer, since it is likely from the same client.
         """
         self.recorded.check_open()
         return await self._repeats.once(key, request, lambda: self._answer(request, version, key), is_gone, retry=retry)
 
     async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> ChatResponse:
-        """Answer a request to `/v1/completions`, and keep the turn; the arguments are those of `chat`."""
+        """Return the upstream's answer to `/v1/completions`, and record the turn; arguments are those of `chat`."""
 
         async def answer() -> tuple[ChatResponse, int, list[str]]:
             found = await self._upstream.complete(request)
@@ -73,7 +74,7 @@ class Session:
         return await self._repeats.once(key, request, ask, is_gone, retry=retry)
 
     async def count(self, request: Json) -> int:
-        """Count the tokens of the prompt that a chat would have if it were asked now."""
+        """Count the tokens that a chat's prompt would have as the next request of this session."""
         messages, tools = request["messages"], request.get("tools")
         options = request.get("chat_template_kwargs")
         _, tokens = await self._near(digests(messages, [tools, options]), messages, tools, options)
@@ -82,7 +83,7 @@ class Session:
         return len(tokens)
 
     def _before(self, key: str, request: Json) -> ChatResponse | None:
-        """Return the last answer to a request, from what was recorded."""
+        """Return the last recorded answer to a request; None if there is none."""
         turns = [turn for turn in self.recorded.turns if turn.asked == key][-int(request.get("n", 1)) :]
         if not turns:
             return None
@@ -111,7 +112,7 @@ class Session:
     async def _near(
         self, chain: Sequence[str], messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None
     ) -> tuple[int, list[int] | None]:
-        """Return the turn that a chat continues, and its prompt tokens; -1 and None: the engine renders it anew."""
+        """Return the turn that a chat continues, and its prompt tokens; -1 and None if the engine must render it."""
         for place in range(len(messages) - 2, -1, -1):
             turn = self._turns.get(chain[place])
             if turn is None or messages[place].get("role") != "assistant":
@@ -131,7 +132,7 @@ class Session:
         chain: Sequence[str],
         ask: Callable[[], Awaitable[tuple[ChatResponse, int, list[str]]]],
     ) -> ChatResponse:
-        """Record the choices of `ask` as turns of the request's lane; further choices begin lanes of their own."""
+        """Call `ask` and record its choices: the first in the request's conversation, others in new conversations."""
         place = self._lanes.begin(chain)
         try:
             answer, near, chats = await ask()

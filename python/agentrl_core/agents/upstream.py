@@ -1,4 +1,4 @@
-"""The interface that an endpoint needs of a generator, and its implementation for vLLM servers."""
+"""The interface between an endpoint and a generator of answers, and its implementation for vLLM servers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from agentrl_core.agents.history_digest import Json
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 CLOSE_TO_ZERO = 1e-3
-"""Log-probability of the only token that was kept, as far from 0 as rounding takes it."""
+"""Tolerance for the log-probability of a token that is sampled with certainty, for rounding."""
 
 
 @dataclass(frozen=True)
 class ResponseChoice:
-    """One answer: the message for the client, and the sampled tokens.
+    """One choice of an answer: the message for the client, and the sampled tokens.
 
     Args:
-        message: an assistant's message of `/v1/chat/completions`; of `/v1/completions` its `content` is the text.
-        tokens: ids of all that was sampled, the stop token included.
-        logprobs: of each of them, in the distribution sampled from; NaN if the engine reported none.
+        message: an assistant's message of `/v1/chat/completions`; for `/v1/completions` its `content` is the text.
+        tokens: ids of all sampled tokens, including the stop token.
+        logprobs: log-prob of each token in the distribution that it was sampled from; NaN if the engine reported none.
         finish_reason: as in `/v1/chat/completions`.
-        details: the client's own `logprobs`, where it asked for them.
+        details: `logprobs` in the client's format, if it requested them.
     """
 
     message: Json
@@ -39,7 +39,7 @@ class ResponseChoice:
 
 @dataclass(frozen=True)
 class ChatResponse:
-    """The answer to one request: the tokens of its prompt as the engine read them, and a choice or several."""
+    """The answer to one request: the prompt tokens that the engine read, and one or several choices."""
 
     prompt: list[int]
     choices: list[ResponseChoice]
@@ -47,11 +47,11 @@ class ChatResponse:
 
 
 class RefusedError(EngineError):
-    """The upstream refuses a request, which is the client's to mend.
+    """The upstream refused a request because of an error of the client.
 
     Args:
-        status: of the reply.
-        body: of the upstream's reply.
+        status: HTTP status of the reply.
+        body: body of the upstream's reply.
     """
 
     def __init__(self, status: int, body: Json) -> None:
@@ -64,28 +64,28 @@ class RefusedError(EngineError):
 
 
 class Upstream(Protocol):
-    """A generator of answers. Requests and messages are those of `/v1/chat/completions`; several may run at once."""
+    """Interface of generators of answers. Requests are those of `/v1/chat/completions`; several may run at once."""
 
     async def check(self) -> None:
-        """Look once, before the first request, whether what it reports can be trained on.
+        """Check, before the first request, that reported log-probs can be trained on.
 
         Raises:
-            EngineError: it cannot be reached, or reports log-probs of another distribution than it samples from.
+            EngineError: the upstream cannot be reached, or its log-probs are not those of the sampling distribution.
         """
         ...
 
     async def tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
     ) -> list[int]:
-        """Return the tokens of a chat; with `open_turn` up to the assistant's turn. `options` are of the template."""
+        """Return the tokens of a chat, with `open_turn` up to the assistant's turn; `options` are template options."""
         ...
 
     async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
-        """Answer a chat. With `tokens`, continue these instead of the template's."""
+        """Generate the answer to a chat; `tokens` replace the prompt that the template would render."""
         ...
 
     async def complete(self, request: Json) -> ChatResponse:
-        """Answer a request to `/v1/completions`."""
+        """Generate the answer to a request to `/v1/completions`."""
         ...
 
     async def models(self) -> Json:
@@ -93,26 +93,27 @@ class Upstream(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Release the upstream's resources, such as connections."""
         ...
 
 
 class VllmUpstream:
-    """A server of vLLM: `vllm serve MODEL --logprobs-mode processed_logprobs`, for tools with its options for them.
+    """Upstream that is a vLLM server, started with `vllm serve MODEL --logprobs-mode processed_logprobs`.
 
-    No tokenizer, template or parser is needed here: the server has them. Tokens enter by the field
-    `kv_transfer_params.prompt_token_ids` of `/v1/chat/completions` (vLLM 0.32), which skips template and tokenizer and
-    keeps the parsing of the answer; whether the server read them is seen in the `prompt_token_ids` it sends back.
+    For tools, also give the server vLLM's options for tool calls. No tokenizer, template or parser is needed here: the
+    server has them. Prompt tokens are sent in the field `kv_transfer_params.prompt_token_ids` of
+    `/v1/chat/completions` (vLLM 0.32), which skips template and tokenizer but still parses the answer. The server's
+    `prompt_token_ids` show the tokens that it read.
 
     Args:
-        url: of the server, such as `http://127.0.0.1:8000`.
-        model: its name there; None: the first of `/v1/models`.
-        api_key: of the server, where it wants one.
+        url: URL of the server, such as `http://127.0.0.1:8000`.
+        model: name of the model on the server; None: the first of `/v1/models`.
+        api_key: key of the server, if it requires one.
         seconds: most seconds of one request.
-        client: an `httpx.AsyncClient` to use in place of its own.
+        client: an `httpx.AsyncClient` to use; None: a new one.
 
     Raises:
-        InvalidInputError: the URL is none.
+        InvalidInputError: the URL is not an HTTP URL.
 
     Example:
         >>> from agentrl_core.agents import Endpoint, VllmUpstream
@@ -139,7 +140,7 @@ class VllmUpstream:
         self._shows_tools: bool | None = None
 
     async def check(self) -> None:
-        """See `Upstream.check`: of the only token that is kept, the processed log-prob is 0, the raw one is not."""
+        """Check that the log-prob of a token sampled with certainty is 0, as for processed log-probs."""
         request = {"prompt": [0], "max_tokens": 1, "top_k": 1, "temperature": 1.0, "logprobs": 0}
         answer = await self.complete(request)
         logprob = answer.choices[0].logprobs[0]
@@ -153,7 +154,7 @@ class VllmUpstream:
     async def tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
     ) -> list[int]:
-        """See `Upstream.tokenize`."""
+        """Return the tokens of a chat from the server's `/tokenize`; see `Upstream.tokenize`."""
         body: Json = {"messages": list(messages), "add_generation_prompt": open_turn}
         if tools:
             body["tools"] = list(tools)
@@ -164,7 +165,7 @@ class VllmUpstream:
             return [int(token) for token in reply["tokens"]]
 
     async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
-        """See `Upstream.chat`."""
+        """Request the answer to a chat from the server; see `Upstream.chat`."""
         if request.get("tools"):
             await self._check_tools(request["tools"], request.get("chat_template_kwargs"))
         body = request | {"stream": False, "logprobs": True, "return_token_ids": True}
@@ -184,7 +185,7 @@ class VllmUpstream:
         return answer
 
     async def complete(self, request: Json) -> ChatResponse:
-        """See `Upstream.complete`."""
+        """Request the continuation of a prompt from the server; see `Upstream.complete`."""
         body = request | {"stream": False, "return_token_ids": True, "logprobs": request.get("logprobs") or 0}
         reply = await self._post("/v1/completions", body)
         choices = []
@@ -206,11 +207,11 @@ class VllmUpstream:
             return ChatResponse(prompt, choices, dict(reply.get("usage") or {}))
 
     async def models(self) -> Json:
-        """See `Upstream.models`."""
+        """Return the server's reply of `/v1/models`."""
         return await self._get("/v1/models")
 
     async def close(self) -> None:
-        """See `Upstream.close`."""
+        """Close the connections to the server."""
         await self._client.aclose()
 
     def _choice(self, request: Json, choice: Json) -> ResponseChoice:
@@ -228,12 +229,12 @@ class VllmUpstream:
         )
 
     async def _check_tools(self, tools: Sequence[Json], options: Json | None) -> None:
-        """Verify, once, that the server's chat template shows tools: one without a place for them drops them."""
+        """Refuse tools if the server's chat template does not render them; checked once."""
         if self._shows_tools is None:
             question: list[Json] = [{"role": "user", "content": "agentrl question"}]
             try:
                 shown = [await self.tokenize(question, each, options, open_turn=True) for each in (tools, None)]
-            except RefusedError:  # it is the question that the template does not take
+            except RefusedError:  # the template refuses the test question
                 shown = [[0], [1]]
             self._shows_tools = shown[0] != shown[1]
         if not self._shows_tools:
@@ -287,7 +288,7 @@ class VllmUpstream:
 
     @contextmanager
     def _reading(self, path: str) -> Iterator[None]:
-        """Read a reply: one that lacks a field, or has another type there, is the server's fault."""
+        """Raise an `EngineError` if a reply lacks a field, or if the field has the wrong type."""
         try:
             yield
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -298,10 +299,10 @@ class VllmUpstream:
 
 
 def _aligned(logprobs: Sequence[float | None], tokens: Sequence[int]) -> list[float]:
-    """A log-prob for each token. A list of another length is of no token: which is missing cannot be known."""
+    """Return a log-prob for each token; all are NaN if the lengths differ."""
     if len(logprobs) != len(tokens):
         return [math.nan] * len(tokens)
-    # The engine's rounding can leave the log of a certainty above 0.
+    # The engine's rounding can put the log-prob of a certain token above 0.
     return [
         math.nan if value is None or value < -9e3 or value > CLOSE_TO_ZERO else min(value, 0.0) for value in logprobs
     ]

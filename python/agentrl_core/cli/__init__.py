@@ -28,7 +28,7 @@ COMMANDS = {
 
 
 class _Help(argparse.HelpFormatter):
-    """Keeps the lines of examples."""
+    """Help formatter that keeps the line breaks of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("examples:") else super()._fill_text(text, width, indent)

@@ -16,7 +16,7 @@ _MISSING = " "
 
 
 def sparkline(values: Sequence[float | None], width: int = 32) -> str:
-    """Draw values as bars, the smallest as the lowest; if they do not fit, each bar is a mean of several.
+    """Draw values as bars, the smallest one lowest; if there are too many, each bar is the mean of several values.
 
     Example:
         >>> from agentrl_core.cli._curves import sparkline

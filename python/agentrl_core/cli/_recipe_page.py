@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def left_out(self) -> str:
-        """Return why the recipe leaves it out; empty if it does not."""
+        """Return why the recipe leaves out an equation; empty if it does not."""
         found = _LEFT_OUT.match(self.text)
         return found[1] if found else ""
 
@@ -64,7 +64,7 @@ class RecipePage:
 
     @classmethod
     def of(cls, name: str) -> RecipePage:
-        """Return the page of a file of `recipes/`."""
+        """Return the page of a recipe in `recipes/`."""
         recipe = recipes.get(name)
         return cls(recipe, inspect.getdoc(importlib.import_module(f"agentrl_core.recipes.{name}")) or "")
 
@@ -107,12 +107,12 @@ class RecipePage:
 
     @property
     def purpose(self) -> str:
-        """Return its purpose: the first sentence of its file."""
+        """Return the recipe's purpose, the first sentence of its file."""
         return " ".join(self.text.partition("\n\n")[0].split())
 
     @cached_property
     def phases(self) -> dict[str, str]:
-        """Return its components in each phase that differ from the default."""
+        """Return for each phase the recipe's components that differ from the default."""
         found = {}
         for phase in PHASES:
             links = self.foreign.get(phase) or self.recipe.chain(phase)
@@ -122,28 +122,28 @@ class RecipePage:
 
     @cached_property
     def facts(self) -> tuple[Column, ...]:
-        """Return the facts that it needs from the environment."""
+        """Return the facts that the recipe needs from the environment."""
         return required_facts({phase: self.recipe.chain(phase) for phase in PHASES})
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Return the models that it trains."""
+        """Return the models that the recipe trains."""
         links = [getattr(link, "model", "policy") for link in self.recipe.chain("loss")]
         return tuple(dict.fromkeys(links))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Return every model that it queries or trains."""
+        """Return all models that the recipe queries or trains."""
         return tuple(dict.fromkeys([*self.trained, *self.recipe.models]))
 
     def section(self, name: str) -> str:
-        """Return a section of its file, such as `Equations`; empty if there is none."""
+        """Return a section of the recipe's file, such as `Equations`; empty if there is none."""
         found = re.search(_SECTION.format(name=name), self.text, re.MULTILINE)
         return textwrap.dedent(found[1]).strip() if found else ""
 
     @property
     def prose(self) -> str:
-        """Return its file's documentation after the purpose, without the sections `Equations` and `Differs`."""
+        """Return the recipe's documentation after the purpose, without the sections `Equations` and `Differs`."""
         text = self.text.partition("\n\n")[2]
         for name in ("Equations", "Differs"):
             text = re.sub(_SECTION.format(name=name), "", text, flags=re.MULTILINE)
@@ -151,7 +151,7 @@ class RecipePage:
 
     @cached_property
     def equations(self) -> tuple[Entry, ...]:
-        """Return the equations of its source, and how the recipe computes each.
+        """Return the equations of the recipe's source, and how the recipe computes each.
 
         Raises:
             RecipeError: an entry is not `- NUMBER, name: text`.
@@ -171,13 +171,13 @@ class RecipePage:
 
     @property
     def left_out(self) -> tuple[tuple[str, str], ...]:
-        """Return what of its source the recipe leaves out, with the reasons."""
+        """Return the parts of its source that the recipe leaves out, with the reasons."""
         entries = [*self.equations, *self.differences]
         return tuple((", ".join([*each.numbers, each.name]), each.left_out) for each in entries if each.left_out)
 
     @property
     def differs(self) -> str:
-        """Return its section `Differs`, or without one the sentences about differences from paper and public code."""
+        """Return the section `Differs`, or without one the sentences about differences from paper and public code."""
         if section := self.section("Differs"):
             return section
         sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", " ".join(self.text.split()))
@@ -185,7 +185,7 @@ class RecipePage:
         return " ".join(sentence for sentence in sentences if words.search(sentence))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the page as plain values."""
+        """Return the page as a table of plain values."""
         return {
             "name": self.recipe.name,
             "source": self.recipe.source,
@@ -239,7 +239,7 @@ def differences(one: RecipePage, other: RecipePage) -> list[tuple[str, str, str]
 
 
 def _flat(value: Any, place: str = "") -> dict[str, str]:
-    """Return the leaves of a table by their places."""
+    """Return the leaf values of nested tables, by their place."""
     if isinstance(value, list):
         return {key: leaf for at, each in enumerate(value) for key, leaf in _flat(each, f"{place}[{at}]").items()}
     if isinstance(value, dict):

@@ -32,7 +32,7 @@ ROLLOUT_COLUMNS = """
 
 
 def informative(rows: pl.DataFrame) -> pl.DataFrame:
-    """Leave out the columns of `statistics` that add nothing in this run: no trajectory left out, all of them drawn."""
+    """Drop columns of `statistics` that show nothing new: `drawn_*` equal to their column, `left_out` if it is 0."""
     equal = [name for name in rows.columns if name.startswith("drawn_") and _same(rows, name, name[len("drawn_") :])]
     return rows.drop(equal if (rows["left_out"] > 0).any() else [*equal, "left_out"])
 

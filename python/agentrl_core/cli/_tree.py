@@ -16,7 +16,7 @@ _PREVIEW = 24
 
 
 def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set[int], words: Detokenizer) -> Tree:
-    """Draw the branches of a group; nodes without a fork between them share a line, and so do equal branches.
+    """Draw the branches of a group as a tree; nodes without a fork between them, and equal branches, share a line.
 
     Args:
         nodes: rows of the group's nodes.
@@ -56,7 +56,7 @@ def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set
 
 
 def _alike(rows: list[dict[str, Any]], children: Any, leaves: Any) -> list[list[list[dict[str, Any]]]]:
-    """Group lines by their first nodes; equal lines that end, from the same place, are merged."""
+    """Group lines by their first nodes, and merge lines that are equal, start at the same place, and end."""
     found: dict[object, list[list[dict[str, Any]]]] = {}
     for row in rows:
         line = _chain(row, children, leaves)
@@ -67,7 +67,7 @@ def _alike(rows: list[dict[str, Any]], children: Any, leaves: Any) -> list[list[
 
 
 def _told(members: list[dict[str, Any]], shown: int) -> list[list[dict[str, Any]]]:
-    """Group members with equal ends; the displayed one is separate."""
+    """Group members with equal outcomes; the displayed member is separate."""
     found: dict[object, list[dict[str, Any]]] = {}
     for member in members:
         ended = (member["status"], member["success"], member["reward"], member["trajectory_id"] == shown)
@@ -87,7 +87,7 @@ def _chain(row: dict[str, Any], children: Any, leaves: Any) -> list[dict[str, An
 
 
 def _leaf(members: list[dict[str, Any]], shown: int) -> Any:
-    """Return the line of members with equal ends."""
+    """Return the line of text for members with equal outcomes."""
     from rich.text import Text
 
     member = members[0]

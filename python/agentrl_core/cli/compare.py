@@ -37,7 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(path: str, other: str) -> int:
-    """Print the table and the pairs."""
+    """Print a table that compares two runs, and the paired difference of success on common tasks."""
     out = console()
     (numbers, tasks), (other_numbers, other_tasks) = _read(path), _read(other)
     rows, pairs = beside(numbers, other_numbers), paired(tasks, other_tasks)
@@ -59,7 +59,7 @@ def run(path: str, other: str) -> int:
 
 
 def beside(first: pl.DataFrame, second: pl.DataFrame) -> list[list[str]]:
-    """Return one row per number that both runs have.
+    """Return a table row for each metric that both runs have: means, difference, and its curve by iteration.
 
     Raises:
         NotFoundError: they have no common iteration.

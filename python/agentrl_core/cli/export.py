@@ -73,7 +73,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(path: str, to: str, format: str | None, table: str, iterations: str | None) -> int:  # noqa: A002
-    """Write the file."""
+    """Write the requested rows of a run to a file."""
     import polars as pl
     import polars.selectors as cs
     from rich.console import Console
@@ -115,7 +115,7 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
 
 
 def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
-    """Yield training rows, some draws at a time."""
+    """Yield training rows, a few draws at a time."""
     import polars as pl
 
     draws = tables.draws.filter(pl.col("iteration").is_between(*chosen, closed="left")).sort("draw_id").collect()
@@ -133,7 +133,7 @@ def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
 
 
 def _chats(path: str, tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
-    """Yield one row per rollout with its messages, some at a time."""
+    """Yield one row per rollout with its messages, a few rollouts at a time."""
     import polars as pl
 
     within = pl.col("iteration").is_between(*chosen, closed="left") & (pl.col("role") == "member")
@@ -151,7 +151,7 @@ def _chats(path: str, tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, 
 
 
 def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:
-    """Yield a table file by file."""
+    """Yield the rows of a table, file by file."""
     import polars as pl
 
     frame: pl.LazyFrame = getattr(tables, table)
@@ -180,7 +180,7 @@ def _waiting(reading: Lock) -> Iterator[None]:
 
 
 def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema, reading: Lock) -> pl.LazyFrame:
-    """Return the parts as one lazy frame that is never complete in memory."""
+    """Return the parts as one lazy frame that is never in memory as a whole."""
     from polars.io.plugins import register_io_source
 
     def source(columns: list[str] | None, _: object, __: int | None, ___: int | None) -> Iterator[pl.DataFrame]:
@@ -194,7 +194,7 @@ def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema, re
 
 @contextmanager
 def _whole(target: Path) -> Iterator[Path]:
-    """Open a file that appears under its name only when complete; yields the path of its descriptor.
+    """Create a file that gets its name only when it is complete; yields the path of its descriptor.
 
     Raises:
         InvalidInputError: the file exists, or its folder does not.

@@ -45,7 +45,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(path: str, iteration: int | None) -> int:
-    """Print the list."""
+    """Print the runs of a folder, the iterations of a run, or the trajectories of an iteration."""
     out = console()
     from agentrl_core.integrations.polars import scan
 

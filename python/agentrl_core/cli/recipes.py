@@ -60,7 +60,7 @@ def run(
     incomplete: bool,
     json: bool,
 ) -> int:
-    """Print the list, a page or a comparison."""
+    """Print the list of recipes, the page of one, or a comparison of two."""
     asked = [*needs, *(["critic"] if needs_critic else [])]
     if do is not None and (phase or asked or facts or incomplete):
         raise InvalidInputError(

@@ -24,7 +24,7 @@ print(t.group_by("iteration").agg(pl.col("success").mean(), pl.len()).sort("iter
 
 
 class RunDisplay:
-    """Progress bar of a run. Ctrl-C stops the run cleanly after the engine's turn.
+    """Progress bar of a run. Ctrl-C stops the run cleanly after the current turn of the engine.
 
     A second Ctrl-C stops it at once.
     """

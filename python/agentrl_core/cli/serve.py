@@ -29,7 +29,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(upstream: str, model: str | None, store: str | None, host: str, port: int, key_file: str | None) -> int:
-    """Serve until interrupted."""
+    """Serve the recording endpoint until interrupted."""
     from contextlib import nullcontext
     from pathlib import Path
 

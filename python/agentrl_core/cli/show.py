@@ -51,7 +51,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(path: str, trajectory: int, tokenizer: str | None) -> int:
-    """Print the tree and the path."""
+    """Print the tree of a trajectory's group, and the trajectory's path."""
     out = console()
     from agentrl_core.integrations.polars import scan
 

@@ -43,7 +43,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(path: str) -> int:
-    """Print the table."""
+    """Print the statistics of a run by iteration."""
     out = console()
     from agentrl_core.integrations.polars import scan
 
@@ -66,7 +66,7 @@ def _by_domain(store: Store) -> pl.DataFrame:
 
 
 def _bytes(store: Store, tables: Tables) -> str:
-    """Return the size on disk over the number of stored tokens."""
+    """Return the bytes on disk per stored token."""
     import polars as pl
 
     tokens = tables.nodes.select(pl.col("tokens").list.len().cast(pl.Int64).sum()).collect().item()

@@ -44,7 +44,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(**given: Any) -> int:
-    """Train, and print the results."""
+    """Train a model with a recipe, and print the results."""
     from rich.console import Console
 
     from agentrl_core.cli.report import RunDisplay, learning_curve, show_summary

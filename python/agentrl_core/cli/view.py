@@ -43,7 +43,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(path: str, to: str | None, iterations: str | None, tokenizer: str | None, tokens: int) -> int:
-    """Write the file."""
+    """Write the HTML page of a run."""
     from agentrl_core.view import Page
 
     target = Path(to) if to is not None else Path(f"{Path(path).resolve().name}.html")

@@ -29,7 +29,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(path: str, seconds: float, once: bool) -> int:  # noqa: FBT001  # an option of the command line
-    """Show the run repeatedly."""
+    """Show a run, and refresh the display until interrupted."""
     if not seconds > 0:
         raise InvalidInputError(f"--seconds is {seconds:g}; give a positive number")
     out = console()
@@ -47,7 +47,7 @@ def run(path: str, seconds: float, once: bool) -> int:  # noqa: FBT001  # an opt
 
 
 def looked(store: Store, width: int) -> Any:
-    """Return the display of one refresh."""
+    """Return the display of a run's current state, for one refresh."""
     import polars as pl
     from rich.console import Group
     from rich.table import Table

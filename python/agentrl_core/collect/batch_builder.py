@@ -59,11 +59,11 @@ class BatchBuilder:
             self._places[task.task_id], self._domains[task.task_id] = row, task.domain
 
     def survey(self, fresh: Batch) -> None:
-        """Keep groups without draws."""
+        """Record groups without draws."""
         self._parts.append(fresh.select_draws(np.zeros(0, np.int64)))
 
     def admit(self, fresh: Batch, selection: Selection, again: GroupRetries | None = None) -> GroupRetries | None:
-        """Admit groups by the recipe, and return rejected ones to retry; None: it retries none.
+        """Admit groups by the recipe, and return the rejected ones to retry; None if the recipe does not retry.
 
         Args:
             fresh: the new rollouts.

@@ -119,7 +119,7 @@ class BatchPolicy:
         return sorted((overdue + others)[:most])
 
     def check(self, recipe: Recipe, worlds: Mapping[str, EnvironmentHandle], **limits: object) -> None:
-        """Refuse settings whose groups cannot be interrupted and resumed.
+        """Refuse settings with groups that cannot be interrupted and resumed.
 
         Raises:
             InvalidInputError: an environment is not replayable, the program decides over several groups, or a limit

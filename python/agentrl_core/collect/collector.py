@@ -540,7 +540,7 @@ class Collector:
         loop.run(lambda: _closed(self.worlds.values()))
 
     def _now(self) -> RunState:
-        """Return the state of the loop, which is the store's last commit.
+        """Return the state of the loop at the store's last commit.
 
         A Ctrl-C can arrive between a commit and the line that records it here.
         """
@@ -582,7 +582,7 @@ class Collector:
         group_size: int,
         settings: CollectionSettings,
     ) -> BuiltBatch:
-        """Select, roll out and admit for an iteration, by its inputs."""
+        """Build the batch of an iteration: select tasks, roll out, and admit groups."""
         inputs = IterationInputs(iteration, self.recipe, head, self._known_pool(head.tasks), self.seed, self.store)
         if self._is_partial:
             later = partial(self._journals.of, iteration + 1)
@@ -603,7 +603,7 @@ class Collector:
         journal: Journal,
         task: IterationTask[BuiltBatch],
     ) -> BuiltBatch:
-        """Do the same concurrently with other iterations, in a separate thread."""
+        """Build the batch of an iteration in a separate thread, concurrently with other iterations."""
         settings = replace(self._settings(), progress=task.check_stopped, limiters=self._limiters, turn=task)
         if self._is_partial:
             # Groups in flight come from the iteration before.
@@ -646,5 +646,5 @@ async def _closed(worlds: Iterable[EnvironmentHandle]) -> None:
 
 
 def _end_workers(worlds: Sequence[EnvironmentHandle]) -> None:
-    """Close environments of a collector that is gone; the finalizer may run in any thread, so nothing waits."""
+    """Close the environments of a garbage-collected collector, without waiting, since any thread may run this."""
     loop.post(lambda: _closed(worlds))

@@ -44,7 +44,7 @@ class Failures:
         self._unusable: list[tuple[Group, Exception]] = []
 
     def take(self, group: Group, error: Exception) -> None:
-        """Drop a failed group.
+        """Drop a failed group, and record its error.
 
         Raises:
             Exception: the error itself, if it ends the collection.
@@ -97,7 +97,7 @@ def is_wrong_call(error: Exception) -> bool:
 
 
 def name_task(error: Exception, task_id: str) -> Exception:
-    """Return the error with the id of its task in the message; of several groups with one error, the first's."""
+    """Return the error with the id of its task in the message; if several groups had the error, the first one's."""
     if not isinstance(error, AgentRLError):
         error.add_note(f"task {task_id!r}")
     elif repr(task_id) not in str(error) and "(task " not in str(error):

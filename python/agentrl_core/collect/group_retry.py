@@ -66,7 +66,7 @@ class GroupRetries:
 
     @property
     def extends(self) -> bool:
-        """Whether any existing group gets more members."""
+        """Whether an existing group gets more members."""
         return any(len(members) for members in self.members)
 
     def joined(self, before: Batch, fresh: Batch, entries: NDArray[np.int64]) -> tuple[Batch, NDArray[np.int64]]:

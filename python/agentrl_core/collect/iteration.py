@@ -213,7 +213,7 @@ def _solved(finished: Batch, pool: Pool, selection: Selection | None) -> dict[st
 
 
 def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> Batch:
-    """Return every finished trajectory of the iteration as a draw of its own group, even those without draws."""
+    """Return each finished trajectory of the iteration as a draw of its own group, including those without draws."""
     table = batch.trajectories
     status = np.asarray(table.column("status"))
     # A trajectory cut by a window continues: it is truncated, and its success is unknown.
@@ -309,7 +309,7 @@ class IterationInputs:
 
     @cached_property
     def now(self) -> Recipe:
-        """The recipe of the iteration, with numbers in place of schedules and controllers."""
+        """The recipe of the iteration, with schedules and controllers replaced by numbers."""
         return self.recipe.at(self.iteration, self.head.components)
 
     def score(self, batch: Batch) -> Batch:

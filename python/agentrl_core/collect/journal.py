@@ -42,7 +42,7 @@ digest = _core.keys.hash_parts
 
 
 class Journals:
-    """The journals of the iterations that run: an iteration carries groups into the journal of the next one.
+    """The journals of running iterations; an iteration carries groups over to the next one's journal.
 
     Args:
         store: store of the journals; None: in memory.
@@ -116,7 +116,7 @@ class Journal:
         return len(self._names())
 
     def begin(self) -> None:
-        """Start the programs from the beginning."""
+        """Mark all records as not requested, since the programs start from the beginning."""
         with self._beginning:
             self._unasked = self._names()
 
@@ -375,7 +375,7 @@ def _answer(table: dict[str, Any]) -> StepRecord:
 
 
 def plain_value(value: Any, name: str) -> Any:
-    """Return the result of a side effect as a new process would read it.
+    """Return the result of a side effect in the form that a new process reads from the journal.
 
     Raises:
         InvalidInputError: it does not consist of plain JSON values.

@@ -68,7 +68,7 @@ class InFlightGroups:
         return cls(**{**table, "selection": Selection.from_dict(table["selection"]), "keys": keys})
 
     def joined(self, selection: Selection, first: tuple[int, int], statistics: Sequence[Mapping[str, Any]]) -> Self:
-        """Append groups that start now, the first one with this key."""
+        """Append groups that start now; the first of them gets the given key."""
         began, place = first
         count = len(selection)
         return replace(
@@ -95,7 +95,7 @@ class InFlightGroups:
         )
 
     def weighed(self, journal: Journal) -> Self:
-        """Return them with the number of tokens not in any batch."""
+        """Return the groups with the number of their tokens that are in no batch."""
         drawn = sum(sum(each.values()) for each in self.drawn)
         generated = sum(
             len(segment.tokens) for segment in journal.segments({self.name(row) for row in range(len(self))})
@@ -103,7 +103,7 @@ class InFlightGroups:
         return replace(self, undrawn=generated - drawn)
 
     def carry(self, journal: Journal, later: Journal) -> None:
-        """Carry them into the next iteration with all their records; the record that confirms this comes last."""
+        """Copy the groups with all their records to the next iteration's journal; a final record confirms the copy."""
         journal.carry({self.name(place) for place in range(len(self))}, later)
         if CARRIED not in later:
             table = {**vars(self), "selection": self.selection.to_dict()}
@@ -117,7 +117,7 @@ def _plain(statistics: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BatchCut:
-    """Groups in flight after a cut, by their places.
+    """Groups in flight after a cut, by their indices.
 
     Attributes:
         ended: finished groups in the batch.
@@ -219,7 +219,7 @@ class PartialRolloutDriver(RolloutDriver):
         ended: list[int] = []
 
         async def settles() -> bool:
-            """Wait until a group ends (False), or until nothing moves (True)."""
+            """Wait until a group ends (False), or until no group makes progress (True)."""
             quiet = 0
             while live := [task for task in running if not task.done()]:
                 quiet = 0 if self.progress.at_engine or self.progress.at_environment else quiet + 1
@@ -295,7 +295,7 @@ class PartialRolloutDriver(RolloutDriver):
         return recorded
 
     async def _sample(self, name: str, engine: Engine, request: Request) -> Segment:
-        """Return the engine's response to a request, or wait here until the program ends.
+        """Return the engine's response to a request; after the cut, wait until the program is ended.
 
         If the window ended it, it continues like one interrupted by new weights.
         """

@@ -66,11 +66,11 @@ class IterationPrefetcher:
             raise
 
     def end(self, iteration: int) -> None:
-        """Drop a committed iteration and all before it."""
+        """Remove a committed iteration and all before it."""
         self._tasks = {number: each for number, each in self._tasks.items() if number > iteration}
 
     def stop(self) -> None:
-        """Stop all iterations, like a kill: their records stay in the journals."""
+        """Stop all iterations as if killed: their records stay in the journals."""
         for task in self._tasks.values():
             task.stop()
         for task in self._tasks.values():
@@ -156,21 +156,21 @@ class IterationTask(Generic[Value]):
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped and will not return a result."""
+        """Whether the task was stopped and will not return a result."""
         return self._unwanted.is_set()
 
     def start(self) -> None:
-        """Start, unless it has started."""
+        """Start the computation, unless it has started."""
         if self._thread.ident is None and not self.stopped:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop it, without waiting."""
+        """Request the computation to stop, without waiting."""
         self._unwanted.set()
         self._came.set()
 
     def join(self) -> None:
-        """Wait for its cleanup, a few seconds at most."""
+        """Wait a few seconds at most for the stopped computation to clean up."""
         if self._thread.ident is not None:
             self._over.wait(_CLEAN_UP_SECONDS)
 
@@ -192,13 +192,13 @@ class IterationTask(Generic[Value]):
             watch(self._progress)
 
     def check_stopped(self, progress: Progress) -> None:
-        """Report progress, and raise an error if it was stopped."""
+        """Report progress, and raise an error if the task was stopped."""
         self._progress = progress
         if self.stopped:
             raise _StoppedError
 
     def wait_for_previous(self) -> None:
-        """Wait for the previous task to release this one, or to end."""
+        """Wait until the previous task releases this one, or ends."""
         if self._before is not None:
             self._before._came.wait()  # noqa: SLF001 -- one of its own
             self._before = None
@@ -214,7 +214,7 @@ class IterationTask(Generic[Value]):
             raise _StoppedError
 
     def release_next(self) -> None:
-        """Release the next task."""
+        """Let the next task continue past `wait_for_previous`."""
         self._came.set()
 
     def _run(self) -> None:

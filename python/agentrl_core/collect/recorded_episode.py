@@ -79,13 +79,13 @@ class EnvironmentHandle:
 
     @property
     def workers(self) -> Workers:
-        """Workers of its episodes."""
+        """Workers that run the environment's episodes."""
         if self._workers is None or self._process != os.getpid():  # a forked child does not have its parent's threads
             self._workers, self._process = self._start(), os.getpid()
         return self._workers
 
     async def close(self) -> None:
-        """End the threads and processes; they restart on the next use."""
+        """End the threads and processes of the environment; they restart on the next use."""
         workers, self._workers = self._workers, None
         if workers is not None:
             workers.close()
@@ -139,7 +139,7 @@ class RecordedEpisode:
 
     @property
     def title(self) -> str:
-        """Title of its environment, for messages."""
+        """Title of the episode's environment, for messages."""
         return self._world.title
 
     async def reset(self, name: str) -> None:
@@ -152,12 +152,12 @@ class RecordedEpisode:
         self.observation, self.state_key, self.tools, self.contexts = self._begin
 
     async def ready(self, name: str) -> None:
-        """Replay its actions if needed; see `RunningEpisode`."""
+        """Replay the episode's actions if it is not running; see `RunningEpisode`."""
         if self.handle is None and name not in self._journal:
             await self._whole(self._build)
 
     async def step(self, name: str, action: Any) -> Any:
-        """Take the next action; see `RunningEpisode`."""
+        """Apply the next action; see `RunningEpisode`."""
         text = action if isinstance(action, str) else json.dumps(action, sort_keys=True)
         key = digest(text, str(len(self.moves)), str(self._seed), *_reasons(action))
         recorded = self._journal.find(name, key, read_answer)
@@ -264,7 +264,7 @@ class RecordedEpisode:
             self._progress.at_environment -= 1
 
     async def _build(self) -> Begin | None:
-        """Build a new episode, replay the actions, and return what it began with."""
+        """Create a new episode, replay the actions, and return its start."""
         workers = self._world.workers
         if self.moves and self._world.restores:
             snapshot = self._snapshots[-1] or self._order()
@@ -287,7 +287,7 @@ class RecordedEpisode:
         return self._begin
 
     def _order(self) -> bytes | None:
-        """Return the states of waiting conversations, in order; None: it has no conversations."""
+        """Return the states of waiting conversations, in order; None if the episode has no conversations."""
         if not self.contexts:
             return None
         states = [self.state_key, *(context.state_key for context in self.contexts[1:])]
@@ -319,7 +319,7 @@ class RecordedEpisode:
 
 
 def _reasons(action: str | Mapping[str, str]) -> list[str]:
-    """Return the finish reasons of actions that the policy did not end itself, for the digest of the request."""
+    """Return the finish reasons of actions that the policy did not end itself, for the request's digest."""
     actions = {"": action} if isinstance(action, str) else action
     return [
         f"{agent} {reason}"
@@ -329,7 +329,7 @@ def _reasons(action: str | Mapping[str, str]) -> list[str]:
 
 
 def _without_mistake(action: str, answer: StepRecord) -> StepRecord:
-    """Return the record of an action that a limit cut, without `StepFlag.FORMAT_ERROR`: the policy made no mistake."""
+    """Return the record of an action cut by a limit, without `StepFlag.FORMAT_ERROR`."""
     outcome = answer.outcome
     if not (outcome.flags & StepFlag.FORMAT_ERROR and was_cut(action)):
         return answer

@@ -65,7 +65,7 @@ class RolloutOrder:
 
     @property
     def key(self) -> str:
-        """Digest of all that determines the rollouts, apart from the weights."""
+        """Digest of all inputs that determine the rollouts, except the weights."""
         tasks = [(world, task.task_id) for world, task in self.chosen]
         run = (self.recipe, self.seed, self.sampling, sorted(self.limits.items()))
         return digest(repr((self.iteration, self.first, tasks, self.sizes, self.variants, run))).hex()
@@ -73,7 +73,7 @@ class RolloutOrder:
 
 @dataclass(frozen=True)
 class RolloutPart:
-    """A worker's result beside its rows, which travels in the state of its batch.
+    """A worker's result besides its rows, stored in the state of its batch.
 
     Attributes:
         key: key of the order.
@@ -92,13 +92,13 @@ class RolloutPart:
     failure: str
 
     def to_state(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the result as plain values."""
         counts = {name: [list(each.tokens.items()), each.context, each.cached] for name, each in self.counts.items()}
         return {_PART: {**vars(self), "counts": counts}}
 
     @classmethod
     def of(cls, batch: object, order: RolloutOrder) -> RolloutPart:
-        """Return the result of an order.
+        """Create the result of an order.
 
         Raises:
             InvalidInputError: a worker returned something else than the batch of `Collector.roll_out`.

@@ -73,7 +73,7 @@ class RolloutWorkers:
         return len(self._workers)
 
     def send(self, place: int, order: RolloutOrder, notices: WarnOnce, begun: Callable[[], bool]) -> Batch:
-        """Return the batch of an order, from the worker at a place, or if that fails from the next one.
+        """Return the batch of an order, from the worker at an index, or if that fails from the next one.
 
         Args:
             place: number of the worker.

@@ -68,7 +68,7 @@ class RunState:
         return dict(zip(table.column("task_id"), range(table.num_rows), strict=True)), columns
 
     def carried(self, recipe: Recipe, run: Mapping[str, Any], notices: WarnOnce) -> Self:
-        """Return the state for a run that continues with another recipe: states that do not match are reset.
+        """Return the state for continuing a run with another recipe; component states that do not match are reset.
 
         Args:
             recipe: the new recipe.
@@ -187,7 +187,7 @@ def _named(place: str, value: Any, *, inside: bool = False) -> Iterator[tuple[st
 
 
 def _within(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether another state contains all entries of a state, as identical objects."""
+    """Return whether another state has all entries of a state, as identical objects."""
     return all(
         name in other and (_within(value, other[name]) if isinstance(value, Mapping) else value is other[name])
         for name, value in state.items()

@@ -95,16 +95,16 @@ class Component:
         cls.__repr__ = vars(cls).get("__repr__", component_repr)  # type: ignore[method-assign]  # else dataclass writes one
 
     def own_needs(self) -> Iterable[Column]:
-        """Columns it reads because of its options, besides those that an option names."""
+        """Columns that the component reads because of its options, besides columns that an option names."""
         return ()
 
     def own_makes(self) -> Iterable[Column]:
-        """Columns it adds because of its options."""
+        """Columns that the component adds because of its options."""
         return ()
 
     @property
     def needs_losses(self) -> bool:
-        """Whether its `next` reads the losses of draws, the column of `Updates.with_losses`."""
+        """Whether `next` reads the losses of draws, the column of `Updates.with_losses`."""
         return False
 
     @classmethod
@@ -184,7 +184,7 @@ class Component:
                 yield from rule.columns(value, getattr(self, "level", "draw"))
 
     def changing(self, place: str = "") -> Iterator[tuple[str, Changing]]:
-        """Return the options that change, its own and those of inner components, by place."""
+        """Return the changing options, by place, including those of inner components."""
         for option in fields(self):
             value, here = getattr(self, option.name), f"{place}.{option.name}"
             if isinstance(value, Changing):

@@ -36,7 +36,7 @@ class Controller(Stateful, Changing, ABC):
     @property
     @abstractmethod
     def reads(self) -> tuple[str, ...]:
-        """Return the names of its metrics: `reference_kl`, `critic.loss`, `success@math`."""
+        """Return the names of the metrics that the controller reads: `reference_kl`, `critic.loss`, `success@math`."""
 
     @abstractmethod
     def begin(self) -> State:
@@ -44,15 +44,15 @@ class Controller(Stateful, Changing, ABC):
 
     @abstractmethod
     def move(self, state: State, *metrics: float) -> State:
-        """Return the next state from the metrics that it reads, in the order of `reads`."""
+        """Return the next state from the followed metrics, in the order of `reads`."""
 
     @abstractmethod
     def value(self, state: State) -> float:
-        """Return the number of a state."""
+        """Return the controlled number for a state."""
 
     @property
     def examples(self) -> tuple[Any, ...]:
-        """Return its first number, with which components are checked."""
+        """Return the first number, with which components are checked."""
         return (self.value(self.begin()),)
 
     def initial_state(self) -> State:
@@ -67,7 +67,7 @@ class Controller(Stateful, Changing, ABC):
         return {**self.move(state, *found), MISSED: state[MISSED]}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Return the state after an iteration, or after all of its optimizer steps."""
+        """Return the state after an iteration, with the moves of all its optimizer steps if it follows these."""
         if self.every == "iteration":
             return self.moved(state, closed.metrics)
         measured = [metrics for metrics in closed.steps if self.is_measured_by(metrics)]
@@ -78,11 +78,11 @@ class Controller(Stateful, Changing, ABC):
         return metrics.keys() >= set(self.reads)
 
     def now(self, iteration: int, states: Mapping[str, Any], place: str) -> float:  # noqa: ARG002 - it follows metrics
-        """Return its number, from the state at the start of the iteration."""
+        """Return the number from the state at the start of the iteration."""
         return self.value(states.get(place) or self.initial_state())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as a table. Classes of the package of controllers are written without module."""
+        """Return the controller as a table. Classes of the controllers' package are written without a module."""
         return {**super().to_dict(), "component": _named(type(self))}
 
 
@@ -152,7 +152,7 @@ class Choice(Component, Changing):
         return self.now(iteration, states or {}, place)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as a table: the alternatives under `of`, components as tables, None as a table with `none`."""
+        """Return the choice as a table: alternatives under `of`, components as tables, None as a table with `none`."""
         tables = any(isinstance(option, Component) for option in self.of)
         of = [
             option.to_dict()
@@ -166,7 +166,7 @@ class Choice(Component, Changing):
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], package: str = "") -> Self:
-        """Create it from a table of `to_dict`; components of `package` are named without a module."""
+        """Create a choice from a table of `to_dict`; components of `package` are named without a module."""
         unknown = [name for name in table if name not in ("component", "of", "by")]
         if unknown or not ("of" in table and "by" in table):
             raise RecipeError(

@@ -27,7 +27,7 @@ def with_voting_draws(batch: Batch, held: NDArray[np.bool_]) -> Batch:
 def write_masked(
     batch: Batch, held: NDArray[np.bool_], component: Callable[[Batch], Batch], makes: tuple[Column, ...]
 ) -> Batch:
-    """Return the batch with a component applied to these draws only; other draws keep their columns."""
+    """Return the batch with a component applied only to the given draws; other draws keep their columns."""
     made = component(with_voting_draws(batch, held))
     for column in makes:
         finer = LEVELS[LEVELS.index(column.level) :]

@@ -60,7 +60,7 @@ class ColumnName:
     default: Any
 
     def columns(self, value: str | None, level: Level) -> tuple[Column, ...]:
-        """Return the columns that the option's value names; `level` is that of the component."""
+        """Return the columns named in an option's value; `level` is the level of the component."""
         names = key_columns(value or "")
         level = level if self.level == "level" else self.level
         if self.model is not None and value == self.default:

@@ -41,7 +41,7 @@ def first_of_chain(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np
 
 
 def level_of(batch: Batch, name: str, otherwise: Level) -> Level:
-    """Return the coarsest level of a column, which is the one it was made at; without the column, `otherwise`."""
+    """Return the level at which a column was computed, the coarsest one it has; without the column, `otherwise`."""
     return next((level for level in LEVELS if batch.has(name, level)), otherwise)
 
 
@@ -89,7 +89,7 @@ class Rows:
         return np.stack(columns, axis=1)
 
     def flags(self, name: str) -> NDArray[np.bool_]:
-        """Return a column as booleans, True for numbers other than 0. Of steps, `name` may be a `StepFlag`."""
+        """Return a column as booleans, True for nonzero numbers. At level `step`, `name` may be a `StepFlag`."""
         if name in FLAGS and self.level != "draw" and not self.batch.has(name, self.level):
             marked: NDArray[np.bool_] = self.batch.column("flags", self.level) & FLAGS[name] != 0
             return marked
@@ -182,7 +182,7 @@ class Rows:
         return shares if votes is None else votes * shares
 
     def _shares(self, shared: str) -> NDArray[np.float64]:
-        """Return the share of a physical row that each of its uses counts."""
+        """Return the share with which each row counts, if draws use the same stored trajectory, step or token."""
         physical = {"draw": "trajectory_id", "step": "origin_trajectory_id,step", "token": "node_token"}
         draws = Rows(self.batch, "draw").valid
         return _core.weight.shares(self.keys(physical[self.level]), self.draws, draws, shared)

@@ -207,7 +207,7 @@ def pack_state(state: Mapping[str, Any]) -> State:
 
 
 def unpack_state(table: Mapping[str, Any]) -> State:
-    """Return the state that `packed` wrote."""
+    """Restore a state from the result of `pack_state`."""
     state: State = {}
     for key, value in table.items():
         name = key[1:] if key[:1] == "~" and key.lstrip("~") == _ARRAY else key

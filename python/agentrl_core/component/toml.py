@@ -21,7 +21,7 @@ def toml_lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str
 
 
 def _is_table(value: Any) -> bool:
-    """Return whether it is a table or a list of tables, which follow the plain values."""
+    """Return whether a value is a table or a list of tables, which come after plain values in TOML."""
     return isinstance(value, Mapping) or (isinstance(value, list) and isinstance(next(iter(value), None), Mapping))
 
 

@@ -56,7 +56,7 @@ class Batch:
 
     @property
     def nodes(self) -> Table:
-        """Runs of tokens from one source, each stored once."""
+        """Nodes: runs of tokens from one source, each stored once."""
         return self._core.nodes
 
     @property
@@ -71,7 +71,7 @@ class Batch:
 
     @property
     def draws(self) -> Table:
-        """Uses of trajectories in this batch."""
+        """Draws: the uses of trajectories in this batch."""
         return self._core.draws
 
     @property
@@ -91,7 +91,7 @@ class Batch:
 
     @property
     def facts(self) -> dict[str, dict[str, str]]:
-        """Facts of the environment: each name and its kind, for `step` and `trajectory`."""
+        """Facts of the environment: the kind of each by name, for `step` and `trajectory`."""
         return self._core.facts
 
     @property
@@ -245,7 +245,7 @@ class Batch:
         return found
 
     def with_state(self, state: Mapping[str, Any]) -> Batch:
-        """Return the batch with another state of its components: a table of plain values that JSON can hold."""
+        """Return the batch with another component state, a table of plain values that JSON can represent."""
         try:
             text = json.dumps(state)
         except (TypeError, ValueError, RecursionError) as error:

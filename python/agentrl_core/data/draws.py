@@ -143,7 +143,7 @@ class Draws:
 
 
 class Contexts(NamedTuple):
-    """Contexts of actions: a draw has one, plus one for each rewrite.
+    """Contexts of actions: a draw has one, plus one for each rewrite of its history.
 
     Attributes:
         tokens: `int32[tokens]` of all contexts, each from its start to its last action, or to the trajectory's end.

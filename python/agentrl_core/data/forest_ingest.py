@@ -71,7 +71,7 @@ class Ingested:
 
 
 def columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all given columns as flat memory for the core."""
+    """Return all given columns as flat arrays for the core."""
     handles = arrays.integers(trajectories, "trajectories")
     turns: dict[str, Any] = {"trajectories": handles}
     for name, values in tokens.items():
@@ -154,7 +154,7 @@ def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
 
 
 def texts(values: Any, name: str) -> Any:
-    """Return a column of bytes."""
+    """Return a column of texts as flat bytes and offsets, for the core."""
     if arrays.is_arrow(values) or isinstance(values, tuple):
         return values
     texts = [
@@ -174,7 +174,7 @@ def _rows(values: Any, name: str) -> list[Any]:
 
 
 def _given(values: Any, name: str, count: int) -> list[Any]:
-    """Return what each row of the call gives of a token column."""
+    """Return a token column as a list of rows, after checking that each row of the call has one."""
     rows = _rows(values, f"columns[{name!r}]")
     if len(rows) != count:
         raise InvalidInputError(

@@ -9,7 +9,7 @@ from agentrl_core.data.batch import Batch
 
 
 def tokens_with_images(batch: Batch) -> NDArray[np.bool_] | None:
-    """Return `bool[tokens]`, whether the context of each action token shows images; None: no context does."""
+    """Return whether the context of each action token shows images, `bool[tokens]`; None if none does."""
     sampled = batch._core.sampled()
     shows = sampled["shows_images"] != 0
     if not shows.any():
@@ -29,7 +29,7 @@ def images_of_contexts(batch: Batch) -> tuple[list[bytes], NDArray[np.int64], ND
 
 
 def sampling_of(batch: Batch, tokens: NDArray[np.bool_]) -> dict[str, NDArray[np.float32]]:
-    """Return `temperature`, `top_p` and `top_k` (NaN: not recorded) of each of some tokens."""
+    """Return `temperature`, `top_p` and `top_k` of each given token, NaN if not recorded."""
     sampled = batch._core.sampled()
     rows = _nodes(sampled["offsets"], batch)[tokens]
     return {name: sampled[name][rows] for name in ("temperature", "top_p", "top_k")}

@@ -110,7 +110,7 @@ class Store:
 
     @property
     def version(self) -> int:
-        """Number of the last commit; 0 before the first."""
+        """Number of the last commit, 0 before the first one."""
         return self._core.version
 
     @property
@@ -142,7 +142,7 @@ class Store:
 
     @property
     def draws(self) -> Table:
-        """Committed uses of trajectories."""
+        """Committed draws, which are uses of trajectories."""
         return self._core.table("draws")
 
     @property
@@ -496,7 +496,7 @@ def _flatten(metrics: object, before: str, found: dict[str, float]) -> None:
 
 
 def _given(path: str, array: Any) -> tuple[str, str, int, int | None, NDArray[np.uint8]]:
-    """Convert an array of a state for the core."""
+    """Convert an array of a state to the form of the core."""
     if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
         told = (
             f"an array of {array.dtype} with {array.ndim} dimensions" if isinstance(array, np.ndarray) else repr(array)

@@ -1,4 +1,4 @@
-"""Layers of PEFT: merge their weights in a copy, or read an adapter alone."""
+"""PEFT layers: merge their weights in a copy, or read only an adapter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from agentrl_core.exceptions import InvalidInputError
 
 _PEFT_MODULES = ("base_layer", "modules_to_save", "original_module", "token_adapter")
-"""Names that PEFT's wrappers give to modules: in a full state dict, those of every adapter have one."""
+"""Module names that PEFT's wrappers add; in a full state dict, the weights of every adapter have one of them."""
 _LORA_PARTS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
 
 
@@ -26,7 +26,7 @@ def names_adapter(name: str) -> bool:
 
 @cache
 def _prefixes() -> tuple[str, ...]:
-    """Return how the names of adapters' weights begin, from PEFT's registry; without PEFT, those of LoRA."""
+    """Return the name prefixes of adapter weights from PEFT's registry; without PEFT, those of LoRA."""
     try:
         from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
     except ImportError:
@@ -42,7 +42,7 @@ def is_adapted(model: nn.Module) -> bool:
 
 
 def module_in_use(module: nn.Module) -> nn.Module:
-    """Return the module that PEFT uses in the place of a wrapped one, or the module itself if it is not wrapped."""
+    """Return the module that PEFT uses in place of a wrapped one, or the module itself if it is not wrapped."""
     kind = _peft_class("utils.other", "AuxiliaryTrainingWrapper")
     if kind is None or not isinstance(module, kind):
         return module
@@ -56,14 +56,14 @@ def module_in_use(module: nn.Module) -> nn.Module:
 
 
 def adapter_layer(module: nn.Module) -> Any:
-    """Return a module if it is a layer with adapters, or None."""
+    """Return the module if it is a layer with adapters, otherwise None."""
     kind = _peft_class("tuners.tuners_utils", "BaseTunerLayer")
     is_layer = kind is not None and isinstance(module, kind) and hasattr(module, "get_base_layer")
     return module if is_layer and hasattr(module, "base_layer") else None
 
 
 def differs_from_base(layer: Any) -> bool:
-    """Return whether a layer, with the adapters that are active in it, has other weights than its base layer."""
+    """Return whether the active adapters of a layer change the weights of its base layer."""
     return any(
         bool(each.merged) if each.disable_adapters else any(n not in each.merged_adapters for n in each.active_adapters)
         for each in _layers_in(layer)
@@ -76,12 +76,12 @@ def adapter_states(model: nn.Module) -> list[tuple[bool, tuple[str, ...]]]:
 
 
 def _layers_in(layer: nn.Module) -> list[Any]:
-    """Return the layer, and those with adapters on other parameters of its base layer."""
+    """Return the layer, and layers inside it that adapt other parameters of its base layer."""
     return [part for part in layer.modules() if adapter_layer(part) is not None]
 
 
 def merged_weights(layer: Any, names: Iterable[str], full_tensor: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """Return the weights of a base layer with its adapters merged, by a copy of the layer: it is not written to.
+    """Return the weights of a base layer with its adapters merged in a copy; the layer does not change.
 
     Half precision is merged in fp32 and rounded once.
 
@@ -118,7 +118,7 @@ def merged_weights(layer: Any, names: Iterable[str], full_tensor: Callable[[Tens
 
 
 def lora_tensors(layer: Any) -> dict[str, tuple[Mapping[str, Any], str, float]]:
-    """Return table, key and factor of each tensor of a LoRA layer's active adapter, by its name in a checkpoint.
+    """Return where to find each tensor of a LoRA layer's active adapter, by checkpoint name: table, key, factor.
 
     The layer's scaling is multiplied into B, so that the adapter is applied with a scaling of 1.
     """
@@ -136,7 +136,7 @@ def lora_tensors(layer: Any) -> dict[str, tuple[Mapping[str, Any], str, float]]:
 
 
 def reason_to_merge(model: nn.Module) -> str | None:
-    """Return why a vLLM engine cannot hold a model's adapters beside its weights, or None if it can."""
+    """Return why a vLLM engine cannot hold a model's adapters separately from its weights; None if it can."""
     lora = _peft_class("tuners.lora", "LoraLayer")
     for name, part in model.named_modules():
         if module_in_use(part) is not part:
@@ -162,7 +162,7 @@ _ADAPTABLE = (nn.Linear, nn.Embedding)
 
 
 def _detached_copy(module: nn.Module, full_tensor: Callable[[Tensor], Tensor]) -> Any:
-    """Return a copy of a module with tensors of its own and without hooks."""
+    """Return a copy of a module with its own tensors and without hooks."""
     kind: type[Any] = type(module)
     if kind.__mro__[1].__name__ == "FSDPModule":  # the class that fully_shard puts before the module's own
         kind = kind.__mro__[2]
@@ -189,5 +189,5 @@ def _fp32_copy(tensor: Tensor) -> Tensor:
 
 
 def _peft_class(module: str, name: str) -> Any:
-    """Return a class of PEFT; None: it is not imported, so no model has adapters."""
+    """Return a class of PEFT; None if PEFT is not imported, so that no model has adapters."""
     return getattr(sys.modules.get(f"peft.{module}"), name, None)

@@ -1,4 +1,4 @@
-"""The windows through which the layers of a model attend."""
+"""The attention windows of a model's layers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from agentrl_core.exceptions import UnsupportedError
 
 ALL_LAYERS = ""
-"""The type of every layer of a model that takes one mask for all."""
+"""The layer type for models that use one mask for all layers."""
 Windows = Mapping[str, int | None]
-"""By type of layer, how many last tokens a token sees, itself included; None: all."""
+"""By layer type, how many last tokens a token attends to, including itself; None: all."""
 _IGNORE_THEIR_WINDOW = ("moshi",)  # types that attend through their window in flash attention only
 
 
 def windows_of(model: Any) -> Windows:
-    """Return the windows of a causal model of Hugging Face.
+    """Return the attention windows of a causal Hugging Face model, by layer type.
 
     Raises:
-        UnsupportedError: a layer attends in another way, or the attention implementation ignores part of the config.
+        UnsupportedError: a layer has another kind of attention, or the implementation ignores part of the config.
     """
     config = model.config.get_text_config()
     name = type(model).__name__

@@ -37,13 +37,13 @@ class Sampling:
         temperature: above 0; or 0 for the most likely token, reported with log-probability 0 and entropy 0.
         top_p: in (0, 1]; 1 keeps all.
         top_k: 0 keeps all.
-        max_tokens: most tokens of a segment, the stop token included.
-        stop_token_ids: a segment ends with the first of these, which belongs to it.
-        top: how many of the likeliest tokens to report at each place (`Segment.top`), at most V.
+        max_tokens: most tokens of a segment, including the stop token.
+        stop_token_ids: a segment ends with the first of these tokens, which is part of it.
+        top: number of most likely tokens to report at each place (`Segment.top`), at most V.
         by_entropy: changes the temperature for each token; see `EntropyTemperature`.
 
     Raises:
-        InvalidInputError: a number out of its range, or by_entropy is not an `EntropyTemperature`.
+        InvalidInputError: a number is out of range, or `by_entropy` is not an `EntropyTemperature`.
 
     Example:
         >>> from dataclasses import replace
@@ -75,13 +75,13 @@ class Sampling:
         rule: object = self.by_entropy
         if rule is not None and not isinstance(rule, EntropyTemperature):
             raise InvalidInputError(f"Sampling: by_entropy is {rule!r}; give an engine.EntropyTemperature, or None")
-        # A list is as good, but samplings are compared and hashed.
+        # Lists are converted, since samplings are compared and hashed.
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One segment to generate: continue `tokens` (int32 [n], n >= 1) as `sampling` says.
+    """One segment to generate: the continuation of `tokens` (int32 [n], n >= 1), sampled with `sampling`.
 
     `seed` (0 to 2^63 - 1) alone determines the random numbers of the segment: hash it per segment (`structural_seed`),
     since two requests with one seed draw the same numbers. `images` are the images of the tokens' placeholders, in
@@ -92,8 +92,8 @@ class Request:
     cache. It does not change the sampled tokens; "" means no group.
 
     Raises:
-        InvalidInputError: tokens are no integer array or empty, the seed is out of range, sampling is no `Sampling`, or
-            an image is no `env.Image`.
+        InvalidInputError: `tokens` is not an integer array or is empty, the seed is out of range, `sampling` is not a
+            `Sampling`, or an image is not an `env.Image`.
 
     Example:
         >>> import numpy as np
@@ -147,21 +147,21 @@ class Segment:
     Args:
         tokens: int32 [n].
         logprobs: float32 [n]: log p of each token as sampled (see `Sampling`).
-        entropies: float32 [n]: -sum p log p in nats at each token, or the one by which its temperature was chosen
+        entropies: float32 [n]: -sum p log p in nats at each token, or the entropy that determined its temperature
             (`Sampling.by_entropy`); None if unknown.
-        finish_reason: "stop" (after a stop token), "length" (`max_tokens` were generated) or "abort" (ended before, by
-            `Engine.abort`, new weights or the closing of the engine: with exactly the tokens so far).
-        policy_version: version of the weights of all its tokens.
+        finish_reason: "stop" (after a stop token), "length" (`max_tokens` were generated) or "abort" (ended early by
+            `Engine.abort`, new weights or the closing of the engine, with the tokens so far).
+        policy_version: version of the weights that sampled all tokens.
         seed: seed of the request.
         top: the most likely tokens at each place, if `Sampling.top` requests them.
         cached_tokens: number of the request's tokens with keys and values from a cache; None if unknown.
         routed_experts: uint8 or uint16 [rows, layers * k]: the k experts that the router of each layer chose for a
-            token. The last row is of the token before the last one, which no model has read; the rows before are those
-            of earlier tokens, the request's included, as far as they are known. None: not reported.
+            token. The last row is that of the second-last token, since the model has not read the last one; earlier
+            rows are those of earlier tokens, including the request's, as far as they are known. None: not reported.
 
     Raises:
-        DataError: no log-probabilities, or not one of each for each token; no tokens without an abort; routed experts
-            of another shape or dtype.
+        DataError: log-probabilities are missing, or a list does not have one number for each token; there are no tokens
+            without an abort; routed experts have another shape or dtype.
     """
 
     tokens: NDArray[np.int32]
@@ -199,8 +199,8 @@ class Segment:
 class Engine(Protocol):
     """Interface of engines. Requests may come from several event loops and threads at once.
 
-    It may have two more attributes: `takes_images` (see `Request`), and `precision`, how many bits a weight has with
-    which it samples, an integer or None (`rollout.RecordPrecision` records it).
+    An engine may have two more attributes: `takes_images` (see `Request`), and `precision`, the bits per weight in
+    sampling, an integer or None (`rollout.RecordPrecision` records it).
 
     Example:
         >>> import numpy as np
@@ -240,46 +240,46 @@ class Engine(Protocol):
 
     @property
     def shares_parameters(self) -> bool:
-        """True if it samples from the tensors that the optimizer steps, and must not generate meanwhile.
+        """True if the engine samples from the tensors that the optimizer updates; it must not generate meanwhile.
 
         A collector that generates while the trainer steps refuses such an engine.
         """
         ...
 
     async def generate(self, request: Request) -> Segment:
-        """Generate the segment of one request. Cancelling the wait gives up the segment.
+        """Generate the segment of one request. Cancelling the caller drops the segment.
 
         Raises:
-            InvalidInputError: the request is none, or has a token outside the vocabulary; the engine is closed.
-            EngineError: the engine failed at it; it can be used again.
+            InvalidInputError: the value is not a request, or has a token outside the vocabulary; the engine is closed.
+            EngineError: the engine failed to generate; it can be used again.
         """
         ...
 
     def abort(self, request: Request) -> None:
-        """End a request that is being generated: its `generate` soon returns exactly what there was.
+        """End a running request: its `generate` soon returns the tokens so far.
 
-        A request that is not being generated is let be, since it may have ended meanwhile.
+        A request that is not running is ignored, since it may have ended meanwhile.
         """
         ...
 
     def update_weights(self, model: nn.Module | Mapping[str, Tensor], version: int) -> None:
         """Sample from `model`'s weights from now on and stamp segments with `version`.
 
-        `model` is bare or in its wrappers, or a state dict. Segments that are being generated end as aborted, with
-        what they have under the old version.
+        `model` is a bare or wrapped model, or a state dict. Running segments end as aborted, with their tokens so far
+        and the old version.
         """
         ...
 
     def close(self) -> None:
-        """Give back what the engine holds; running segments end as aborted. More than once does no harm."""
+        """Release the engine's resources; running segments end as aborted. A second call does nothing."""
         ...
 
 
 def complete(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
     """Generate one segment per request, in order, and wait for all: for scripts and notebooks.
 
-    A segment ends with the turn, at one of `engine.chat.stop_token_ids`, besides the stop tokens of its sampling.
-    `engine.generate` stops at the latter alone, and only its requests can be aborted.
+    A segment ends at the end of the turn, one of `engine.chat.stop_token_ids`, or at a stop token of its sampling.
+    `engine.generate` only stops at the latter, and only its requests can be aborted.
 
     It also works while an event loop is running, as in Jupyter, but blocks it: asynchronous programs should await
     `engine.generate` instead. If one request fails, the others are cancelled.
@@ -319,14 +319,14 @@ def generate_all(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(all_of_them())
-    # A loop that runs cannot be entered again: another one, in a thread of its own.
+    # A running loop cannot be entered again, so another loop runs in a separate thread.
     segments: list[Segment] = []
     failures: list[BaseException] = []
 
     def apart() -> None:
         try:
             segments.extend(asyncio.run(all_of_them()))
-        except BaseException as error:  # noqa: BLE001 -- it is raised where it belongs
+        except BaseException as error:  # noqa: BLE001 -- raised in the caller's thread
             failures.append(error)
 
     thread = threading.Thread(target=apart, name="agentrl complete", daemon=True)
@@ -350,21 +350,22 @@ def aborted(request: Request, version: int) -> Segment:
 
 
 def check_version(version: object) -> None:
-    """Refuse what is no version of weights.
+    """Refuse a value that is not a version of weights.
 
     Raises:
-        InvalidInputError: it is no whole number of at least 0.
+        InvalidInputError: the version is not an integer of at least 0.
     """
     if isinstance(version, bool) or not isinstance(version, Integral) or not 0 <= int(version) < 1 << 63:
         raise InvalidInputError(f"update_weights: version is {version!r}; give a whole number of at least 0")
 
 
 def check_request(request: object, vocabulary_size: int, *, takes_images: bool = False) -> None:
-    """Refuse what is no request, images, and token ids outside the vocabulary: a model would crash or answer nonsense.
+    """Refuse a value that is not a request, unsupported images, and token ids outside the vocabulary.
 
     Raises:
-        InvalidInputError: names the value, or the token and the vocabulary.
-        UnsupportedError: it has images, and the engine takes none.
+        InvalidInputError: the value is not a request.
+        DataError: a token id is outside the vocabulary.
+        UnsupportedError: the request has images, which the engine does not support.
     """
     if not isinstance(request, Request):
         raise InvalidInputError(
@@ -385,15 +386,15 @@ def check_request(request: object, vocabulary_size: int, *, takes_images: bool =
 
 
 def checked_segment(segment: object, request: Request, vocabulary_size: int) -> Segment:
-    """Return an engine's response to a request as the forest stores it: `int32` tokens and `float32` numbers.
+    """Return an engine's response, checked and converted to the types of the forest: `int32` and `float32`.
 
     Args:
-        segment: what the engine returned.
-        request: what it was asked.
-        vocabulary_size: of the engine's model.
+        segment: the value that the engine returned.
+        request: the request.
+        vocabulary_size: vocabulary size of the engine's model.
 
     Raises:
-        DataError: it is no segment, or holds a value that no forest or journal stores; it names the value.
+        DataError: the value is not a segment, or has a value that cannot be stored; the message names it.
     """
     if not isinstance(segment, Segment):
         raise DataError(f"generate: the engine returned {segment!r:.60}; return an engine.Segment")
@@ -452,7 +453,7 @@ def _checked_top(top: object, count: int, vocabulary_size: int) -> TopLogprobs:
 
 
 def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArray[Any]:
-    """Return values as `int32` or `float32`, if they are numbers of these kinds that fit."""
+    """Return values as an array of `int32` or `float32`, after checking their kind and range."""
     try:
         found = np.asarray(values)
     except (TypeError, ValueError):
@@ -467,5 +468,5 @@ def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArra
         if found.size and not -(1 << 31) <= int(found.min()) <= int(found.max()) < 1 << 31:
             raise DataError(f"Segment: {name} holds a number that does not fit 32 bits; return token ids")
         return found.astype(np.int32, copy=False)
-    with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
+    with np.errstate(over="ignore"):  # numbers that are too large become infinite, and are refused
         return found.astype(np.float32, copy=False)

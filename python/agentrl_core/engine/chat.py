@@ -1,4 +1,4 @@
-"""The tokens of a chat, from the chat template of a tokenizer."""
+"""Convert chats to tokens and back, with the chat template of a tokenizer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REASONED: Message = {"role": "assistant", "content": f"<think>\n{THOUGHT}\n</th
 
 
 class Chat:
-    """Text and messages to tokens and back, for one tokenizer with a chat template.
+    """Converts texts and messages to tokens and back, for one tokenizer with a chat template.
 
     A conversation is built piece by piece, and no generated token is ever tokenised again:
 
@@ -88,21 +88,21 @@ class Chat:
         """The token that ends an assistant's turn."""
         self._ending = [self._template.token(token) for token in self._template.ending]
         self.ends_with_next = self._template.ends_with_next
-        """Whether the template writes no end of a turn: it ends with the first token of the next message."""
+        """Whether the template writes no end of a turn, so that it ends with the first token of the next message."""
         self.describes_tools = not self._template.shows_tools
-        """Whether tools are described in words, since the template shows none."""
+        """Whether the system message describes tools, since the template does not render them."""
         self._more_stops = tuple(stop_token_ids)
         ends = [self._template.token(end) for end in self._template.ends]
         stops = dict.fromkeys(
             (self.end_of_turn, *ends, self.tokenizer.eos_token_id, *self._more_stops, *_configured(self.tokenizer))
         )
         self.stop_token_ids: tuple[int, ...] = tuple(token for token in stops if token is not None)
-        """The tokens at which a segment must stop: those that end an answer, a call or the text."""
+        """The tokens at which a segment must stop: ends of an answer, of a call, or of the text."""
         self.strips_reasoning_before: tuple[str, ...] = tuple(
             role for role in ("tool", "user") if self._renders(role) and self._strips_reasoning(role)
         )
-        """The roles of messages after which the template drops `<think>` parts of earlier turns. The pieces keep them:
-        a program that renders the whole conversation at once shows the model less than it was trained on."""
+        """The roles of messages after which the template drops `<think>` parts of earlier turns. Training keeps these
+        parts, so a program that renders the whole conversation at once shows the model less than in training."""
         # Prompts repeat within a group and short tool results repeat a lot; rendering one takes about 0.1 ms.
         self._cached_prompt = lru_cache(maxsize=4096)(self._prompt)
         self._cached_observation = lru_cache(maxsize=4096)(self._observation)
@@ -128,7 +128,7 @@ class Chat:
         return self._form
 
     def with_options(self, chat_template_kwargs: Mapping[str, Any] | None) -> Chat:
-        """Return the chat with further options of its template; without any it is this one.
+        """Return a chat with further template options; without options, this chat.
 
         Raises:
             InvalidInputError: an option is not the template's.
@@ -145,16 +145,16 @@ class Chat:
     def conversation(
         self, messages: Sequence[Mapping[str, Any]], tools: Tools | None = None, *, open_turn: bool = True
     ) -> NDArray[np.int32]:
-        """Return the tokens of a whole conversation as the template renders it at once. int32 [n].
+        """Return the tokens of a whole conversation, rendered by the template at once. int32 [n].
 
         Args:
-            messages: as OpenAI's; images are `env.Image`.
+            messages: messages in OpenAI's format; images are `env.Image`.
             tools: JSON schemas of the tools.
-            open_turn: with the opening of the assistant's next turn.
+            open_turn: end with the opening of the assistant's next turn.
 
         Raises:
-            InvalidInputError: a message of another shape.
-            UnsupportedError: the template refuses a message, or leaves out a content or a call, or an image.
+            InvalidInputError: a message has an invalid form.
+            UnsupportedError: the template refuses a message, or leaves out a content, a call or an image.
         """
         plain = [plain_message(message, f"message {place}") for place, message in enumerate(messages)]
         self._check_images(plain, tools)
@@ -168,13 +168,13 @@ class Chat:
         """Return the tokens that the model reads and generates at each answer of a chat; see `ChatTemplate.answers`.
 
         Args:
-            messages: as OpenAI's; images are `env.Image`.
+            messages: messages in OpenAI's format; images are `env.Image`.
             tools: JSON schemas of the tools.
-            chat: how errors name the chat.
+            chat: name of the chat in errors.
 
         Raises:
-            InvalidInputError: a message of another shape.
-            UnsupportedError: the template refuses or leaves out something.
+            InvalidInputError: a message has an invalid form.
+            UnsupportedError: the template refuses a message or leaves out a part of it.
         """
         plain = [plain_message(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
         self._check_images(plain, tools)
@@ -185,7 +185,7 @@ class Chat:
         return self._template.answers(plain, tools, chat=chat, encode=encode)
 
     def shows_images(self) -> bool:
-        """Return whether the template has a place for images in a message of a user."""
+        """Return whether the template renders images in a user's message."""
         try:
             self._check_prompt([{"role": "user", "content": [{"type": "text", "text": "agentrl part"}, IMAGE]}], None)
         except UnsupportedError:
@@ -196,13 +196,13 @@ class Chat:
         """Return the tokens up to the first action: the messages and the opening of the assistant's turn. int32 [n].
 
         Args:
-            content: a text, which is a user's; a message; or several. A message of role `prompt` is the whole prompt:
-                its text without the template, or its `tokens`.
-            tools: JSON schemas of the tools that the model may call, shown as the template shows them.
+            content: a text (as a user's message), a message, or several messages. A message of role `prompt` is the
+                whole prompt: its text without the template, or its `tokens`.
+            tools: JSON schemas of the tools that the model may call, rendered by the template.
 
         Raises:
-            InvalidInputError: no message, a message without a role or a text, or a value that is not JSON.
-            UnsupportedError: the template refuses or ignores a role, the tools or images, or renders them elsewhere
+            InvalidInputError: there is no message, a message has no role or text, or a value is not JSON.
+            UnsupportedError: the template refuses or ignores a role, the tools or images, or renders them differently
                 in a longer conversation.
         """
         prompt = self._cached_prompt(_frozen(content, "user"), _json(list(tools), "tools") if tools else "")
@@ -211,22 +211,22 @@ class Chat:
     def observation(self, content: Content, after: int | None = None) -> NDArray[np.int32]:
         """Return the tokens between two actions, after the stop token of the first. int32 [n].
 
-        A text takes the role "tool" if the template renders that role, else "user".
+        A text gets the role "tool" if the template renders that role, otherwise "user".
 
         Args:
-            content: a text, a message, or several.
-            after: the last token of the first action. Templates that write no end of a turn need it: the token that
-                ended the action is not written again.
+            content: a text, a message, or several messages.
+            after: the last token of the first action. Templates that write no end of a turn need it, so that the token
+                that ended the action is not repeated.
 
         Raises:
-            InvalidInputError: no message, a message without a role or a text, or a value that is not JSON.
+            InvalidInputError: there is no message, a message has no role or text, or a value is not JSON.
             UnsupportedError: the template refuses or ignores a role or images after an assistant's turn.
         """
         ended = str(self.tokenizer.convert_ids_to_tokens(after)) if self.ends_with_next and after is not None else ""
         return self._tokens(self._cached_observation(_frozen(content, self._observation_role), ended), content)
 
     def action(self, text: str) -> NDArray[np.int32]:
-        """Return the tokens of an action that a script or an expert writes, with its stop token. int32 [n]."""
+        """Return the tokens of an action written by a script or an expert, with its stop token. int32 [n]."""
         return np.append(self._encode(text), np.asarray(self._ending, np.int32))
 
     def decode(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> str:
@@ -241,7 +241,7 @@ class Chat:
     def _tokens(
         self, rendered: tuple[str, NDArray[np.int32]], content: Content | Sequence[Mapping[str, Any]]
     ) -> NDArray[np.int32]:
-        """The tokens of a rendered text; a processor makes those of images."""
+        """Return the tokens of a rendered text; if it shows images, the processor tokenises it."""
         images = () if self._processor is None else images_in(content)
         return self._cached_shown(rendered[0], images).copy() if images else rendered[1].copy()
 
@@ -253,7 +253,7 @@ class Chat:
         try:
             pictures: list[Any] = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in images]
             if "batch_num_images" in getattr(self._processor.image_processor, "model_input_names", ()):
-                # Its tokens would depend on how many images the messages show. Alone, an image is the same in any turn.
+                # Otherwise an image's tokens depend on how many images the messages show.
                 pictures = [[picture] for picture in pictures]
             made = self._processor(text=[rendered], images=pictures, add_special_tokens=False)
         except Exception as error:  # Pillow and processors raise many types
@@ -298,9 +298,9 @@ class Chat:
         self._checked.add(kind)
 
     def _check_observation(self, messages: list[Message]) -> Message:
-        """Refuse messages that the template leaves out; return the answer after which it renders them.
+        """Refuse messages that the template leaves out; return the test answer after which it renders them.
 
-        Some templates take the results of tools only after calls.
+        Some templates render tool results only after calls.
         """
         marked, kind = _marked(messages), _kind("observation", messages)
         called = self._template.answer_before(messages)
@@ -323,12 +323,12 @@ class Chat:
         return ANSWER
 
     def _following(self, following: Sequence[Message], answer: Message) -> str:
-        """The text of messages that follow the end of an answer."""
+        """Return the rendered text of messages that follow the end of an answer."""
         rendered = self._render([QUESTION, answer, *following])
         return self._template.after_answer(rendered, VALUE if answer.get("tool_calls") else answer["content"])
 
     def _in_order(self, marked: list[Message], what: str, tools: Tools | None = None) -> str:
-        """The conversation rendered, each message in its place."""
+        """Return the rendered conversation after checking that all messages are rendered in order."""
         try:
             rendered = self._render(marked, tools)
         except UnsupportedError as error:
@@ -349,7 +349,7 @@ class Chat:
         return rendered
 
     def _check_images(self, plain: Sequence[Message], tools: Tools | None) -> None:
-        """Refuse a chat with images of which the template shows none, by the first message of each role."""
+        """Refuse a chat with images that the template does not render, by the first such message of each role."""
         roles = {message["role"]: place for place, message in reversed(list(enumerate(plain))) if not _is_text(message)}
         for role, place in sorted(roles.items(), key=lambda item: item[1]):
             kind = f"images of {role}" + bool(tools) * " with tools"
@@ -358,7 +358,7 @@ class Chat:
                 self._checked.add(kind)
 
     def _check_parts(self, marked: list[Message], number: int, tools: Tools | None) -> None:
-        """Refuse a template that prints the parts of a message, or shows nothing for an image."""
+        """Refuse a template that prints the parts of a message, or renders nothing for an image."""
 
         def rendered(*images: Message) -> str:
             one = {**marked[number], "content": [{"type": "text", "text": "agentrl part"}, *images]}
@@ -384,10 +384,10 @@ class Chat:
         return self._template.encode(rendered, after)
 
     def _renders(self, role: str) -> bool:
-        """Whether a message of this role may follow an assistant's turn."""
+        """Return whether the template renders a message of this role after an assistant's turn."""
         try:
             return RESULT in self._render([QUESTION, ANSWER, {"role": role, "content": RESULT}])
-        except UnsupportedError:  # many templates refuse roles that they do not know
+        except UnsupportedError:  # many templates refuse unknown roles
             return False
 
     def _strips_reasoning(self, role: str) -> bool:
@@ -395,14 +395,14 @@ class Chat:
 
 
 def _rebuilt(tokenizer: Any, options: Mapping[str, Any], stops: Sequence[int]) -> Chat:
-    """A chat as it was pickled, with empty caches."""
+    """Return an unpickled chat, with empty caches."""
     return Chat(tokenizer, options, stop_token_ids=stops)
 
 
 def ends_of(tokenizer: Any, eos_token_id: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the tokens that end a text by a generation config; those of another vocabulary are left out.
+    """Return a generation config's end tokens that are special tokens of this tokenizer.
 
-    A config that was not written for a tokenizer has the default of its class, which is any token of it.
+    A config that was not written for the tokenizer has the default of its class, which may be any ordinary token.
     """
     given = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ()
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
@@ -410,7 +410,7 @@ def ends_of(tokenizer: Any, eos_token_id: int | Sequence[int] | None) -> tuple[i
 
 
 def _configured(tokenizer: Any) -> tuple[int, ...]:
-    """The tokens that end a text by the `generation_config.json` in a tokenizer's folder, if there is one."""
+    """Return the end tokens from the `generation_config.json` in a tokenizer's folder; none without that file."""
     path = Path(str(tokenizer.name_or_path)) / "generation_config.json"
     if not tokenizer.name_or_path or not path.is_file():
         return ()
@@ -421,10 +421,10 @@ def _configured(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _json(value: object, name: str) -> str:
-    """The value as JSON, its keys in their own order, which templates show.
+    """Return a value as JSON text, with keys in their given order, since templates show it.
 
     Raises:
-        InvalidInputError: it is not JSON.
+        InvalidInputError: the value is not JSON.
     """
     try:
         return json.dumps(value, ensure_ascii=False)
@@ -433,7 +433,7 @@ def _json(value: object, name: str) -> str:
 
 
 def _frozen(content: Content, role: str) -> str:
-    """The messages of some content, checked, as JSON; its parts are tables with a type, as templates take them."""
+    """Return the checked messages of a content as JSON text, with parts as tables in the form of templates."""
     if isinstance(content, str):
         return _json([{"role": role, "content": content}], "messages")
     messages: object = [content] if isinstance(content, Mapping) else content
@@ -454,7 +454,7 @@ def _frozen(content: Content, role: str) -> str:
 
 
 def _marked(messages: Sequence[Message]) -> list[Message]:
-    """The messages with contents that can be found again."""
+    """Return messages with their contents replaced by test texts that can be found in a rendered chat."""
     marked: list[Message] = []
     for index, message in enumerate(messages):
         said: Any = f"agentrl message {index} of many"
@@ -472,7 +472,7 @@ def _is_text(message: Message) -> bool:
 
 
 def _kind(place: str, messages: Sequence[Message]) -> str:
-    """A key that messages share if they have the same roles, entries and types of parts."""
+    """Return a key that messages share if they have the same roles, entries and types of parts."""
     return json.dumps([place, *([message["role"], *sorted(message), *_types(message)] for message in messages)])
 
 

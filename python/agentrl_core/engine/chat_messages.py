@@ -1,4 +1,4 @@
-"""Messages of a chat as people keep them, brought into the one form that chat templates take."""
+"""Convert chat messages from the many forms in use to the one form that chat templates expect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 Message = dict[str, Any]
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
-"""The names that templates and servers have for the reasoning of an answer."""
+"""The field names that templates and servers use for the reasoning of an answer."""
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _THOUGHTS = {"thinking": "thinking", "reasoning": "reasoning"}
 _WEIGHTS = ("weight", "loss_weight", "train", "training", "trainable")
@@ -21,22 +21,22 @@ IMAGE = {"type": "image"}
 
 
 def plain_message(message: object, where: str) -> Message:
-    """Return a message in the form that chat templates take.
+    """Return a message in the form that chat templates expect.
 
     - Keys without a value are left out.
-    - `content` is a text, or a list of parts of type `text` and `image`; reasoning among the parts, and a refusal,
-      take their places.
-    - The reasoning of an answer has all the names that templates read (`REASONING`).
-    - Calls are `{"type": "function", "function": {"name", "arguments"}}` with arguments as an object; so are those
-      that are given as `function_call`, flat, or with the name as `function`. Role `function` is `tool`.
+    - `content` is a text, or a list of parts of type `text` and `image`. Reasoning among the parts moves to the fields
+      of reasoning, and a refusal becomes the content.
+    - The reasoning of an answer is stored under all names that templates read (`REASONING`).
+    - Calls become `{"type": "function", "function": {"name", "arguments"}}` with arguments as an object, also those
+      given as `function_call`, flat, or with the name as `function`. Role `function` becomes `tool`.
 
     Args:
         message: the message.
-        where: of the message, for errors, such as `chat 3, message 0`.
+        where: place of the message for errors, such as `chat 3, message 0`.
 
     Raises:
-        InvalidInputError: it has no role, contents, reasoning or calls of another shape, or text that is not Unicode.
-        UnsupportedError: a part that is neither text nor image, or a call that is not of a function.
+        InvalidInputError: the message has no role, invalid contents, reasoning or calls, or text that is not Unicode.
+        UnsupportedError: a part is neither text nor image, or a call is not a function call.
 
     Example:
         >>> from agentrl_core.engine.chat_messages import plain_message
@@ -61,10 +61,10 @@ def plain_message(message: object, where: str) -> Message:
 
 
 def plain_tools(tools: object, where: str) -> list[Message]:
-    """Return the schemas of tools as a list; data sets keep them as JSON text, too.
+    """Return the schemas of tools as a list, also if they are JSON text, as in some data sets.
 
     Raises:
-        InvalidInputError: they are something else.
+        InvalidInputError: the value is not a list of schemas.
 
     Example:
         >>> from agentrl_core.engine.chat_messages import plain_tools
@@ -82,13 +82,13 @@ def plain_tools(tools: object, where: str) -> list[Message]:
 
 
 def is_trained(message: Mapping[str, Any], where: str) -> bool:
-    """Return whether an answer is to be trained, by `weight` and its other names (0 and 1, false and true).
+    """Return whether an answer should be trained, by its field `weight` or an equivalent one (0, 1, false, true).
 
-    SWE-agent marks demonstrations by `is_demo`, which are not trained.
+    Demonstrations of SWE-agent, marked by `is_demo`, are not trained.
 
     Raises:
-        InvalidInputError: another value.
-        UnsupportedError: a weight between 0 and 1, or above, or a weight on a message that is not an answer.
+        InvalidInputError: a weight is not a number.
+        UnsupportedError: a weight is neither 0 nor 1, or a message that is not an answer has weight 1.
 
     Example:
         >>> from agentrl_core.engine.chat_messages import is_trained
@@ -126,12 +126,12 @@ def from_json(given: Any) -> Any:
         return given
     try:
         return json.loads(given)
-    except (ValueError, RecursionError):  # numbers of thousands of digits raise the first
+    except (ValueError, RecursionError):  # numbers of thousands of digits raise ValueError
         return given
 
 
 def joined(content: str | Sequence[Mapping[str, Any]]) -> str:
-    """Return the texts of a content as one, as vLLM joins them for templates that do not read parts: by newlines."""
+    """Return the texts of a content joined by newlines, as vLLM does for templates that do not support parts."""
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 
 
@@ -146,7 +146,7 @@ def texts_of(content: str | Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def leaves(value: object) -> Iterator[object]:
-    """Yield the keys and values of the arguments of a call, those of nested values included."""
+    """Yield the keys and values of a call's arguments, including those of nested values."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield str(key)
@@ -159,7 +159,7 @@ def leaves(value: object) -> Iterator[object]:
 
 
 def _check_encodable(value: object, where: str) -> None:
-    """Refuse half of a surrogate pair, which JSON can hold and no tokenizer takes."""
+    """Refuse half of a surrogate pair, which JSON can contain but no tokenizer accepts."""
     try:
         json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:
@@ -169,7 +169,7 @@ def _check_encodable(value: object, where: str) -> None:
 
 
 def _content(content: object, where: str) -> tuple[str | list[Message], list[str]]:
-    """The content with its parts in one form, and the reasoning that was among them."""
+    """Return the content with its parts in one form, and the reasoning texts that were among the parts."""
     if content is None or isinstance(content, str):
         return content or "", []
     if not isinstance(content, (list, tuple)):
@@ -225,7 +225,7 @@ def _answer(plain: Message, thoughts: Sequence[str], where: str) -> None:
 
 
 def _call(call: object, where: str) -> Message:
-    """A call as templates take it."""
+    """Return a call in the form that templates expect."""
     if not isinstance(call, Mapping):
         _refuse_call(call, where)
     kind = call.get("type") or "function"
@@ -246,7 +246,7 @@ def _refuse_call(call: object, where: str) -> NoReturn:
 
 
 def _arguments(given: Any) -> Any:
-    """The arguments of a call as an object; text that is no JSON object stays text."""
+    """Return the arguments of a call as an object; text that is not a JSON object is unchanged."""
     if given is None or given == "":
         return {}
     found = from_json(given)

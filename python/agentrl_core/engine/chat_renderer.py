@@ -1,4 +1,4 @@
-"""Renders messages with the chat template of a tokenizer, each in the form that the template takes."""
+"""Render messages with a tokenizer's chat template, in the form that the template supports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Tools = Sequence[Mapping[str, Any]]
 
-# Texts that no chat holds, so that they can be found in what a template renders.
+# Texts that no real chat contains, so that they can be found in a rendered chat.
 QUESTION: Message = {"role": "user", "content": "agentrl question"}
 ANSWER: Message = {"role": "assistant", "content": "agentrl answer"}
 VALUE = "agentrl value"
@@ -34,7 +34,7 @@ _TOOL: Message = {
         },
     },
 }
-# Of `apply_chat_template` itself, so that they are not options of a template.
+# Arguments of `apply_chat_template` itself, which are not options of a template.
 _OWN_OPTIONS = frozenset(
     {"conversation", "messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message"}
     | {"tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
@@ -44,7 +44,7 @@ _UNDEFINED_TOOLS = "{%- set tools = agentrl_undefined -%}"
 
 
 class ChatRenderer:
-    """Renders messages with a chat template, after short chats have shown which forms it takes.
+    """Renders messages with a chat template; short test chats show which forms of messages the template supports.
 
     Messages have to be plain (`chat_messages.plain_message`).
 
@@ -57,8 +57,8 @@ class ChatRenderer:
         InvalidInputError: no chat template, or an option that is not the template's.
 
     Attributes:
-        renders_calls: whether it renders the calls of an answer.
-        shows_tools: whether it shows the schemas of tools.
+        renders_calls: whether the template renders the calls of an answer.
+        shows_tools: whether the template renders the schemas of tools.
         source: the text of the template, or of all templates.
     """
 
@@ -85,15 +85,16 @@ class ChatRenderer:
         self.shows_tools = NAME in self.tried([QUESTION], [_TOOL])
 
     def render(self, messages: Sequence[Message], tools: Tools = (), *, open_turn: bool = False) -> str:
-        """Return the chat as text; `open_turn`: with the opening of the assistant's next turn.
+        """Return the chat as text; with `open_turn` it ends with the opening of the assistant's next turn.
 
-        Texts in parts are joined by newlines if the template does not read parts, and a message of role `developer` is
-        a system's if the template does not know that role, both as in vLLM. Tools that it does not show are described
-        in the system message, and calls that it does not render are written in that form (`tool_description`).
+        As in vLLM, parts of text are joined by newlines if the template does not support parts, and messages of role
+        `developer` become system messages if the template does not support that role. If the template does not render
+        tools, the system message describes them; if it does not render calls, they are written into the content in the
+        described form (`tool_description`).
 
         Raises:
-            UnsupportedError: the template refuses the messages, or shows neither tools nor a system message that could
-                describe them.
+            UnsupportedError: the template refuses the messages, or renders neither tools nor a system message that
+                could describe them.
         """
         given, schemas = list(messages), list(tools)
         if schemas and not self.shows_tools:
@@ -108,14 +109,14 @@ class ChatRenderer:
             raise UnsupportedError(self.error(f"refuses the messages: {error}")) from error
 
     def tried(self, messages: Sequence[Message], tools: Tools = (), *, open_turn: bool = False) -> str:
-        """Return a short chat as text, and tools as the template shows them; empty if the template refuses it."""
+        """Return a short test chat as text; empty if the template refuses it."""
         try:
             return self._rendered(messages, tools, open_turn=open_turn)
         except _template_errors():
             return ""
 
     def error(self, does: str) -> str:
-        """Return a message about the template."""
+        """Return an error message that names the template."""
         return f"the template of tokenizer {self._name} {does}"
 
     def _rendered(self, messages: Sequence[Message], tools: Tools = (), *, open_turn: bool = False) -> str:
@@ -135,7 +136,7 @@ class ChatRenderer:
         )
 
     def _readable(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages as this template takes them."""
+        """Return messages in the form that this template supports."""
         given = [self._with_content(message) for message in self._with_known_roles(messages)]
         if not self._text_arguments:
             return given
@@ -156,7 +157,7 @@ class ChatRenderer:
         return message
 
     def _with_known_roles(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Messages in which those of developers are a system's, all in one message at the begin, as in vLLM."""
+        """Turn developer messages into one system message at the start, like vLLM, if the role is unsupported."""
         known = str(self._template)
         if "'developer'" in known or '"developer"' in known or all(each["role"] != "developer" for each in messages):
             return messages
@@ -165,7 +166,7 @@ class ChatRenderer:
         return [{"role": "system", "content": "\n\n".join(text for text in texts if text)}, *others]
 
     def _known_contents(self) -> tuple[bool, bool]:
-        """Whether it takes contents as texts, and in parts; it may take `tools` only undefined, and not null."""
+        """Return whether the template supports contents as texts, and as parts; detect if `tools` must be undefined."""
         self._takes_text, self._reads_parts = True, True
         plain = self.tried([QUESTION])
         if not plain:
@@ -178,7 +179,7 @@ class ChatRenderer:
         return QUESTION["content"] in plain, reads
 
     def _known_calls(self) -> bool:
-        """Whether it renders calls. DeepSeek's templates take arguments as JSON text alone."""
+        """Return whether the template renders calls. DeepSeek's templates require arguments as JSON text."""
         chat = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [call_of(NAME)]}]
         rendered = self.tried(chat)
         if not rendered:
@@ -193,10 +194,10 @@ class ChatRenderer:
 
 
 def checked_options(chat_template_kwargs: object) -> dict[str, Any]:
-    """Return options of a template, checked.
+    """Return template options after checking them.
 
     Raises:
-        InvalidInputError: they are not a mapping, or one is `apply_chat_template`'s own.
+        InvalidInputError: the options are not a mapping, or one is an argument of `apply_chat_template` itself.
     """
     if chat_template_kwargs is None:
         return {}
@@ -212,13 +213,13 @@ def checked_options(chat_template_kwargs: object) -> dict[str, Any]:
 
 
 def call_of(name: str) -> Message:
-    """Return a call of a tool with texts that can be found in a rendered chat."""
-    # Mistral's templates want identifiers of nine letters and digits.
+    """Return a test call of a tool, whose texts can be found in a rendered chat."""
+    # Mistral's templates require identifiers of nine letters and digits.
     return {"id": "agentrl01", "type": "function", "function": {"name": name, "arguments": {ARGUMENT: VALUE}}}
 
 
 def _template_errors() -> tuple[type[Exception], ...]:
-    """The errors that templates raise: their own, and those of missing values and other types."""
+    """Return the exceptions that templates raise: Jinja's, and those of missing values and wrong types."""
     from jinja2 import TemplateError
 
     return TemplateError, TypeError, ValueError, LookupError, AttributeError

@@ -31,12 +31,12 @@ _EMPTY_TAGS = re.compile(r"\s*<(\w+)>\s*</\1>\s*")
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer of a chat.
+    """One answer of a chat, with the tokens that the model reads before it and generates.
 
     Attributes:
-        message: its number in the chat.
-        context: token ids that the model reads before it.
-        action: token ids that the model generates, with the token that ends the turn.
+        message: index of the answer in the chat.
+        context: token ids that the model reads before the answer.
+        action: token ids that the model generates, including the token that ends the turn.
     """
 
     message: int
@@ -45,11 +45,11 @@ class Answered:
 
 
 class _DiffersFromHistoryError(Exception):
-    """An answer that was cut out of the history differs from the same one rendered on its own."""
+    """Raised if an answer cut out of the rendered history differs from the same answer rendered on its own."""
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer; short chats show how it opens and ends turns.
+    """The chat template of a tokenizer; short test chats show how it opens and ends turns.
 
     Messages have to be plain (`chat_messages.plain_message`).
 
@@ -65,13 +65,13 @@ class ChatTemplate:
     Attributes:
         ending: the special tokens after an answer; the last one ends it.
         end: the token that ends an answer.
-        ends: the tokens that the model may end a turn with: an answer, one in the middle of a chat, and a call. For
-            templates that write no end, those that a message of a user and of a tool begin with.
+        ends: the tokens with which the model may end a turn: an answer, an answer in the middle of a chat, or a call.
+            For templates that write no end, the first tokens of a user's and of a tool's message.
         ends_with_next: whether the template writes no end, so that a turn ends when the next message begins.
         end_in_history: the token that ends an answer in the middle of a chat.
-        opening: how the template opens an answer.
-        shows_tools: whether it shows the schemas of tools.
-        renders_calls: whether it renders the calls of an answer.
+        opening: the text with which the template opens an answer.
+        shows_tools: whether the template renders the schemas of tools.
+        renders_calls: whether the template renders the calls of an answer.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ChatTemplate:
         inside = self._known_thoughts(last, opened)
         ends = [self.end, *self._ends_of_calls(), self.end_in_history, *self._next_ends.values()]
         self.ends = tuple(dict.fromkeys(end for end in ends if end not in inside))
-        # Where no token ends it, a turn is all that is rendered of it.
+        # Without an end token, a turn is all of its rendered text.
         self._closes = re.compile(r"\Z" if self.ends_with_next else "|".join(map(re.escape, self.ends)))
         ends_in_history = self._next_ends.values() if self.ends_with_next else (*self.ends, self.end_in_history)
         self._closes_in_history = re.compile("|".join(map(re.escape, ends_in_history)))
@@ -117,28 +117,29 @@ class ChatTemplate:
     ) -> list[Answered]:
         """Return the tokens that the model reads and generates at each answer of a chat.
 
-        An answer is rendered as the last message, as the model is to write it: reasoning, content, calls, and the token
-        that ends the turn. It is cut out as text, and tokenised apart from its context if a token would span both. A
-        thought that the template writes for an answer without one belongs to the context. If a context continues the
-        one before and its answer, it begins with their tokens.
+        An answer is rendered as the last message, as the model should generate it: reasoning, content, calls, and the
+        token that ends the turn. It is cut out as text, and tokenised apart from its context if a token would span
+        both. If the template writes an empty thought for an answer without reasoning, it belongs to the context. A
+        context that continues the previous context and its answer begins with their tokens.
 
-        In a long chat most contexts are cut out of the whole chat, rendered once. Answers number 0, 1, 2, 4, 8, ...,
-        the last one, and the first of each kind (roles, fields, calls, spaces, texts that the template looks for) are
-        rendered after all messages before them, and the others after the messages around them: system message,
-        question, and the answer before with what follows it. If one of them differs, none is cut. The time is then
-        linear in the length of the chat, as far as the template's own is: those of Gemma 4 and DiffusionGemma look
-        through all messages at each one (200 answers: 2 s, other templates 0.1 to 0.4 s).
+        In a long chat, most answers are cut out of the whole chat, which is rendered once. Answers number 0, 1, 2, 4,
+        8, ..., the last one, and the first of each kind (roles, fields, calls, spaces, texts that the template tests)
+        are rendered after all messages before them. The other answers are checked by rendering them after only the
+        messages around them: system message, question, and the previous answer with the messages after it. If one of
+        them differs, none is cut. The time is then linear in the length of the chat, unless the template itself is
+        slower: those of Gemma 4 and DiffusionGemma scan all messages for each one (200 answers: 2 s, other templates
+        0.1 to 0.4 s).
 
         Args:
             messages: the chat.
-            tools: JSON schemas of its tools.
-            chat: how errors name the chat, such as `chat 3`.
-            encode: tokenises a part of a context that follows a text, and holds some of the messages (images need a
-                processor); None: `self.encode`.
+            tools: JSON schemas of the chat's tools.
+            chat: name of the chat in errors, such as `chat 3`.
+            encode: tokenises a part of a context, given the text before it and the slice of messages in it (images need
+                a processor); None: `self.encode`.
 
         Raises:
-            UnsupportedError: the template refuses the messages; leaves out a content, a reasoning, the name or an
-                argument of a call; or renders an answer somewhere else than after its opening.
+            UnsupportedError: the template refuses the messages; leaves out a content, reasoning, or a call's name or
+                argument; or does not render an answer after its opening.
         """
         try:
             return self._answers(messages, tools, chat, self._history(messages, tools), encode)
@@ -146,7 +147,7 @@ class ChatTemplate:
             return self._answers(messages, tools, chat, RenderedHistory("", self._closes_in_history), encode)
 
     def written(self, message: Message, tools: Tools = ()) -> str:
-        """Return an answer as the model writes it, without its end; empty: the template cannot render it."""
+        """Return an answer as the model writes it, without its end; empty if the template cannot render it."""
         try:
             opened = self.render([QUESTION], tools, open_turn=True)
             whole = self.render([QUESTION, message], tools)
@@ -159,13 +160,13 @@ class ChatTemplate:
         return action
 
     def check(self, messages: Sequence[Message], rendered: str, *, first: int = 0, chat: str = "chat") -> None:
-        """Verify that a context holds all of some messages; see `chat_texts.missing_of_history`.
+        """Check that a rendered context contains the texts of its messages; see `chat_texts.missing_of_history`.
 
         Args:
             messages: the messages.
-            rendered: the text that they were rendered to.
-            first: number of the first of them, for errors.
-            chat: how errors name the chat.
+            rendered: the rendered text of the messages.
+            first: index of the first message in the chat, for errors.
+            chat: name of the chat in errors.
 
         Raises:
             UnsupportedError: something is missing.
@@ -178,7 +179,7 @@ class ChatTemplate:
             self._refuse_missing(missing, message, f"{chat}, message {number}")
 
     def encode(self, text: str, after: str = "") -> Tokens:
-        """Return the token ids of a text that follows another one, whose tokens stay as they are. int32 [n]."""
+        """Return the token ids of a text that follows the text `after`, whose own tokens do not change. int32 [n]."""
         head = after[self._last_split(after) :]
         alone = self._chunks(head)
         together = self._chunks(head + text)
@@ -186,13 +187,13 @@ class ChatTemplate:
         return np.asarray(own, dtype=np.int32)
 
     def token(self, text: str) -> int:
-        """Return the id of a token."""
+        """Return the id of a token, given its text."""
         return int(self._tokenizer.convert_tokens_to_ids(text))
 
     def after_answer(self, rendered: str, marker: str) -> str:
-        """Return the text after the end of an answer whose last text is `marker`.
+        """Return the rendered text after the end of an answer whose last text is `marker`.
 
-        For templates that write no end this is all that follows the answer.
+        For templates that write no end, this is the whole text after the answer.
         """
         behind = rendered[rendered.rindex(marker) + len(marker) :]
         if self.ends_with_next:
@@ -201,7 +202,7 @@ class ChatTemplate:
         return behind[min(found, default=0) :]
 
     def answer_before(self, following: Sequence[Message]) -> Message:
-        """Return an answer with the calls that messages of tools reply to; its last text is `VALUE`."""
+        """Return an answer with a test call for each tool message that follows; its last text is `VALUE`."""
         calls = []
         for message in following:
             if message["role"] != "tool":
@@ -211,7 +212,7 @@ class ChatTemplate:
         return {"role": "assistant", "content": "", "tool_calls": calls}
 
     def _history(self, messages: Sequence[Message], tools: Tools) -> RenderedHistory:
-        """The chat rendered once, up to its last answer, which is rendered on its own."""
+        """Return the chat rendered once, up to its last answer, which is always rendered on its own."""
         last = max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=0)
         try:
             text = self.render(messages[:last], tools) if last else ""
@@ -227,9 +228,9 @@ class ChatTemplate:
         history: RenderedHistory,
         encode: Callable[[str, str, slice], Tokens] | None,
     ) -> list[Answered]:
-        """Return the answers of a chat; most are cut out of its history, so that the time is linear in its length.
+        """Return the answers of a chat, most of them cut out of the rendered history, in time linear in its length.
 
-        See `answers` for those that are rendered after all messages before them, and those after a part of these.
+        See `answers` for those that are rendered after all previous messages, or after some of these.
         """
         found: list[Answered] = []
         text, tokens, seen = "", np.empty(0, np.int32), 0
@@ -259,13 +260,13 @@ class ChatTemplate:
         return found
 
     def _is_alike(self, turn: RenderedTurn, messages: Sequence[Message], place: int, tools: Tools) -> bool:
-        """Return whether an answer that was cut out of the history is the same after the messages around it alone."""
+        """Return whether an answer cut out of the history is rendered the same after only the messages around it."""
         head = messages[:1] if messages[0]["role"] in ("system", "developer") else []
         following, text = messages[place + 1 : place + 2], turn.own_text
         if self.ends_with_next:  # the next message is not rendered here
             text = text.removesuffix(self._next_end(following, calls=bool(messages[place].get("tool_calls"))))
         before = place
-        for _ in range(2):  # some templates write the first reply of a tool after a question otherwise than later ones
+        for _ in range(2):  # some templates write the first tool reply after a question differently from later ones
             before = _last(messages[:before], "assistant")
             if before < 0:
                 return False
@@ -274,7 +275,7 @@ class ChatTemplate:
             try:
                 if text in self.render(around, tools):
                     return True
-                # The template may open an answer otherwise than it writes it.
+                # The template may open an answer differently from how it writes it.
                 if turn.is_like(self._turn(around, following, tools, ("", 0), "a part of the chat")):
                     return True
             except UnsupportedError:
@@ -289,9 +290,9 @@ class ChatTemplate:
         known: tuple[str, int],
         chat: str,
     ) -> RenderedTurn:
-        """The turn of the last message, rendered on its own.
+        """Return the turn of the last message, rendered on its own after the messages before it.
 
-        `known` are the text up to the end of the answer before, and the number of messages in it.
+        `known` has the text up to the end of the previous answer, and the number of messages in it.
         """
         *before, message = messages
         text, seen = known
@@ -307,9 +308,9 @@ class ChatTemplate:
     def _cut(
         self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str
     ) -> tuple[str, str]:
-        """The context of an answer and the text that is generated.
+        """Return the context of an answer, and the text that the model generates.
 
-        `texts` are the chat before it, opened, and the chat that ends with it.
+        `texts` has the chat before the answer with the opening of its turn, and the chat that ends with the answer.
         """
         opened, whole = texts
         context, start = opened, len(opened)
@@ -323,7 +324,7 @@ class ChatTemplate:
         return context + gap, turn[len(gap) : max(end, close)]
 
     def _bounds(self, message: Message, turn: str, where: str) -> tuple[int, int, int]:
-        """The places of an answer in its turn, verified: begin and end of its texts, and end of the turn."""
+        """Return begin and end of an answer's texts in its turn, and the end of the turn, after checking the texts."""
         claims = Claims(turn)
         self._refuse_missing(missing_of_answer(message, claims), message, where)
         close = self._closes.search(turn, claims.end)
@@ -331,7 +332,7 @@ class ChatTemplate:
         return begin, claims.end, close.end() if close else len(turn)
 
     def _empty_thought_of(self, turn: str, begin: int) -> str:
-        """The empty thought that a turn begins with, whose own texts begin at some place; empty: there is none."""
+        """Return the empty thought at the start of a turn whose own texts start at `begin`; empty if there is none."""
         if self._empty_thought is None:
             return ""
         written, spaced = self._empty_thought
@@ -343,16 +344,16 @@ class ChatTemplate:
     def _opened_otherwise(
         self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str
     ) -> tuple[str, int]:
-        """The context of an answer that does not follow its opening unchanged, and the begin of its turn.
+        """Return the context of an answer that does not follow its opening unchanged, and the start of its turn.
 
-        Either the answer has another opening, without the thought that is opened for the model; or it changes what is
-        rendered of earlier messages, as a template does that drops earlier reasoning once there is an answer.
+        Either the answer has another opening, without the thought that the template opens for the model; or it changes
+        the rendering of earlier messages, such as in a template that drops earlier reasoning once there is an answer.
         """
         opened, whole = texts
         history = _alike(self._of_chat(before, tools, where, open_turn=False), opened) if before else 0
         same = _alike(opened, whole)
         if same >= history:
-            # A short text may be in the header as well.
+            # A short text may also occur in the header.
             start = max(history, self._header(opened, same))
             begin, _, _ = self._bounds(message, whole[start:], where)
             gap = whole[start : start + begin]
@@ -364,7 +365,7 @@ class ChatTemplate:
             place = whole[: _alike(probe, whole)].rfind(opening)
             begun = probe[place + len(opening) : max(probe.rfind(ANSWER["content"]), 0)]
             begun = begun[len(self._empty_thought_of(begun, len(begun))) :]
-            # Else the turn holds an earlier answer, too.
+            # Otherwise the turn also contains an earlier answer.
             if place >= 0 and begun.strip() in ("", self._header_of_answer):
                 return opened, place + len(opening)
         same = _alike(opened, whole)
@@ -378,7 +379,7 @@ class ChatTemplate:
         )
 
     def _of_chat(self, messages: Sequence[Message], tools: Tools, chat: str, *, open_turn: bool) -> str:
-        """A chat rendered; an error of the template names the message that it refuses."""
+        """Return a rendered chat; if the template refuses it, the error names the refused message."""
         try:
             return self.render(messages, tools, open_turn=open_turn)
         except UnsupportedError as error:
@@ -402,7 +403,7 @@ class ChatTemplate:
             )
 
     def _shows(self, role: str) -> bool:
-        """Whether a message of this role is rendered after an answer, or after a call."""
+        """Return whether the template renders a message of this role after an answer or after a call."""
         if role not in self._shown_roles:
             following: Message = {"role": role, "content": RESULT, "name": NAME}
             answers = (ANSWER, self.answer_before([{"role": "tool"}]))
@@ -412,7 +413,7 @@ class ChatTemplate:
         return self._shown_roles[role]
 
     def _refuse_ends(self, message: Message, where: str) -> None:
-        """Refuse an answer whose own texts hold a token that ends a turn: the model would have stopped there."""
+        """Refuse an answer whose own texts contain an end token, since the model would have stopped there."""
         texts = [*texts_of(message["content"]), message.get(REASONING[0], "")]
         texts += [str(leaf) for call in message.get("tool_calls", ()) for leaf in leaves(call["function"]["arguments"])]
         found = next((end for end in self.ends for text in texts if end in text), None)
@@ -423,13 +424,13 @@ class ChatTemplate:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _chunks(self, text: str) -> list[int]:
-        """The tokens of a text, from those of its parts between special tokens, which repeat."""
+        """Return the tokens of a text, tokenised and cached in pieces between special tokens."""
         starts = [0, *(match.start() for match in self._splits.finditer(text)), len(text)]
         pieces = [text[a:b] for a, b in pairwise(starts) if a < b]
         return [token for piece in pieces for token in self._encode_chunk(piece)]
 
     def _last_split(self, text: str) -> int:
-        """The begin of the last token at which a text can be cut; 0: there is none."""
+        """Return the start of the last token at which a text can be cut; 0 if there is none."""
         size = 256
         while True:
             # The first match of a part of the text may begin within another token.
@@ -440,7 +441,7 @@ class ChatTemplate:
             size *= 4
 
     def _known_ends(self, last: str) -> tuple[list[str], str]:
-        """The tokens after an answer, and the one that ends it in history; `_next_ends` if it is the next message's."""
+        """Return the special tokens after an answer, and its end token in history; without any, set `_next_ends`."""
         tail = last.partition(ANSWER["content"])[2]
         middle = self._renderer.tried([QUESTION, ANSWER, _NEXT]).partition(ANSWER["content"])[2]
         own = self._run(tail) or self._special.findall(tail)[:1]
@@ -461,21 +462,21 @@ class ChatTemplate:
         return (own[:same], own[same - 1]) if same else (own[:1], in_history[0])
 
     def _end_before(self, answer: Message, role: str) -> str:
-        """The special token that a message of some role begins with after an answer; empty: none."""
+        """Return the special token with which a message of a role begins after an answer; empty if there is none."""
         closed = self._renderer.tried([QUESTION, answer])
         gone_on = self._renderer.tried([QUESTION, answer, {"role": role, "content": RESULT, "name": NAME}])
         behind = gone_on[_alike(closed, gone_on) :].partition(RESULT)[0]
         return next(iter(self._run(behind)), "")
 
     def _next_end(self, following: Sequence[Message], *, calls: bool) -> str:
-        """The token that ends an answer, for a template that writes no end: the next message's, or the likely one's."""
+        """Return the first token of the next (or most likely next) message, for a template that writes no end."""
         role = following[0]["role"] if following else ""
         return self._next_ends.get(role) or self._next_ends.get("tool" if calls else "user") or self.end
 
     def _known_thoughts(self, last: str, opened: str) -> set[str]:
-        """How it writes an answer without a thought; the special tokens between a thought and the answer.
+        """Find how an answer without reasoning is written; return the special tokens between reasoning and answer.
 
-        A thought is empty if it is written as one that was thought, without its text, or as tags with nothing between.
+        An empty thought is written like real reasoning without its text, or as tags with nothing in between.
         """
         thinking = self._renderer.tried([QUESTION, {**ANSWER, **dict.fromkeys(REASONING, THOUGHT)}])
         thought, answer = thinking.find(THOUGHT), thinking.find(ANSWER["content"])
@@ -490,7 +491,7 @@ class ChatTemplate:
         return set(self._special.findall(between))
 
     def _header(self, opened: str, same: int) -> int:
-        """The end of an answer's header, which differs from the model's opening from some character on."""
+        """Return the end of an answer's header, given that it equals the model's opening for `same` characters."""
         if same == len(opened):
             return same
         ends = [match.end() for match in self._special.finditer(opened[:same])]
@@ -498,7 +499,7 @@ class ChatTemplate:
         return max([0, *ends[-1:], *spaces[-1:]])
 
     def _ends_of_calls(self) -> list[str]:
-        """The token that ends a call, if an answer ends with another one."""
+        """Return the token that ends a turn with calls, in a list, if it differs from that of an answer."""
         if not self._renderer.renders_calls or self.ends_with_next:
             return []
         rendered = self.render([QUESTION, self.answer_before([{"role": "tool"}])])
@@ -506,7 +507,7 @@ class ChatTemplate:
         return [] if not found or {self.end, self.end_in_history} & set(found) else [found[-1]]
 
     def _run(self, text: str) -> list[str]:
-        """The special tokens that a text begins with."""
+        """Return the special tokens with which a text begins."""
         found: list[str] = []
         place = len(text) - len(text.lstrip())
         while match := self._special.match(text, place):
@@ -516,12 +517,12 @@ class ChatTemplate:
 
 
 def _last(messages: Sequence[Message], role: str) -> int:
-    """The place of the last message of a role; -1: there is none."""
+    """Return the index of the last message of a role; -1 if there is none."""
     return next((at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == role), -1)
 
 
 def _alike(first: str, second: str) -> int:
-    """The length of the prefix that two texts share."""
+    """Return the length of the common prefix of two texts."""
     least, most = 0, min(len(first), len(second))
     while least < most:
         middle = (least + most + 1) // 2
@@ -537,7 +538,7 @@ def _thinks(message: Message) -> bool:
 
 
 def _patterns(tokenizer: Any) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Patterns of the special tokens, and of those at which a text can be cut before it is tokenised."""
+    """Return patterns of all special tokens, and of those at which a text can be cut before tokenisation."""
     added = list(tokenizer.added_tokens_decoder.values())
     special = {str(token) for token in added} | set(tokenizer.all_special_tokens)
     apart = {str(token) for token in added if not (token.lstrip or token.normalized or token.single_word)}

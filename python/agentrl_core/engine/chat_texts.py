@@ -1,4 +1,4 @@
-"""Whether a rendered chat holds the texts of its messages, and which of its characters each one takes."""
+"""Check that a rendered chat contains the texts of its messages, each at its own characters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _THOUGHT_ENDS = "</think>"
 
 
 class Claims:
-    """The characters of a text that messages have claimed; no two pieces share any.
+    """Records which characters of a rendered text belong to which message texts; no two texts overlap.
 
     Args:
         text: the rendered text.
@@ -30,11 +30,11 @@ class Claims:
         self._spans: list[tuple[int, int]] = []
 
     def take(self, piece: object, floor: int = 0) -> bool:
-        """Claim a piece after a place, unchanged, without surrounding spaces, or escaped as JSON; False: it is missing.
+        """Claim the first free occurrence of a piece from `floor` on; return False if it is missing.
 
-        A blank text is always found.
+        The piece may occur unchanged, without surrounding spaces, or escaped as JSON. A blank text is always found.
         """
-        # The first place counts: a text that the template trims may be in a later message untrimmed.
+        # The earliest occurrence counts: a text that the template trims may occur untrimmed in a later message.
         found = [(at, -len(form)) for form in dict.fromkeys(_forms(piece)) if (at := self._free(form, floor)) >= 0]
         if not found:
             return isinstance(piece, str) and not piece.strip()
@@ -46,7 +46,7 @@ class Claims:
         return True
 
     def take_on(self, piece: str) -> bool:
-        """Claim a piece after the last claim, or else anywhere: messages are usually rendered in order."""
+        """Claim a piece after the latest claim, or otherwise anywhere: messages are usually rendered in order."""
         return self.take(piece, self.last) or self.take(piece)
 
     def _free(self, form: str, floor: int) -> int:
@@ -62,10 +62,10 @@ class Claims:
 
 
 def missing_of_history(message: Mapping[str, Any], claims: Claims) -> str | None:
-    """Return the part of a message that is missing in a context; None: nothing.
+    """Return the part of a message that is missing in a context; None if nothing is missing.
 
-    The reasoning of answers may be missing: many templates strip it from history, and models are served so. The content
-    of an answer with calls may be missing as well, since some templates treat it as reasoning.
+    The reasoning of answers may be missing, since many templates strip it from history, also when a model is served.
+    The content of an answer with calls may be missing, since some templates treat it as reasoning.
     """
     spoken, start = message["role"] == "assistant", claims.last
     for text in texts_of(message["content"]):
@@ -76,7 +76,7 @@ def missing_of_history(message: Mapping[str, Any], claims: Claims) -> str | None
 
 
 def missing_of_answer(message: Mapping[str, Any], claims: Claims) -> str | None:
-    """Return the missing part of a rendered answer: content, reasoning, a name or argument; None: nothing."""
+    """Return the part that a rendered answer lacks: content, reasoning, a call's name or argument; None: nothing."""
     texts = [("the reasoning", message.get(REASONING[0], ""))]
     for text in texts_of(message["content"]):
         thought, kept = split_thought(text)
@@ -88,13 +88,13 @@ def missing_of_answer(message: Mapping[str, Any], claims: Claims) -> str | None:
 
 
 def split_thought(text: str) -> tuple[str, str]:
-    """Return the thought that a content begins with between think tags, and the rest."""
+    """Return the reasoning between think tags at the start of a content, and the rest."""
     thought, _, rest = text.rpartition(_THOUGHT_ENDS)
     return thought.rpartition("<think>")[2], rest
 
 
 def _missing_calls(message: Mapping[str, Any], claims: Claims, floor: int = 0, *, anywhere: bool = False) -> str | None:
-    """The missing piece of the calls of a message, searched after a place, and then anywhere if that is allowed."""
+    """Return the missing part of a message's calls, searched from `floor` on, or if allowed `anywhere`."""
     for place, call in enumerate(message.get("tool_calls") or ()):
         function = call["function"]
         pieces: list[tuple[str, object]] = [("the name", function["name"])]
@@ -109,12 +109,12 @@ def _missing_calls(message: Mapping[str, Any], claims: Claims, floor: int = 0, *
 
 
 def _longest_first(pieces: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Pieces in an order in which a short one does not claim a part of a longer one."""
+    """Sort pieces by length, longest first, so that a short one does not claim a part of a longer one."""
     return sorted(pieces, key=lambda pair: -len(str(pair[1])))
 
 
 def _forms(piece: object) -> Iterator[str]:
-    """How templates write a piece."""
+    """Yield the forms in which templates write a piece."""
     if not isinstance(piece, str):
         yield json.dumps(piece, default=str)
         yield str(piece)

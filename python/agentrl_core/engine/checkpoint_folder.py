@@ -1,4 +1,4 @@
-"""Checkpoints in Hugging Face's format, written while the weights are read."""
+"""Write checkpoints in Hugging Face's format, file by file while the weights are read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FILE_BYTES = 2_000_000_000
-"""Most bytes of weights in one file of a checkpoint, and in memory until it is written; a larger weight has its own."""
+"""Most bytes of weights in one checkpoint file, and in memory until it is written; a larger weight gets its own."""
 
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Raise an EngineError with the remedy if files inside the block cannot be written."""
+    """Convert errors of writing files inside the block to an EngineError with a remedy."""
     from safetensors import SafetensorError
 
     try:
@@ -36,11 +36,11 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def checkpoint_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights as they are in a checkpoint, layer by layer: some types have others in memory (fused experts).
+    """Yield weights in their checkpoint form, layer by layer: some models fuse weights in memory, such as experts.
 
     Args:
-        model: the causal model, with or without weights; None: names stay.
-        weights: of the model, in the order of its layers.
+        model: the causal model, with or without weights; None: names do not change.
+        weights: weights of the model, in the order of its layers.
     """
     from transformers.core_model_loading import revert_weight_conversion
 
@@ -57,10 +57,10 @@ def write_checkpoint(
     """Write weights, config, generation config, tokenizer and chat template to an empty folder.
 
     Args:
-        folder: where to.
+        folder: the empty folder.
         model: the causal model, with or without weights, whose config is written.
-        weights: of the model, those that are tied once; each file is written when `FILE_BYTES` of them are there.
-        tokenizer: with its chat template.
+        weights: weights of the model, tied ones once; a file is written whenever `FILE_BYTES` have been read.
+        tokenizer: the tokenizer with its chat template.
 
     Raises:
         InvalidInputError: transformers refuses to save the config, generation config or tokenizer.
@@ -122,7 +122,7 @@ def _write_files(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def _layer(name: str) -> str:
-    """Return the name of the layer that a weight belongs to, up to its number; outside of layers, its own name."""
+    """Return the prefix of a weight's name up to the layer number; outside of layers, the whole name."""
     parts = name.split(".")
     number = next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts))
     return ".".join(parts[: number + 1])

@@ -1,4 +1,4 @@
-"""Engines that compute in steps: one thread each, which takes newcomers in between two steps."""
+"""Engines that compute in steps: each has a thread, which adds new requests between two steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentrl_core.engine.chat import Chat
     from agentrl_core.engine.policy_weights import PolicyWeights
 
-# The interpreter waits this long for the step that is being computed when it ends.
+# At exit, the interpreter waits this long for a running step.
 _SECONDS_AT_EXIT = 5.0
 
 
@@ -38,7 +38,7 @@ class _QueuedRequest:
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Segment]
     leaves: bool = False
-    """True if it ends now: it was aborted, or its caller was cancelled."""
+    """True if the request must end now: it was aborted, or its caller was cancelled."""
 
 
 @dataclass(eq=False)
@@ -93,10 +93,10 @@ class ContinuousBatching(ABC):
         self._closed = False
         self._is_torn = False
         """True if an update failed after it had changed a weight."""
-        # Of those who wait, under the lock.
+        # State of waiting requests, protected by the lock.
         self._asked: dict[Request, list[_QueuedRequest]] = {}
         self._turns: dict[asyncio.AbstractEventLoop, list[_QueuedRequest]] = {}
-        # Of the thread alone.
+        # State that only the engine's thread uses.
         self._newcomers: dict[int, _QueuedRequest] = {}
         self._running: dict[int, _QueuedRequest] = {}
         self._answers: list[tuple[_QueuedRequest, Segment | AgentRLError]] = []
@@ -104,11 +104,11 @@ class ContinuousBatching(ABC):
         self._ends = False
 
     async def generate(self, request: Request) -> Segment:
-        """Generate the segment of one request; cancelling the wait gives up the segment and frees its place.
+        """Generate the segment of one request; cancelling the caller drops the request and frees its place.
 
         Raises:
-            InvalidInputError: the request is none, or the engine cannot take it; the engine is closed, or it was
-                started by another process.
+            InvalidInputError: the value is not a request, or the engine does not support it; the engine is closed, or
+                was started by another process.
             EngineError: a step failed; the engine can be used again.
         """
         self._check_open("generate")
@@ -134,18 +134,18 @@ class ContinuousBatching(ABC):
     def update_weights(self, model: nn.Module | Mapping[str, Tensor], version: int) -> None:
         """Sample from `model`'s weights from now on and stamp segments with `version`.
 
-        It happens between two steps; segments that are being generated end as aborted, under the old version. Weights
-        are checked first: if they do not match, nothing changes. Sharded weights are gathered, and adapters merged in a
-        copy, one at a time; the other ranks call `engine.send_weights` meanwhile.
+        The update runs between two steps; running segments end as aborted, with the old version. Weights are checked
+        first: if they do not match, nothing changes. Sharded weights are gathered, and adapters merged in a copy, one
+        at a time; the other ranks must call `engine.send_weights` at the same time.
 
         Args:
             model: a causal model, bare or in its wrappers; or its state dict.
-            version: of the weights, at least 0.
+            version: version of the weights, at least 0.
 
         Raises:
-            InvalidInputError: names, shapes or kinds of numbers are not those of the engine, a weight is not finite, an
+            InvalidInputError: names, shapes or dtypes differ from those of the engine, a weight is not finite, or an
                 adapter cannot be merged; the version is not an integer; the engine is closed.
-            EngineError: loading them failed.
+            EngineError: loading the weights failed.
         """
         from agentrl_core.engine.policy_weights import PolicyWeights
 
@@ -156,7 +156,7 @@ class ContinuousBatching(ABC):
             self._load(weights, version)
 
     def _load(self, weights: PolicyWeights, version: int) -> None:
-        """Replace the weights in the engine's thread, and wait for it."""
+        """Replace the weights in the engine's thread, and wait until it has done so."""
 
         def replace() -> None:
             self._replace(weights)
@@ -178,7 +178,7 @@ class ContinuousBatching(ABC):
             raise work.error
 
     def close(self) -> None:
-        """End the thread and give memory back; running segments end as aborted. More than once does no harm."""
+        """End the thread and free memory; running segments end as aborted. A second call does nothing."""
         if self._process not in (0, os.getpid()):
             return  # a forked child has no thread to end, and its memory is the parent's
         with self._lock:
@@ -216,7 +216,7 @@ class ContinuousBatching(ABC):
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Around a series of steps: it ends before the last answers go out."""
+        """Context of a series of steps, which exits before their last results are sent."""
         yield
 
     # The following methods run in the threads of callers.
@@ -240,7 +240,7 @@ class ContinuousBatching(ABC):
             )
 
     def _register(self, asked: _QueuedRequest) -> None:
-        """Put a request into the turn of its loop, which is sent when the turn is over."""
+        """Queue a request; the requests of one iteration of its event loop are sent together."""
         with self._lock:
             self._check_open("generate")
             self._start()
@@ -270,7 +270,7 @@ class ContinuousBatching(ABC):
             self._mail.put("leaves")
 
     def _start(self) -> None:
-        """Start the thread, under the lock."""
+        """Start the thread unless it runs; the caller holds the lock."""
         if self._thread is not None:
             return
         arguments = (self._mail, weakref.ref(self))
@@ -279,7 +279,7 @@ class ContinuousBatching(ABC):
         self._thread.start()
         weakref.finalize(self, _stop, self._mail, self._thread, self._process)
 
-    # What follows runs in the engine's thread.
+    # The following methods run in the engine's thread.
 
     def _serve(self, mail: _Mail) -> bool:
         """Process messages and steps until no request is left; return False at the end."""
@@ -292,21 +292,21 @@ class ContinuousBatching(ABC):
                         self._take_all()
                         if self._newcomers or self._running:
                             self._deliver()
-                # The last answers go out when the model is again as it was: who gets them may train it at once.
+                # The last results are sent after the model is restored, since a caller may train it at once.
                 self._deliver()
                 self._take_all()
-        except BaseException as error:  # noqa: BLE001 -- whatever it is, those who wait must hear of it
+        except BaseException as error:  # noqa: BLE001 -- every waiting caller must get the error
             self._fail(error)
         self._deliver()
         return not self._ends
 
     def _advance(self) -> None:
-        """Take the newcomers in, and one step."""
+        """Start new requests, then run one step."""
         if self._newcomers:
             newcomers, self._newcomers = self._newcomers, {}
             try:
                 ended = self._begin({number: asked.request for number, asked in newcomers.items()})
-            except Exception as error:  # noqa: BLE001 -- the others go on
+            except Exception as error:  # noqa: BLE001 -- running requests continue
                 self._answers += self._failures([*newcomers.values()], error)
             else:
                 self._running |= newcomers
@@ -315,7 +315,7 @@ class ContinuousBatching(ABC):
             self._answer(self._step())
 
     def _take_all(self) -> None:
-        """Take in all that came during a step."""
+        """Process all messages that arrived during a step."""
         with suppress(Empty):
             while True:
                 self._take(self._mail.get_nowait())
@@ -326,9 +326,9 @@ class ContinuousBatching(ABC):
             try:
                 self._abort(list(self._running))
                 mail.do()
-            except BaseException as error:  # noqa: BLE001 -- it is raised where it was asked for
+            except BaseException as error:  # noqa: BLE001 -- raised in the thread that requested the work
                 mail.error = error
-                if self._running:  # they could not even be ended
+                if self._running:  # ending the requests failed
                     self._fail(error)
             return
         if isinstance(mail, list):
@@ -348,7 +348,7 @@ class ContinuousBatching(ABC):
 
     def _fail(self, error: BaseException) -> None:
         """Fail all requests, and reset."""
-        with suppress(Exception):  # what is broken may not even forget
+        with suppress(Exception):  # a broken engine may also fail to drop its requests
             self._forget()
         waiting = [*self._newcomers.values(), *self._running.values()]
         self._newcomers, self._running = {}, {}
@@ -357,7 +357,7 @@ class ContinuousBatching(ABC):
     def _failures(
         self, concerned: Sequence[_QueuedRequest], error: BaseException
     ) -> list[tuple[_QueuedRequest, EngineError]]:
-        # The frames hold the tensors of the step; without them an engine that had no memory left has it again.
+        # The frames reference the tensors of the step; clearing them frees the memory after an out-of-memory error.
         traceback.clear_frames(error.__traceback__)
         failures = []
         for asked in concerned:
@@ -370,7 +370,7 @@ class ContinuousBatching(ABC):
         return failures
 
     def _deliver(self) -> None:
-        """Send what was answered to those who wait, to each loop at once."""
+        """Send results to the waiting callers, with one call for each event loop."""
         answers, self._answers = self._answers, []
         work, self._finished_work = self._finished_work, []
         answers.sort(key=lambda answer: answer[0].number)
@@ -387,7 +387,7 @@ class ContinuousBatching(ABC):
 
 
 def _hand_over(answers: list[tuple[_QueuedRequest, Segment | AgentRLError]]) -> None:
-    """Set the answers, in the event loop of their callers."""
+    """Set the results of requests, in the event loop of their callers."""
     for asked, answer in answers:
         if asked.answer.done():  # cancelled
             continue
@@ -398,7 +398,7 @@ def _hand_over(answers: list[tuple[_QueuedRequest, Segment | AgentRLError]]) -> 
 
 
 def _serve(mail: SimpleQueue[_Mail], engine: weakref.ref[ContinuousBatching]) -> None:
-    """Run the thread, which references its engine only while there is something to do."""
+    """Run the engine's thread, which references the engine only while it has work."""
     goes_on = True
     while goes_on:
         goes_on = _serve_once(mail.get(), engine)
@@ -410,7 +410,7 @@ def _serve_once(mail: _Mail, reference: weakref.ref[ContinuousBatching]) -> bool
 
 
 def _stop(mail: SimpleQueue[_Mail], thread: threading.Thread, process: int) -> None:
-    """End the thread when the engine is collected, and when the interpreter ends."""
+    """End the thread when the engine is garbage-collected, or when the interpreter exits."""
     if process == os.getpid():
         mail.put("end")
         if thread is not threading.current_thread():

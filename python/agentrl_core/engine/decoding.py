@@ -1,4 +1,4 @@
-"""Decode rows together, a token each a step: forward passes with cached keys and values, and draws from the logits."""
+"""Decode rows together, one token each per step: forward passes with a KV cache, and sampling from the logits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from agentrl_core.model.routers import RouteTrace
 _GROUPED = "agentrl_grouped"
 # The cache grows by this many positions at a time.
 _GROWTH = 32
-# And by this share of its rows, so that rows that come one by one do not copy it each time.
+# And by this factor of its rows, so that adding rows one by one does not copy it each time.
 _MORE_ROWS = 1.5
 
 
 def cache_argument(model: nn.Module) -> str:
-    """Return the name by which a model's forward pass takes its cache: transformers 5.24 deprecates `past_key_values`.
+    """Return the argument name of a model's cache: `cache`, or `past_key_values` before transformers 5.24.
 
     Args:
         model: a causal model of Hugging Face, or a wrapper of one, such as PEFT's.
@@ -46,17 +46,17 @@ def _cache_argument(forward: Callable[..., object]) -> str:
 
 
 class KVCache(Cache):
-    """Keys and values of every layer: [rows, heads, positions, width], with room for more of both.
+    """Keys and values of every layer, [rows, heads, positions, width], with spare rows and positions.
 
     Row b has tokens at positions 0 to lengths[b] - 1. In a step every row writes after its last position and attends,
-    through the mask, to its own tokens. The last row moves into the place of a removed one.
+    through the mask, to its own tokens. When a row is removed, the last row moves to its place.
 
     Args:
-        lengths: tokens of each row, int64 [B].
+        lengths: number of tokens of each row, int64 [B].
         model: a causal model of Hugging Face.
-        windows: of its layers.
-        fast_from: tokens of a pass from which its linear layers are `fast_linear_layers`.
-        routes: traces the experts of each token, which are one more layer of the cache; None: they are not kept.
+        windows: attention windows of the model's layers.
+        fast_from: number of tokens in a pass from which it uses `fast_linear_layers`.
+        routes: traces the experts of each token, stored as one more layer of the cache; None: they are not stored.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class KVCache(Cache):
         self._set_rows()
 
     def fill(self, rows: NDArray[np.int64], computed: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Take the keys and values of each layer, [rows, heads, positions, width], that were computed for some rows."""
+        """Store keys and values of each layer, [rows, heads, positions, width], that were computed for some rows."""
         place = torch.from_numpy(rows).to(self._device)
         for layer, pair in enumerate(computed):
             for store, value in zip((self._keys, self._values), pair, strict=True):
@@ -91,17 +91,17 @@ class KVCache(Cache):
                 store[layer][place, :, :positions] = value[:, :, :positions]
 
     def row(self, index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return a copy of the keys and values of each layer of a row, [heads, its tokens, width]."""
+        """Return a copy of one row's keys and values for each layer, [heads, tokens, width]."""
         count = int(self.lengths[index])
         layers = zip(self._keys, self._values, strict=True)
         return [(keys[index, :, :count].clone(), values[index, :, :count].clone()) for keys, values in layers]
 
     def keys_of(self, layer: int, index: int) -> torch.Tensor:
-        """Return the keys of a layer of a row, [heads, its tokens, width]."""
+        """Return one row's keys in a layer, [heads, tokens, width]."""
         return self._keys[layer][index, :, : int(self.lengths[index])]
 
     def pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return keys and values of each layer, of all rows, with the room after them."""
+        """Return keys and values of each layer for all rows, including spare positions."""
         count = len(self.lengths)
         return [(keys[:count], values[:count]) for keys, values in zip(self._keys, self._values, strict=True)]
 
@@ -152,11 +152,11 @@ class KVCache(Cache):
         """Run the model over the next tokens of each row, keep their keys and values, and return its outputs.
 
         Args:
-            run: the model, or its body.
+            run: the model, or its body without the output layer.
             ids: the tokens, int64 [B, count], with padding on the right.
-            counts: number of tokens of each row; None: all of them.
-            shift: number by which the images of each row move the positions of its next tokens, int64 [B].
-            blocks: int64 [B, count]: tokens of a block see each other inside their window; 0: in none.
+            counts: number of tokens of each row; None: no row has padding.
+            shift: offset of the positions of each row's next tokens due to its images, int64 [B].
+            blocks: int64 [B, count]: tokens of the same block attend to each other inside their window; 0: no block.
             shown: arguments of the model for images.
         """
         count = ids.shape[1]
@@ -194,7 +194,7 @@ class KVCache(Cache):
         *args: object,  # noqa: ARG002 -- what other caches need
         **kwargs: object,  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new tokens of each row, and return all; the model's attention calls it."""
+        """Store the new keys and values of each row, and return all; called by the model's attention."""
         count = len(self.lengths)
         if layer_idx == len(self._keys):  # no prompt had more than one token
             self._keys.append(_room(key_states, count, self._longest + _GROWTH))
@@ -209,7 +209,7 @@ class KVCache(Cache):
         return self._longest
 
     def _grow(self, filled: int, rows: int, positions: int) -> None:
-        """Make room for `rows` rows and `positions` positions; the first `filled` rows are kept."""
+        """Ensure room for `rows` rows and `positions` positions; the first `filled` rows are preserved."""
         if not self._keys:
             return
         room = self._keys[0].shape  # that of all layers
@@ -236,14 +236,14 @@ def _room(like: torch.Tensor, rows: int, positions: int) -> torch.Tensor:
 def _masks(
     windows: Windows, positions: torch.Tensor, count: int, dtype: torch.dtype, blocks: torch.Tensor | None
 ) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Return the additive mask of new tokens over `count` slots, [B, 1, new tokens, count]; by type if there are types.
+    """Return the additive mask of new tokens over slots, [B, 1, new tokens, count]; a dict by layer type if needed.
 
     Args:
-        windows: of the model.
+        windows: attention windows of the model.
         positions: slots of the new tokens, [B, new tokens].
-        count: of slots.
-        dtype: of the mask.
-        blocks: int64 [B, new tokens]: tokens of a block see each other inside their window; 0: in none.
+        count: number of slots.
+        dtype: dtype of the mask.
+        blocks: int64 [B, new tokens]: tokens of the same block attend to each other inside their window; 0: no block.
     """
     slots = torch.arange(count, device=positions.device)
     later = slots > positions[:, :, None]
@@ -260,10 +260,10 @@ def _masks(
 
 @contextmanager
 def _grouped_attention(model: nn.Module) -> Iterator[None]:
-    """Let a Hugging Face model that attends by sdpa use this attention inside the block.
+    """Use grouped attention inside the block, if the Hugging Face model uses sdpa.
 
-    With a mask, transformers repeats keys and values for each query head before it calls sdpa: in a step of one token a
-    row these copies take longer than the attention. Here the query heads of a key head are more queries of it:
+    With a mask, transformers repeats keys and values for each query head before it calls sdpa; in a step of one token
+    per row, these copies take longer than the attention. Here the query heads of a key head become further queries:
 
         q [B, heads, T, D] -> [B, KV heads, heads / KV heads * T, D];  o = softmax(q k^T s + mask) v
 
@@ -290,7 +290,7 @@ def _attend(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as transformers calls it: `[B, heads, T, D]` in, `[B, T, heads, D]` out."""
+    """Grouped attention with the signature of transformers: `[B, heads, T, D]` in, `[B, T, heads, D]` out."""
     batch, heads, count, width = query.shape
     groups = heads // key.shape[1]
     if groups == 1 or attention_mask is None or others.get("position_bias") is not None:
@@ -301,7 +301,7 @@ def _attend(
     return out.reshape(batch, heads, count, value.shape[3]).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(_GROUPED, _attend)  # it makes no masks: `forward` gives whole ones
+AttentionInterface.register(_GROUPED, _attend)  # without a mask function, since `forward` passes complete masks
 
 # A row: its request's `number` and `seed`; the tokens `drawn` so far, at most `limit`; the `kind`, which names its
 # sampling parameters; the tokens of its prompt that were `cached`; the `shift` of positions by its images.
@@ -318,21 +318,21 @@ _FIRST_ROOM = 64
 
 
 class Decoder:
-    """Rows that are decoded together, one token each a step.
+    """Rows that are decoded together, one token each per step.
 
     Token i of a row is drawn with `uniform(seed, i)`, independent of other rows.
 
     Args:
         model: a causal model of Hugging Face.
-        cache: keys and values of the tokens of each row, without those of the next one.
-        logits: [B, V] of the first token of each row.
-        rows: one entry of type `ROW` for each.
+        cache: keys and values of each row's prompt.
+        logits: logits of the first token of each row, [B, V].
+        rows: one entry of type `ROW` for each row.
         samplings: the sampling parameters of each `kind` of row.
-        never: tokens that are never drawn.
+        never: tokens that are never sampled.
 
     Attributes:
-        cache: keys and values of each row; those of the token drawn last are missing.
-        rows: one entry of type `ROW` for each.
+        cache: keys and values of each row, except those of the last sampled token.
+        rows: one entry of type `ROW` for each row.
         steps: `token`, `logprob` and `entropy` of each row and step.
         top: for each row the most likely tokens of each step, if requested.
     """
@@ -357,7 +357,7 @@ class Decoder:
         self.top: list[list[tuple[NDArray[np.int32], NDArray[np.float32]]]] = [[] for _ in rows]
 
     def run(self, goes_on: Callable[[], bool] | None) -> NDArray[np.bool_]:
-        """Draw a token for every row, and more while none ends a row and `goes_on()`; return which rows ended."""
+        """Sample tokens for every row until a row ends or, if given, `goes_on()` is false; return which rows ended."""
         rows = self.rows
         kinds = np.unique(rows["kind"]).tolist()
         members = [np.arange(len(rows)) if len(kinds) == 1 else np.flatnonzero(rows["kind"] == kind) for kind in kinds]
@@ -370,7 +370,7 @@ class Decoder:
             if int(rows["drawn"].max()) == self.steps.shape[1]:
                 self._make_room(len(rows), 2 * self.steps.shape[1])
             numbers = np.empty(len(rows))
-            for count in np.unique(rows["drawn"]).tolist():  # rows that came together are equally far
+            for count in np.unique(rows["drawn"]).tolist():  # rows that started together have the same count
                 some = rows["drawn"] == count
                 numbers[some] = _core.rng.uniform(rows["seed"][some], count)
             uniform = torch.from_numpy(numbers).to(logits.device)
@@ -393,7 +393,7 @@ class Decoder:
                 return ended
 
     def join(self, other: Decoder) -> None:
-        """Append the rows of another one, which have their first token."""
+        """Append the rows of another decoder, which have their first token."""
         before = len(self.rows)
         self.cache.join(other.cache, np.arange(len(other.rows)))
         self.rows = np.concatenate([self.rows, other.rows])
@@ -414,7 +414,7 @@ class Decoder:
         return order
 
     def _write(self, rows: NDArray[np.int64], drawn: SampledTokens) -> NDArray[np.int64]:
-        """Keep what was drawn for some rows; return the tokens."""
+        """Store the sampled results of some rows; return the tokens."""
         place = (rows, self.rows["drawn"][rows])
         tokens: NDArray[np.int64] = drawn.token.cpu().numpy()
         self.steps["token"][place] = tokens
@@ -427,7 +427,7 @@ class Decoder:
         return tokens
 
     def _make_room(self, rows: int, room: int) -> None:
-        """Make room for the steps of `rows` rows with `room` tokens each."""
+        """Ensure room for `room` steps of `rows` rows."""
         steps = self.steps
         if rows <= len(steps) and room == steps.shape[1]:
             return
@@ -437,9 +437,10 @@ class Decoder:
 
 
 class SampledTokens(NamedTuple):
-    """`token` int64 [B], `logprob` [B] and `entropy` [B] in the type of the log-softmax.
+    """Sampled tokens: `token` int64 [B], `logprob` [B] and `entropy` [B] in the dtype of the log-softmax.
 
-    `top` is the `sampling.top` likeliest tokens, int64 [B, c], and their log-probabilities [B, c]; None if c is 0.
+    `top` has the c = `sampling.top` most likely tokens, int64 [B, c], and their log-probabilities [B, c]; None if c is
+    0.
     """
 
     token: torch.Tensor
@@ -449,15 +450,15 @@ class SampledTokens(NamedTuple):
 
 
 def sample_tokens(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> SampledTokens:
-    """Draw by inverse CDF: the first token whose cumulative probability exceeds `uniform`.
+    """Sample by inverse CDF: the first token whose cumulative probability exceeds `uniform`.
 
         x = z / temperature, -inf outside top_k and top_p;  log p = x - logsumexp(x);  H = -sum p log p  (0 log 0 = 0)
 
-    With `sampling.by_entropy` the temperature is that of the row, and H the entropy by which it was chosen.
+    With `sampling.by_entropy`, each row has its own temperature, and H is the entropy that determined it.
 
-    `logits` [B, V] (taken to float32 unless float64), `uniform` float64 [B] in [0, 1). A row's result depends on its
-    own logits and uniform number only. A token with probability 0 is never drawn. At temperature 0 the likeliest tokens
-    are those of softmax(z).
+    `logits` [B, V] (converted to float32 unless float64), `uniform` float64 [B] in [0, 1). A row's result only depends
+    on its own logits and uniform number. A token with probability 0 is never sampled. At temperature 0, `top` is
+    computed from softmax(z).
     """
     if sampling.temperature == 0.0:
         x = logits if logits.dtype == torch.float64 else logits.float()
@@ -479,12 +480,12 @@ def sample_tokens(logits: torch.Tensor, uniform: torch.Tensor, sampling: Samplin
 
 
 def processed_logprobs(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Return the log p of `sample_tokens`, [B, V], at a temperature above 0."""
+    """Return the log-probs from which `sample_tokens` samples, [B, V], at a temperature above 0."""
     return _truncated(_at_temperature(logits, sampling)[0], sampling)
 
 
 def temperature_factor(log_p: torch.Tensor, rule: EntropyTemperature) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the temperature factor of each row, [B], and its entropy [B]."""
+    """Return each row's factor of the temperature by its entropy, [B], and the entropy [B]."""
     entropy = torch.special.entr(log_p.exp()).sum(dim=-1)
     height = entropy.clamp(min=LEAST).log() - rule.zero
     above, below = (max(width, LEAST) for width in (rule.above, rule.below))
@@ -493,7 +494,7 @@ def temperature_factor(log_p: torch.Tensor, rule: EntropyTemperature) -> tuple[t
 
 
 def _at_temperature(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return logits at the temperature of each row, and the entropies by which it was chosen."""
+    """Return logits divided by each row's temperature, and the entropies that determined it, or None."""
     x = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.temperature != 1.0:
         x = x / sampling.temperature
@@ -504,7 +505,7 @@ def _at_temperature(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Ten
 
 
 def _truncated(x: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Return the log p of logits, -inf outside top_k and top_p."""
+    """Return the log-probs of logits, -inf outside top_k and top_p."""
     if 0 < sampling.top_k < x.shape[-1]:
         smallest_kept = torch.topk(x, sampling.top_k, dim=-1).values[:, -1:]
         x = x.masked_fill(x < smallest_kept, -torch.inf)

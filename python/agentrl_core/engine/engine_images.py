@@ -1,4 +1,4 @@
-"""The images of an engine's requests: features computed once for each, and where their prompts show them."""
+"""Images of an engine's requests: their features, computed once each, and their places in prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentrl_core.exceptions import AgentRLError, InvalidInputError, Unsupported
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.images import ImageFeatures, ImageInputs, arguments, features, image_token, placeholder_ids
 
-# The most bytes of features that are kept for requests to come, and images of one call of the vision tower.
+# The most bytes of cached features, and the most images in one call of the vision tower.
 _MOST_BYTES = 1 << 30
 _MOST_IMAGES = 16
 # Codes of placeholders begin here: -1 is the padding of tables of tokens.
@@ -28,9 +28,9 @@ _SEES_WHOLE_IMAGES = ("gemma3",)  # types whose image tokens attend to all token
 
 
 class _Shown(NamedTuple):
-    """Images that are shown without a token between them.
+    """Adjacent images in a prompt, without a token between them.
 
-    `tokens` is the number of their placeholders; `shift` is by how much they move the positions of later tokens.
+    `tokens` is the number of their placeholders; `shift` is the offset that they add to the positions of later tokens.
     """
 
     images: tuple[bytes, ...]
@@ -39,16 +39,16 @@ class _Shown(NamedTuple):
 
 
 class EngineImages:
-    """Features of the images of an engine's requests, computed once for each as long as the weights are the same.
+    """Features of images in requests, each computed once until the weights change.
 
-    A prompt with images is *coded*: each placeholder becomes a negative number that stands for its images and for the
-    tokens of which they consist. Prompts have a beginning in common only if they show the same images there, and such a
-    beginning never ends inside an image.
+    A prompt with images is *coded*: each placeholder becomes a negative number that identifies its images and their
+    tokens. So prompts have a common prefix only if they show the same images there, and such a prefix never ends
+    inside an image.
 
     Args:
-        model: a model that takes images.
-        inputs: pixels by the model's processor.
-        alone: compute the features of each image in a call of its own.
+        model: a model that supports images.
+        inputs: computes pixels with the model's processor.
+        alone: compute the features of each image in a separate call.
 
     Raises:
         UnsupportedError: tokens of an image attend to each other in a way that this engine does not compute.
@@ -72,14 +72,14 @@ class EngineImages:
         self._features: OrderedDict[bytes, ImageFeatures] = OrderedDict()
         self._bytes = 0
         self._tokens: dict[bytes, int] = {}
-        """Placeholders of each image."""
+        """Number of placeholders of each image."""
         self._grids: dict[bytes, torch.Tensor] = {}
         self._codes: dict[bytes, int] = {}
-        """Code by the digest of the images shown and their tokens."""
+        """Code by the digest of adjacent images and their tokens."""
         self._shown: list[_Shown] = []
 
     def forget(self) -> None:
-        """Drop all, since the weights changed. Keys and values of coded prompts must be dropped as well."""
+        """Clear all caches after the weights have changed. Drop keys and values of coded prompts as well."""
         self._features.clear()
         self._bytes = 0
         self._tokens.clear()
@@ -88,7 +88,7 @@ class EngineImages:
         self._shown.clear()
 
     def refused(self, requests: Mapping[int, Request]) -> dict[int, AgentRLError]:
-        """Compute the features of new images; return the errors of requests that do not fit their images, by number."""
+        """Compute features of new images; return an error for each request whose tokens do not match its images."""
         errors: dict[int, AgentRLError] = {}
         new: dict[bytes, Image] = {}
         for number, request in requests.items():
@@ -99,7 +99,7 @@ class EngineImages:
                         new[image.sha256] = image
             except AgentRLError as error:
                 errors[number] = error
-            except Exception as error:  # noqa: BLE001 -- a processor raises anything of an image that it refuses
+            except Exception as error:  # noqa: BLE001 -- processors raise many types for an invalid image
                 errors[number] = InvalidInputError(f"generate: the processor refuses {image!r} ({error}); give another")
         self._of(list(new), new)
         for number, request in requests.items():
@@ -111,7 +111,7 @@ class EngineImages:
         return errors
 
     def coded(self, request: Request) -> NDArray[np.int32]:
-        """Return the tokens of a request, with a code at each placeholder; `refused` has seen the request."""
+        """Return the tokens of a request with a code at each placeholder; call `refused` with the request first."""
         if not request.images:
             return request.tokens
         tokens = request.tokens.astype(np.int32)
@@ -124,7 +124,7 @@ class EngineImages:
         return tokens
 
     def shifts(self, prompts: Iterable[NDArray[np.int32]]) -> NDArray[np.int64]:
-        """Return by how much the images of coded prompts move the positions of the tokens after them."""
+        """Return for each coded prompt the offset that its images add to the positions of the tokens after them."""
         return np.array([sum(shown.shift for shown in self._in(prompt)) for prompt in prompts], np.int64)
 
     def arguments(
@@ -134,11 +134,11 @@ class EngineImages:
         starts: NDArray[np.int64],
         pictures: Mapping[bytes, Image],
     ) -> dict[str, Any]:
-        """Return what the model's forward needs for parts of coded prompts, beside ids and mask; `ids` are corrected.
+        """Return the model's arguments for the images in parts of coded prompts; replaces codes in `ids` in place.
 
         Args:
-            parts: each begins and ends outside images.
-            ids: `int64[B, L]`, the parts with padding after them; codes become the placeholder's token.
+            parts: parts of coded prompts; each begins and ends outside images.
+            ids: `int64[B, L]`, the parts with padding after them; codes are replaced by the placeholder token.
             starts: position of the first token of each part.
             pictures: images of the parts, by their SHA-256.
         """
@@ -165,7 +165,7 @@ class EngineImages:
         return made
 
     def blocks(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Return the images whose tokens attend to each other, from 1, 0 for other tokens; None: no tokens do."""
+        """Return for each token the number, from 1, of its image if image tokens attend to each other, 0 otherwise."""
         if not self._whole:
             return None
         shows = ids == self._token
@@ -173,7 +173,7 @@ class EngineImages:
         return begins.cumsum(dim=1) * shows
 
     def _check(self, request: Request) -> None:
-        """Refuse tokens that do not fit the images."""
+        """Refuse a request whose placeholder tokens do not match its images."""
         others = request.tokens[np.isin(request.tokens, self._others)]
         if len(others):
             raise InvalidInputError(
@@ -193,7 +193,7 @@ class EngineImages:
             )
 
     def _touching(self, images: Sequence[Image], places: NDArray[np.int64]) -> list[tuple[bytes, ...]]:
-        """Return the images of a request, those without a token between them together."""
+        """Return the images of a request, grouped if there is no token between them."""
         together: list[tuple[bytes, ...]] = []
         first = 0
         for image in images:
@@ -219,7 +219,7 @@ class EngineImages:
         return int(shift)
 
     def _in(self, part: NDArray[np.int32]) -> list[_Shown]:
-        """Return what a part of a coded prompt shows, in order."""
+        """Return the groups of adjacent images in a part of a coded prompt, in order."""
         codes = part[part < 0]
         shown: list[_Shown] = []
         at = 0
@@ -229,7 +229,7 @@ class EngineImages:
         return shown
 
     def _of(self, wanted: Sequence[bytes], pictures: Mapping[bytes, Image]) -> dict[bytes, ImageFeatures]:
-        """Return the features of images; missing ones are computed."""
+        """Return the features of images, and compute missing ones."""
         found = {image: self._features[image] for image in wanted if image in self._features}
         missing = [image for image in wanted if image not in found]
         for first in range(0, len(missing), self._most):
@@ -249,7 +249,7 @@ class EngineImages:
 
 
 def _one(found: ImageFeatures, place: int) -> ImageFeatures:
-    """Return the features of one image, which share no memory with those of the others."""
+    """Return the features of one image, copied so that they share no memory with those of other images."""
     return replace(
         found,
         pooled=(found.pooled[place].clone(),),

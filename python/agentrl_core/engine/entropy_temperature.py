@@ -1,4 +1,4 @@
-"""The temperature of each token by how unsure the model is there."""
+"""A temperature for each token that depends on the model's entropy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agentrl_core.exceptions import InvalidInputError
 
 LEAST = 1e-8
-"""Entropies below this count as this, and so does the width of a side that has none."""
+"""Lower bound of entropies, and of `above` and `below`."""
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,18 @@ class EntropyTemperature:
 
     with T0 the temperature of the `Sampling` and H the entropy of softmax(z / T0) over the whole vocabulary, at the
     sampled token; `zero`, `above` and `below` come from earlier samples, such as the last iteration. The paper divides
-    by a root mean square first, which cancels. top_k and top_p are of the distribution at T.
+    by a root mean square first, which cancels. top_k and top_p apply to the distribution at T.
 
-    The log-probs that are recorded are those of the distribution sampled from, softmax(z / T) (after top_k and top_p),
-    as always; the entropies are the H by which T was chosen. The recorded temperature is T0: a loss runs the model at
-    T0, so its ratios need log-probs recomputed at T0 (`Recipe.old_logprob`), and the collector refuses recipes that use
-    the recorded ones. `weight.ImportanceWeight` has the ratio of both.
+    Recorded log-probs are those of the sampling distribution, softmax(z / T) (after top_k and top_p), as always;
+    recorded entropies are the H that determined T. The recorded temperature is T0: a loss runs the model at T0, so its
+    ratios need log-probs recomputed at T0 (`Recipe.old_logprob`), and the collector refuses recipes that use the
+    recorded ones. `weight.ImportanceWeight` has the ratio of both.
 
     Args:
         zero: the log-entropy at which the temperature is T0.
-        above: distance above it at which the temperature is highest, at least 0.
-        below: distance below it at which the temperature is lowest, at least 0.
-        change: the share of T0 by which the temperature moves at most, at least 0 and below 1.
+        above: distance above `zero` at which the temperature is highest, at least 0.
+        below: distance below `zero` at which the temperature is lowest, at least 0.
+        change: largest change of the temperature as a share of T0, at least 0 and below 1.
 
     Raises:
         InvalidInputError: a number is out of its range.
@@ -63,6 +63,6 @@ class EntropyTemperature:
             raise InvalidInputError(f"EntropyTemperature: change is {self.change}; give a number from 0 to below 1")
 
     def height(self, log_entropy: float) -> float:
-        """Return the h of a log-entropy, in [-1, 1]."""
+        """Return h, the relative change of the temperature in [-1, 1], for a log-entropy."""
         width = max(self.above if log_entropy > self.zero else self.below, LEAST)
         return min(max((log_entropy - self.zero) / width, -1.0), 1.0)

@@ -1,4 +1,4 @@
-"""Which of several engines answers the requests of a group."""
+"""Route all requests of a group to the same engine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar
 
 Member = TypeVar("Member")
 
-# So many groups have an engine of their own; the one asked for longest ago is forgotten first.
+# The most groups with an assigned engine; the least recently used group is dropped first.
 _MOST_GROUPS = 65_536
 
 
 class GroupHomes(Generic[Member]):
-    """Send the requests of a group to one engine, whose prefix cache has their beginning.
+    """Routes the requests of a group to one engine, whose prefix cache has their common prefix.
 
     A group's first request goes to the engine with the least load.
     """
@@ -28,13 +28,13 @@ class GroupHomes(Generic[Member]):
         load: Callable[[Member], Any],
         rests: Callable[[Member], bool] = lambda _: False,
     ) -> Member | None:
-        """Return the engine of a group; None: none is able.
+        """Return the engine for a group's request; None if no engine is available.
 
         Args:
-            group: its name; "": the request belongs to none.
-            able: engines that can answer.
-            load: how busy an engine is; the smallest value is chosen.
-            rests: whether the group of an engine goes to another one for a while.
+            group: name of the group; "": the request belongs to no group.
+            able: the available engines.
+            load: returns the load of an engine; the least loaded one is chosen.
+            rests: returns whether an engine's groups should go to other engines for now.
         """
         able = list(able)
         home = self._homes.get(group) if group else None

@@ -1,4 +1,4 @@
-"""Connections to a server, kept for the next request."""
+"""A pool of HTTP connections to one server."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import httpx
 
-# Connections that are idle for so long are closed, before the servers do it after five seconds.
+# Idle connections are closed after this time, since servers close them after five seconds.
 _IDLE_SECONDS = 2.0
 _CONNECT_SECONDS = 10.0
 
 
 class HttpPool:
-    """Connections to one server, each a client of its own, used by one request at a time.
+    """Pool of connections to one server; each is a separate client, used by one request at a time.
 
-    A pool of httpx looks at each of its connections for every request that begins or ends, which takes time with the
-    square of the requests that are under way. Here the one that became free last is taken.
+    The pool of httpx scans all its connections whenever a request begins or ends, so its time is quadratic in the
+    number of concurrent requests. This pool takes the connection that became free last.
 
     Args:
-        url: of the server.
-        seconds: an answer may take.
+        url: URL of the server.
+        seconds: time limit for a response.
     """
 
     def __init__(self, url: str, seconds: float) -> None:
@@ -30,14 +30,14 @@ class HttpPool:
         self._timeout = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
         self._limits = httpx.Limits(keepalive_expiry=_IDLE_SECONDS)
         self._trusted = httpx.create_ssl_context()
-        """Made once: it reads all certificates of the machine."""
+        """Created once, since it reads all certificates of the machine."""
         self._free: list[httpx.AsyncClient] = []
 
     async def request(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        """Return the server's response.
+        """Send a request, and return the server's response.
 
         Raises:
-            httpx.HTTPError: nothing.
+            httpx.HTTPError: the server did not respond.
         """
         client = self._free.pop() if self._free else self._made()
         try:
@@ -46,7 +46,7 @@ class HttpPool:
             self._free.append(client)
 
     async def close(self) -> None:
-        """Close them."""
+        """Close all free connections."""
         while self._free:
             await self._free.pop().aclose()
 

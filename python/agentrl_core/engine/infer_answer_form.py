@@ -1,4 +1,4 @@
-"""Infer the form of a model's answers from what its chat template writes for short ones."""
+"""Infer the form of a model's answers by rendering short answers with its chat template."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _IDS = ("agentrl01", "agentrl02")
 
 
 def infer_answer_form(template: ChatTemplate) -> AnswerForm:
-    """Return the form in which a model writes answers by its chat template.
+    """Return the form in which a model writes answers, inferred from its chat template.
 
-    Calls that the template does not render are in the form of Hermes, in which tools are described to the model.
+    If the template does not render calls, they are in the form of Hermes, in which tools are described to the model.
     """
     plain = template.written(ANSWER)
     before = plain.partition(ANSWER["content"])[0]
@@ -32,7 +32,7 @@ def infer_answer_form(template: ChatTemplate) -> AnswerForm:
 
 
 def _thought(template: ChatTemplate, before: str, calls: CallForm | None) -> tuple[str, str]:
-    """The texts before and after a thought; empty: the template renders none."""
+    """Return the texts before and after reasoning; empty if the template does not render reasoning."""
     thought = dict.fromkeys(REASONING, THOUGHT)
     begin, found, rest = template.written({**ANSWER, **thought}).partition(THOUGHT)
     end, answered, _ = rest.partition(ANSWER["content"])
@@ -40,14 +40,14 @@ def _thought(template: ChatTemplate, before: str, calls: CallForm | None) -> tup
         return begin, end.removesuffix(before) if before.strip() else end
     if calls is None or not calls.begin.strip():
         return "", ""
-    # Some templates render the thought before a call alone.
+    # Some templates render reasoning only before a call.
     begin, found, rest = _written(template, {_FIRST: _TEXT}, **thought).partition(THOUGHT)
     end = rest.partition(calls.begin.split()[0])[0]
     return (begin, end) if found and end.strip() else ("", "")
 
 
 def _call_form(template: ChatTemplate) -> CallForm | None:
-    """How the template writes calls; None: in no form that is known."""
+    """Return the form in which the template writes tool calls; None if the form is unknown."""
     one = _written(template, {_FIRST: _TEXT, _SECOND: _NUMBER})
     two = _written(template, {_FIRST: _TEXT}, {_FIRST: _TEXT})
     place = one.find(_FIRST)
@@ -57,7 +57,7 @@ def _call_form(template: ChatTemplate) -> CallForm | None:
 
 
 def _written(template: ChatTemplate, *arguments: dict[str, Any], **more: str) -> str:
-    """Calls with these arguments, as the model writes them; empty: the template does not render so many."""
+    """Return an answer with calls of these arguments as the model writes it; empty if the template refuses it."""
     calls: list[Message] = [
         {"id": own, "type": "function", "function": {"name": name, "arguments": given}}
         for own, name, given in zip(_IDS, (NAME, _OTHER), arguments, strict=False)
@@ -66,7 +66,7 @@ def _written(template: ChatTemplate, *arguments: dict[str, Any], **more: str) ->
 
 
 def _as_object(one: str, two: str) -> CallForm | None:
-    """Calls that are each one JSON object of name and arguments."""
+    """Return the form of calls that are each one JSON object with name and arguments; None if they are not."""
     found = _object_around(one, one.find(NAME), 0)
     if found is None:
         return None
@@ -86,7 +86,7 @@ def _parts(value: dict[str, Any]) -> tuple[object, object]:
 
 
 def _object_around(text: str, name: int, start: int) -> tuple[int, int, dict[str, Any]] | None:
-    """The JSON object that holds a name as a value, with arguments in another one."""
+    """Return begin, end and value of the JSON object that has a name as a value, and an object as another value."""
     place = text.find("{", start)
     while 0 <= place < name:
         try:
@@ -100,7 +100,7 @@ def _object_around(text: str, name: int, start: int) -> tuple[int, int, dict[str
 
 
 def _as_json(one: str, two: str) -> CallForm | None:
-    """Calls whose arguments are JSON after the name."""
+    """Return the form of calls whose arguments are JSON after the name; None if they are not."""
     spans = _named_json(one, NAME, 0)
     if spans is None:
         return None
@@ -125,7 +125,7 @@ def _named_json(text: str, name: str, start: int) -> tuple[int, int, int] | None
 
 
 def _as_pairs(template: ChatTemplate, one: str, two: str) -> CallForm | None:
-    """Calls that write names and values of arguments one by one."""
+    """Return the form of calls that write names and values of arguments one by one; None if they do not."""
     order = [_FIRST, _TEXT, _SECOND, str(_NUMBER)]
     places = [one.find(piece) for piece in order]
     name = one.rfind(NAME, 0, max(places[0], 0))
@@ -155,7 +155,7 @@ def _as_pairs(template: ChatTemplate, one: str, two: str) -> CallForm | None:
 
 
 def _wild(piece: str) -> str:
-    """A piece of a form with the names and identifiers of its calls left open."""
+    """Return a piece of a form with wildcards for the names and ids of calls."""
     for own in _IDS:
         piece = piece.replace(own, ANY_ID)
     return piece.replace(_OTHER, ANY_NAME).replace(NAME, ANY_NAME)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Cause = Literal["none", "version", "mode", "temperature", "position", "precision", "weights"]
-# Temperatures that are tried as what the engine may have sampled with, and around the best of them again.
+# Candidates for the engine's temperature; the search is then refined around the best one.
 _TEMPERATURES = np.geomspace(0.1, 4.0, 60)
-# Differences that another precision makes: at most so large on average, and at one token.
+# Largest differences due to another precision: on average, and at one token.
 _MEAN, _LARGEST = 0.02, 0.5
-# Other weights differ from the first token on, but for chance: from this share of sequences on it is no chance.
+# With other weights, sequences differ from the first token on. Fewer sequences than this share may do so by chance.
 _BEGIN_WELL = 0.25
 _PROMPT_LENGTHS = (1, 3, 9, 17, 33, 40, 280)
 # Two blocks of vLLM's prefix cache, which has 128 tokens in a block on a CPU and 16 on a GPU, and some tokens more.
@@ -66,15 +66,15 @@ def sample_requests(
     context_tokens: int | None = None,
     excluded: Sequence[int] = (),
 ) -> list[Request]:
-    """Return requests of random tokens of several lengths, each twice with another seed.
+    """Return requests of random tokens of several lengths, each twice with different seeds.
 
-    The longest fills two blocks of vLLM's prefix cache, so that the second turn reads them; or as much as a context
-    holds of two turns.
+    The longest one fills two blocks of vLLM's prefix cache, which the second turn then reads, as far as two turns fit
+    into the context.
 
     Args:
-        vocabulary_size: of the engine.
-        sampling: of all requests.
-        seed: of the tokens.
+        vocabulary_size: vocabulary size of the engine.
+        sampling: sampling of all requests.
+        seed: seed of the random tokens.
         context_tokens: most tokens of a request with its answer; None: there is no limit.
         excluded: tokens that no request has, such as placeholders of images.
     """
@@ -158,7 +158,7 @@ def check_logprobs(
 
 
 class _ScoredSegment:
-    """A segment and the model's own logits at each of its tokens."""
+    """A segment, and the model's logits at each of its tokens."""
 
     def __init__(self, model: Any, request: Request, segment: Segment) -> None:
         ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
@@ -171,21 +171,21 @@ class _ScoredSegment:
         self.begin = len(request.tokens)
 
     def differences(self, sampling: Sampling) -> NDArray[np.float64]:
-        """Return d_t if the engine's numbers are of this sampling."""
+        """Return d_t of each token, if the model's logits are processed with this sampling."""
         chosen = processed_logprobs(self.logits, sampling).gather(-1, self.tokens[:, None])[:, 0]
         apart: NDArray[np.float64] = np.abs(chosen.double().cpu().numpy() - self.segment.logprobs)
         return np.minimum(np.nan_to_num(apart, nan=np.inf), 1e9)  # a token that should never have been drawn
 
 
 def context_tokens(engine: Engine, model: PreTrainedModel) -> int | None:
-    """Return the most tokens of a request with its answer; None: there is no limit."""
+    """Return the most tokens of a request and its answer together; None if there is no limit."""
     config: Any = model.config.get_text_config()
     limits = (getattr(config, "max_position_embeddings", None), getattr(engine, "context_tokens", None))
     return min((limit for limit in limits if limit), default=None)
 
 
 def _room_for_blocks(engine: Engine, model: PreTrainedModel, turn: Request) -> int:
-    """Return how many more tokens a turn observes so that the next one reads whole blocks; 0: it does anyway."""
+    """Return how many more tokens a turn must observe so that the next one reads whole cache blocks; may be 0."""
     limit, missing = context_tokens(engine, model), _LONG - len(turn.tokens)
     if limit is not None:
         missing = min(missing, limit - len(turn.tokens) - 2 * turn.sampling.max_tokens - _OBSERVED)
@@ -193,7 +193,7 @@ def _room_for_blocks(engine: Engine, model: PreTrainedModel, turn: Request) -> i
 
 
 def _next_turn(request: Request, segment: Segment, observed: int = _OBSERVED) -> Request:
-    """Return the request of the turn after a segment, which observes tokens of the request, repeated."""
+    """Return the request of the next turn: request, segment, and some tokens of the request as an observation."""
     tokens = np.concatenate([request.tokens, segment.tokens, np.resize(request.tokens, observed)]).astype(np.int32)
     return Request(tokens, request.seed + (1 << 32), request.sampling, request.group)
 

@@ -1,4 +1,4 @@
-"""Read the weights of a policy, one after the other, under the names of its checkpoint."""
+"""Read the weights of a policy one by one, under the names of its checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl_core.model.ranks import is_distributed, is_sharded, num_ranks
 from agentrl_core.model.readings import VALUE_HEAD
 
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""Parts of names that torch.compile, FSDP and activation checkpointing add, wherever they wrap."""
+"""Parts of names that torch.compile, FSDP and activation checkpointing add to wrapped modules."""
 _FSDP = "FullyShardedDataParallel"
 
 Part = Literal["merged", "base", "adapter", "stored"]
@@ -50,10 +50,10 @@ class _Source:
     """Some weights, and the function that reads them.
 
     Attributes:
-        names: of the weights.
-        read: makes the weights, in the order of the names; all ranks call it.
-        unit: the `FullyShardedDataParallel` that has the parameters.
-        stored: the tensor that the only weight is as it is stored; None: it is computed.
+        names: names of the weights.
+        read: returns the weights, in the order of the names; all ranks call it.
+        unit: the `FullyShardedDataParallel` module that owns the parameters.
+        stored: the stored tensor if the source is a single one; None: the weights are computed.
     """
 
     names: tuple[str, ...]
@@ -63,18 +63,18 @@ class _Source:
 
 
 class PolicyWeights:
-    """Weights of a policy in any wrapper, or of a state dict: gathered, and merged with adapters, one at a time.
+    """Weights of a wrapped or bare policy, or of a state dict: gathered and merged with adapters one at a time.
 
-    If ranks have shards of the weights, each read is a collective call. Rank 0 leads; other ranks read the same, or
-    `follow`. The block of a `with` statement ends for all ranks together.
+    If ranks have shards of the weights, each read is a collective call. Rank 0 decides which part is read; other ranks
+    read the same part, or call `follow`. The block of a `with` statement ends for all ranks together.
 
     Args:
         given: a causal model, bare or wrapped (DDP, FSDP, `fully_shard`, PEFT, torch.compile, Accelerate); or a mapping
             from names to tensors.
 
     Raises:
-        InvalidInputError: it is neither, or FSDP has no `use_orig_params=True`.
-        UnsupportedError: it contains no causal model, or several.
+        InvalidInputError: the value is neither, or FSDP was created without `use_orig_params=True`.
+        UnsupportedError: the value contains no causal model, or several.
 
     Example:
         >>> from agentrl_core import env, warm_start
@@ -107,28 +107,28 @@ class PolicyWeights:
 
     @property
     def is_adapted(self) -> bool:
-        """True if there are adapters beside the weights."""
+        """Whether the weights include adapters."""
         if self.model is None:
             return any(adapters.names_adapter(name) for name in self._values)
         return adapters.is_adapted(self.model)
 
     def names(self, part: Part = "merged") -> list[str]:
-        """Return the names of the weights in the order in which `read` makes them, tied ones included."""
+        """Return the names of the weights in the order of `read`, including tied ones."""
         names = [name for source in self._sources_of(part) for name in source.names]
         return [each for name in names for each in (name, *self._tied_to(name, part))]
 
     def read(self, part: Part = "merged") -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights, gathered and detached; the trained model stays as it is.
+        """Yield the weights, gathered and detached; the trained model does not change.
 
         Raises:
-            EngineError: rank 0 read something else, or ended.
+            EngineError: rank 0 read another part, or ended.
         """
         self._announce(part)
         self._unfinished = self._read(part)
         return self._unfinished
 
     def follow(self) -> None:
-        """Take part in the reads of rank 0 until it ends.
+        """Participate in the reads of rank 0 until rank 0 ends them.
 
         Raises:
             EngineError: the update failed on rank 0.
@@ -145,7 +145,7 @@ class PolicyWeights:
                 _exhaust(self._read(part))
 
     def stamp(self) -> tuple[int, ...]:
-        """Return a key that differs after a weight of the part `base` was written; see `weight_stamp`."""
+        """Return a key that changes when a weight of the part `base` is written; see `weight_stamp`."""
         return weight_stamp(source.stored for source in self._sources_of("base") if source.stored is not None)
 
     def __enter__(self) -> Self:
@@ -188,7 +188,7 @@ class PolicyWeights:
         )
 
     def _broadcast(self, own: tuple[Part | None, str | None] | None) -> tuple[Part | None, str | None]:
-        """Return the part that rank 0 reads next, or None and its error if it ended; `own` is sent by rank 0."""
+        """Return the part that rank 0 reads next, or None and its error if it ended; rank 0 sends `own`."""
         parcel: list[Any] = [own if self._is_rank_0 else None]
         torch.distributed.broadcast_object_list(parcel, src=0)
         return cast("tuple[Part | None, str | None]", parcel[0])
@@ -231,13 +231,13 @@ class PolicyWeights:
         return self._sources[part]
 
     def _find_tied(self, sources: list[_Source]) -> None:
-        """Find weights that are one and the same, and read them once."""
+        """Find weights that share a tensor, so that it is read once."""
         first: dict[object, str] = {}
         for source in sources:
             if source.stored is not None:
                 [name], weight = source.names, source.stored
-                # The tensors of a state dict are detached, so that objects differ; they share memory. A DTensor, a meta
-                # tensor and an empty one have none.
+                # Tied tensors of a state dict are detached, so they are different objects that share memory. DTensors,
+                # meta tensors and empty tensors have no memory.
                 memory = weight.data_ptr()
                 key = (memory, weight.shape, weight.stride(), weight.dtype) if memory else id(weight)
                 found = first.setdefault(key, name)
@@ -247,10 +247,10 @@ class PolicyWeights:
 
 
 def send_weights(model: nn.Module | Mapping[str, Tensor]) -> None:
-    """Take part in `update_weights` of the engine of rank 0, which needs this rank's shards of the weights.
+    """Take part in `update_weights` of rank 0's engine, which gathers this rank's shards of the weights.
 
-    Call it on all ranks but 0, at the place where rank 0 calls `generate.update_weights(model, version=...)`. Weights
-    that are not sharded need no other rank; then it returns at once.
+    Call it on all ranks except 0 when rank 0 calls `generate.update_weights(model, version=...)`. If the weights are
+    not sharded, it returns at once.
 
     Args:
         model: the same model as on rank 0, in its wrapper; or its state dict.
@@ -320,7 +320,7 @@ def _sources_in(module: nn.Module, prefix: str, unit: nn.Module | None, part: Pa
 
 
 def _source(name: str, table: Mapping[str, Any], key: str, unit: nn.Module | None) -> _Source:
-    """Return the source of one tensor, which is looked up when it is read: FSDP puts another one in its place."""
+    """Return the source of one tensor, looked up on each read because FSDP replaces it."""
     return _Source((name,), lambda: [full_tensor(table[key])], unit, table[key])
 
 
@@ -344,7 +344,7 @@ def _scaled(table: Mapping[str, Any], key: str, factor: float) -> Callable[[], l
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return a tensor that lies on several ranks as one, detached."""
+    """Return a tensor, gathered from all ranks if it is distributed, and detached."""
     found: Any = tensor.detach()
     return cast("Tensor", found.full_tensor() if is_distributed(tensor) else found)
 
@@ -361,16 +361,16 @@ def _exhaust(reading: Iterator[object]) -> None:
         for _ in reading:
             pass
     except AgentRLError:
-        return  # it is the same on all ranks, and is raised where the weights are wanted
+        return  # the error is the same on all ranks, and is raised where the weights are read
 
 
 def weight_stamp(weights: Iterable[Tensor]) -> tuple[int, ...]:
-    """Return the sum of the bits of each weight, or of this rank's shard of it: equal until a weight is written.
+    """Return the sum of the bits of each weight, or of this rank's shard, which changes when the weight is written.
 
         stamp_i = sum over 8-byte words of weight i, mod 2^64
 
-    It reads all weights, at the speed of the memory. Torch's version counters cost less, but miss writes through
-    `.data`, by which PEFT merges adapters. Swapped words give the same sum.
+    It reads all weights, limited by memory bandwidth. Torch's version counters are cheaper, but miss writes through
+    `.data`, with which PEFT merges adapters. Swapped words give the same sum.
 
     Example:
         >>> import torch

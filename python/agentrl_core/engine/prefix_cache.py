@@ -1,4 +1,4 @@
-"""Compute what requests begin with once: keep keys and values, and find the beginnings that prompts share."""
+"""Compute common prefixes of requests once: cache keys and values, and find the prefixes that prompts share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Entry:
 
 
 class PrefixCache:
-    """Keys and values of ended segments, for the next turn of their branch and for forks.
+    """LRU cache of keys and values of ended segments, for the next turn of their branch and for forks.
 
     An entry that extends another replaces it; above the limit the least recently used are evicted.
 
@@ -42,11 +42,11 @@ class PrefixCache:
 
     @property
     def bytes(self) -> int:
-        """Size of all kept keys and values."""
+        """Size in bytes of all cached keys and values."""
         return sum(entry.bytes for entry in self._entries)
 
     def find(self, tokens: NDArray[np.int32]) -> tuple[Layers, int]:
-        """Return keys and values of the longest known beginning of some tokens, and its number of tokens."""
+        """Return keys and values of the longest cached prefix of some tokens, and its length."""
         index, count = self._longest(tokens)
         if count == 0:
             return [], 0
@@ -55,7 +55,7 @@ class PrefixCache:
         return [(keys[:, :count], values[:, :count]) for keys, values in self._entries[index].layers], count
 
     def keep(self, tokens: NDArray[np.int32], layers: Layers) -> None:
-        """Keep what was computed for some tokens, unless it is known or larger than the limit."""
+        """Cache the keys and values of some tokens, unless they are cached already or larger than the limit."""
         size = sum(keys.nbytes + values.nbytes for keys, values in layers)
         if not len(tokens) or size > self._most:
             return
@@ -74,11 +74,11 @@ class PrefixCache:
             self._drop(min(range(len(self._entries)), key=lambda one: self._entries[one].used))
 
     def forget(self) -> None:
-        """Drop all, since the weights changed."""
+        """Clear the cache, since the weights have changed."""
         self._entries = []
 
     def _longest(self, tokens: NDArray[np.int32]) -> tuple[int, int]:
-        """Return the entry with the longest beginning in common with some tokens, and its number of tokens."""
+        """Return the entry that shares the longest prefix with some tokens, and its length."""
         if not self._entries:
             return 0, 0
         width = min(len(tokens), self._table.shape[1])
@@ -105,26 +105,26 @@ class PrefixCache:
             self._table[index] = self._table[len(self._entries)]
 
 
-# A shared beginning is a forward pass of its own: on a CPU it takes as long as some ten tokens.
+# A shared prefix costs a separate forward pass, which on a CPU takes as long as about ten tokens.
 LEAST_SAVED = 64
 
 
 class SharedPrefix(NamedTuple):
-    """The first `length` tokens of the prompt number `prompt`, which is the first one that has them."""
+    """The first `length` tokens of prompt number `prompt`, the first prompt with this prefix."""
 
     prompt: int
     length: int
 
 
 def shared_prefixes(prompts: Sequence[NDArray[np.int32]], least_saved: int = LEAST_SAVED) -> list[list[SharedPrefix]]:
-    """Return the beginnings that are worth a pass of their own, in the order of computation.
+    """Return the shared prefixes that save enough tokens to compute them separately, in order of computation.
 
-    Those of a list can be computed together, each from a beginning in an earlier list. A beginning of `length` tokens
-    that n prompts share, and of which `before` are in the one that it continues, saves (n - 1)(length - before) tokens.
+    The prefixes of one inner list can be computed together, each from a prefix in an earlier list. A prefix of `length`
+    tokens that n prompts share, and that extends a prefix of `before` tokens, saves (n - 1)(length - before) tokens.
 
     Args:
         prompts: int32 [tokens] each, without negative tokens.
-        least_saved: fewest tokens that a beginning saves.
+        least_saved: fewest tokens that a prefix must save.
 
     Example:
         >>> import numpy as np
@@ -154,7 +154,7 @@ def shared_prefixes(prompts: Sequence[NDArray[np.int32]], least_saved: int = LEA
 
 
 def _common(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
-    """Return how many first tokens are equal."""
+    """Return the length of the common prefix of two prompts."""
     count = min(len(one), len(other))
     differs = one[:count] != other[:count]
     return int(differs.argmax()) if differs.any() else count

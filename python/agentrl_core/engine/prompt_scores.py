@@ -1,4 +1,4 @@
-"""Score given tokens with an engine, without sampling any that count."""
+"""Score given tokens with an engine, instead of sampling."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from agentrl_core.engine.base import Request, Segment
 
 @dataclass(frozen=True, eq=False)
 class PromptRequest(Request):
-    """A request whose own tokens are scored, at temperature 1, with the `Sampling.top` likeliest tokens at each place.
+    """A request to score its own tokens at temperature 1, with the `Sampling.top` most likely tokens at each place.
 
-    Only `engine.Vllm` takes it. It generates `Sampling.max_tokens`; give 1.
+    Only `engine.Vllm` supports it. It also generates `Sampling.max_tokens` tokens; set 1.
     """
 
 
@@ -32,7 +32,7 @@ class ScoredPrompt(Segment):
 
 
 def table_of_prompt(flat: Any, count: int, top: int) -> NDArray[np.float64]:
-    """Return `ScoredPrompt.scores` from vLLM's `FlatLogprobs`: of each token itself and then of the likeliest ones.
+    """Return `ScoredPrompt.scores` from vLLM's `FlatLogprobs`: each token itself, then the most likely ones.
 
     Args:
         flat: nothing for the first token, `1 + top` entries for each other one.

@@ -31,19 +31,19 @@ Packed = list[tuple[str, Any, str, tuple[int, ...]]]
 
 @dataclass(eq=False)
 class _PoolMember:
-    """An actor, and the number of requests that it has."""
+    """An actor of the pool, and the number of its running requests."""
 
     actor: Any
     busy: int = 0
 
 
 class RayActor:
-    """Run an engine in a Ray actor, or in a pool of them, on any machine of the cluster with free resources.
+    """Runs an engine in a Ray actor, or in a pool of them, on any machine of the cluster with free resources.
 
-    Requests of one `Request.group` go to one actor, whose prefix cache has their beginning; a group's first goes to the
-    actor with the fewest requests.
+    Requests of one `Request.group` go to one actor, whose prefix cache has their common prefix; the first request of a
+    group goes to the actor with the fewest requests.
 
-    New weights go through Ray's object store once, and stay there. If an actor dies, its requests fail with an
+    New weights are put into Ray's object store once, and stay there. If an actor dies, its requests fail with an
     `EngineError` and another actor with the same weights and version replaces it. The collector retries failed
     requests, so no token is lost or duplicated. If the nodes of the cluster have no room for all actors, some wait for
     a node, which the logger `agentrl_core.engine.ray_actor` reports.
@@ -97,11 +97,11 @@ class RayActor:
         self.takes_images: bool = images
 
     async def generate(self, request: Request) -> Segment:
-        """Generate the segment of one request; cancelling the wait gives it up.
+        """Generate the segment of one request in an actor; cancelling the caller aborts the request.
 
         Raises:
-            InvalidInputError: what the engine refuses; or this one is closed.
-            EngineError: the engine failed at it, or its actor died.
+            InvalidInputError: the engine refuses the request, or this engine is closed.
+            EngineError: the engine failed, or its actor died.
         """
         self._check_open("generate")
         check_request(request, self.vocabulary_size, takes_images=self.takes_images)
@@ -126,7 +126,7 @@ class RayActor:
                 del self._asked[request]
 
     def abort(self, request: Request) -> None:
-        """End a request: its `generate` soon returns exactly what there was."""
+        """End a request; its `generate` soon returns the tokens so far."""
         for number, actor in self._asked.get(request, ()):
             actor.abort.remote(number)
 
@@ -136,7 +136,7 @@ class RayActor:
         Adapters are merged into a copy of the weights; other ranks call `engine.send_weights`.
 
         Raises:
-            InvalidInputError: the model does not fit the engine's; or this one is closed.
+            InvalidInputError: the model does not match the engine's, or this engine is closed.
             EngineError: all actors died. If only some died, others with the new weights replace them.
         """
         from agentrl_core.engine.policy_weights import PolicyWeights
@@ -161,7 +161,7 @@ class RayActor:
             raise failures[0]
 
     def close(self) -> None:
-        """End the actors; running segments end as aborted. More than once does no harm."""
+        """End the actors; running segments end as aborted. A second call does nothing."""
         if self._closed or not self._ray.is_initialized():
             return
         self._closed = True
@@ -171,17 +171,17 @@ class RayActor:
                 self._ray.kill(actor)
 
     def _start(self) -> Any:
-        # With its weights from the beginning: Ray keeps no order of what comes after.
+        # The weights are given at creation, since Ray does not keep the order of later calls.
         weights = self._weights or (None, 0)
         return self._ray.remote(_EngineActor).options(**self._options).remote(self._make, *weights)
 
     def _report_missing_room(self, count: int) -> None:
-        """Log that some of these actors wait for a node. Other users of the cluster may keep more of them waiting."""
+        """Log if the cluster has no room for `count` such actors, so that some wait for a node."""
         if missing := missing_room(self._ray.nodes(), self._options, count):
             _log.warning("engine.RayActor waits for %s; add nodes, or ask for less by options or count", missing)
 
     def _replaced(self, member: _PoolMember, actor: Any, error: Exception) -> EngineError:
-        """Return the error of a dead actor, and replace it."""
+        """Replace a dead actor, and return the error for its requests."""
         if actor is member.actor and not self._closed:
             self._report_missing_room(len(self._pool))
             member.actor = self._start()
@@ -212,18 +212,18 @@ class _EngineActor:
             self._engine.update_weights(_unpacked(packed), version)
         self._requests: dict[int, Request] = {}
         self._aborted: set[int] = set()
-        """Requests that have not come yet: Ray keeps no order."""
+        """Aborted requests that have not arrived yet, since Ray does not keep the order of calls."""
         self._ready = asyncio.Lock()
-        """Held while weights are replaced: who asks later gets the new ones."""
+        """Held while weights are replaced, so that later requests use the new ones."""
 
     async def about(self) -> tuple[Chat, int, str, int, int | None, bool]:
-        """Properties of the remote engine."""
+        """Return properties of the engine: chat, vocabulary size, entropy estimator, version, precision, images."""
         engine, precision = self._engine, getattr(self._engine, "precision", None)
         images = bool(getattr(engine, "takes_images", False))
         return engine.chat, engine.vocabulary_size, engine.entropy_estimator, engine.policy_version, precision, images
 
     async def generate(self, number: int, request: Request) -> Segment:
-        """See `Engine`."""
+        """Generate the segment of a request, which `abort` finds by its number."""
         async with self._ready:
             pass
         if number in self._aborted:
@@ -236,30 +236,30 @@ class _EngineActor:
             del self._requests[number]
 
     async def abort(self, number: int) -> None:
-        """See `Engine`."""
+        """End the request with this number, even if it arrives later."""
         if number in self._requests:
             self._engine.abort(self._requests[number])
         else:
             self._aborted.add(number)
 
     async def update_weights(self, packed: Packed, version: int) -> None:
-        """See `Engine`."""
+        """Load packed weights into the engine, in a thread."""
         async with self._ready:
             await asyncio.to_thread(self._engine.update_weights, _unpacked(packed), version)
 
     async def close(self) -> None:
-        """See `Engine`."""
+        """Close the engine, in a thread."""
         await asyncio.to_thread(self._engine.close)
 
 
 def _packed(weights: PolicyWeights) -> Packed:
-    """Return the weights of a policy, to be sent."""
+    """Return the weights of a policy as bytes for Ray's object store."""
     import torch
 
     found: Packed = []
     last: torch.Tensor | None = None
     for name, weight in weights.read():
-        if weight is not last:  # else tied to the one before, whose bytes it shares
+        if weight is not last:  # otherwise tied to the previous weight, whose bytes it shares
             raw = weight.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         last = weight
         found.append((name, raw, str(weight.dtype).removeprefix("torch."), tuple(weight.shape)))
@@ -267,7 +267,7 @@ def _packed(weights: PolicyWeights) -> Packed:
 
 
 def _unpacked(packed: Packed) -> dict[str, torch.Tensor]:
-    """Return a state dict of weights that were sent."""
+    """Return a state dict from packed weights."""
     import torch
 
     found: dict[str, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""A chat rendered once, from which the turns of its answers are cut by their texts."""
+"""A chat rendered once, out of which the turns of its answers are cut."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from agentrl_core.engine.chat_messages import Message
 
 _THOUGHT = REASONING[0]
-# JSON writes a character as six at most; templates add the rest to a message.
+# JSON writes a character as at most six; and an allowance for the characters that templates add to a message.
 _ESCAPED, _AROUND = 6, 2000
 _TEXT = r"""(?P<{quote}>['"])(?P<{name}>(?:(?!(?P={quote})).)+)(?P={quote})"""
-# A text that is looked for in another one: `'/no_think' in content`, `content.startswith('/')`.
+# A test for a text in a template's source: `'/no_think' in content`, `content.startswith('/')`.
 _TESTS = re.compile(
     _TEXT.format(quote="q", name="tested")
     + r"\s+(?:not\s+)?in\b|\.(?:\w*(?:with|split|find|index)|count|partition|replace)\(\s*"
@@ -28,13 +28,13 @@ _TESTS = re.compile(
 
 @dataclass(frozen=True)
 class RenderedTurn:
-    """The texts of one answer.
+    """The rendered texts of one answer: the messages before it, its context, and the generated text.
 
     Attributes:
-        before: the messages before it, without the opening of the answer.
-        context: all that the model reads.
-        action: the text that it generates.
-        own: where the messages after the answer before begin in `before`, if it was cut out of a history.
+        before: the messages before the answer, without the opening of the answer.
+        context: all text that the model reads, `before` and the opening.
+        action: the text that the model generates.
+        own: index in `before` at which the previous answer ends, if the turn was cut out of a history.
     """
 
     before: str
@@ -44,35 +44,37 @@ class RenderedTurn:
 
     @property
     def own_text(self) -> str:
-        """The messages after the answer before, the opening and the answer, as they follow each other."""
+        """The text after the previous answer: the messages that follow it, the opening, and this answer."""
         return self.before[self.own :] + self.context[len(self.before) :] + self.action
 
     def is_like(self, alone: RenderedTurn) -> bool:
-        """Return whether it is written as in a shorter chat that ends with the same messages."""
+        """Return whether the turn equals `alone`, which was rendered in a shorter chat with the same last messages."""
         opening, other = self.context[len(self.before) :], alone.context[len(alone.before) :]
         return self.action == alone.action and opening == other and alone.before.endswith(self.before[self.own :])
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """How the answers of one kind are written in the history, and how as a turn of their own."""
+    """The texts around answers of one kind: in the history, and in a turn that is rendered on its own."""
 
     before: str
-    """Between the text of the last message and the opening of the answer."""
+    """Text between the last message's text and the opening of the answer."""
     opening: str
-    """From there to the end of the context."""
+    """The opening of the answer, up to the end of the context."""
     lead: str
-    """Between the same place in the history and the first text of the answer."""
+    """Text in the history between `before` and the first text of the answer."""
     own_lead: tuple[str, ...]
-    """The text that the model generates before that; the two pieces around the thought if the history drops it."""
+    """Text that the model generates before the answer's first text; two pieces around the reasoning if the history
+    drops it."""
     end: str
+    """The token that ends the turn in the history."""
     own_end: str
-    """The token that ends the turn."""
+    """The token that ends the turn when it is generated."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an answer is in a text: its own texts, and the token after them."""
+    """Position of an answer in a text: begin and end of its own texts, and of the token that ends it."""
 
     begin: int
     end: int
@@ -81,35 +83,35 @@ class _Place:
 
 
 class RenderedHistory:
-    """A rendered chat, in which each kind of answer is found as the first one of its kind was written.
+    """A rendered chat out of which answers are cut, after the first answer of each kind has shown how it is written.
 
-    The first answer of a kind is rendered on its own, as the model reads and writes it; `learn` compares it with the
-    history. `turn` then cuts a later answer of that kind out of the history. It returns None if anything differs: a
+    The first answer of a kind is rendered on its own, as the model reads and writes it, and `learn` compares it with
+    the history. `turn` then cuts later answers of that kind out of the history. It returns None if anything differs: a
     text is missing, or other characters are between the texts. The caller then renders that answer after all messages
-    before it; and it renders each cut one after the messages around it, which shows what a template writes because of a
-    content.
+    before it. It also checks each cut answer by rendering it after the messages around it, in case the template
+    depends on the content.
 
     Args:
-        text: the rendered chat; "": the template refuses it.
-        closes: finds the token that ends an answer in the middle of a chat.
+        text: the rendered chat; empty if the template refuses it.
+        closes: pattern of the token that ends an answer in the middle of a chat.
     """
 
     def __init__(self, text: str, closes: re.Pattern[str]) -> None:
         self._text, self._closes = text, closes
         self._shapes: dict[str, _Shape] = {}
         self._cursor: int | None = 0
-        """Where the last answer ends; None: the history writes it otherwise."""
+        """End of the last answer in the text; None: the history writes it differently."""
         self._dropped = False
-        """Whether the history drops a thought since the last message of a user. Templates do so once a later user's
-        message is there, so that the answers in between read the thought, and are not cut."""
+        """Whether the history drops reasoning since the last user message. Templates do so once there is a later user
+        message; the answers in between were generated with the reasoning in context, so they are not cut."""
 
     def learn(self, kind: str, messages: Sequence[Message], turn: RenderedTurn) -> None:
-        """Compare the history with an answer that was rendered on its own.
+        """Compare the history with an answer that was rendered on its own, and store the texts around its kind.
 
         Args:
-            kind: of the answer and of the messages around it; see `kind_of`.
-            messages: those after the answer before, and the answer.
-            turn: as it was rendered.
+            kind: kind of the answer and of the messages around it; see `Markers.kind_of`.
+            messages: the messages after the previous answer, ending with this answer.
+            turn: the answer's turn as rendered on its own.
         """
         cursor, self._cursor = self._cursor, None
         self._dropped &= not _has_user(messages)
@@ -143,7 +145,7 @@ class RenderedHistory:
         )
 
     def turn(self, kind: str, messages: Sequence[Message]) -> RenderedTurn | None:
-        """Return the turn of an answer; None: it has to be rendered on its own. Arguments are those of `learn`."""
+        """Return the turn of an answer, cut out of the history; None if it must be rendered on its own."""
         shape = self._shapes.get(kind)
         dropped = self._dropped and not _has_user(messages)
         if shape is None or self._cursor is None or dropped:
@@ -165,7 +167,7 @@ class RenderedHistory:
         return RenderedTurn(before, before + shape.opening, action, own)
 
     def _end_of(self, messages: Sequence[Message], start: int) -> int | None:
-        """Where the last text of some messages ends, all of which have to be there; None: something is missing."""
+        """Return the end of the last text of some messages; None if one of their texts is missing."""
         claims = Claims(self._text[start : start + _reach(messages)])
         if any(missing_of_history(message, claims) for message in messages):
             return None
@@ -173,7 +175,7 @@ class RenderedHistory:
 
 
 class Markers:
-    """The texts that a template looks for in contents, such as `/no_think`, and those that a chat has used so far.
+    """The texts that a template tests contents for, such as `/no_think`, and those that a chat has used so far.
 
     Args:
         template: the source of the template.
@@ -186,12 +188,12 @@ class Markers:
         self._used: dict[str, None] = {}
 
     def kind_of(self, messages: Sequence[Message], following: Sequence[Message], own: Sequence[Message]) -> str:
-        """Return a key of the properties that a template can depend on: of an answer, its messages and the next role.
+        """Return a key of the properties of an answer and its neighbours that a template can depend on.
 
         Args:
-            messages: from the answer before, if there is one, to the answer.
+            messages: the messages from the previous answer, if there is one, to the answer.
             following: the next message, if there is one.
-            own: the messages that no earlier call had; the marker that was used last may decide about later answers.
+            own: the messages that were in no earlier call; the latest marker may affect later answers.
         """
         for message in own:
             for marker in self._in(message):
@@ -217,7 +219,7 @@ class Markers:
 
 
 def _place_of(message: Message, text: str, closes: re.Pattern[str] | None) -> _Place | None:
-    """Where an answer and the token after it are in a text; without a pattern its end is that of its last text."""
+    """Return the position of an answer and of the token after it; without a pattern, it ends at its last text."""
     claims = Claims(text)
     if missing_of_answer(message, claims) is not None:
         return None
@@ -237,11 +239,11 @@ def _thoughtless(message: Message) -> Message:
 
 
 def _without_thought(message: Message, action: str) -> tuple[Message, tuple[str, ...], str]:
-    """An answer without its thought, what is written before the thought, and all that is written after it."""
+    """Return an answer without its reasoning, and the generated text before and after the reasoning."""
     lead, thought, rest = action.partition(message[_THOUGHT])
     return _thoughtless(message), (lead,), rest if thought else ""
 
 
 def _reach(messages: Sequence[Message]) -> int:
-    """How many characters messages take at most, as they are usually written."""
+    """Return an upper bound of the characters that messages take when rendered."""
     return sum(_AROUND + _ESCAPED * len(json.dumps(message, ensure_ascii=False, default=str)) for message in messages)

@@ -1,4 +1,4 @@
-"""Requests that a PyTorch model generates for together, one token each a step."""
+"""Requests that a PyTorch model processes together, one token each per step."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from agentrl_core.engine.prefix_cache import Layers, PrefixCache, shared_prefixe
 from agentrl_core.model.matmul import fast_from, fast_linear_layers
 from agentrl_core.model.routers import RouteTrace
 
-# Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
-# of a part have like lengths.
+# Most padded prompt tokens of one prefill pass: limits its memory, and its padding, since prompts of one pass have
+# similar lengths.
 _PREFILL_TOKENS = 2048
 
 
 class RunningBatch:
-    """The requests of one batch, whose rows are decoded together: the passes over their prompts, and their segments.
+    """The requests of one batch, decoded together: prefill of their prompts, and their segments.
 
     Args:
         model: a causal model of Hugging Face.
-        requests: by number. Identical prompts, and what different ones begin with, are computed once.
-        windows: of the model's layers.
+        requests: requests by number. Identical prompts, and common prefixes of different ones, are computed once.
+        windows: attention windows of the model's layers.
         kept: prefix cache to read and fill; None: each row is computed from the start.
-        images: features of the requests' images; None: they have none.
-        never: tokens that are never drawn.
+        images: features of the requests' images; None: there are no images.
+        never: tokens that are never sampled.
         routes: traces the experts of each token, for `Segment.routed_experts`; None: they are not reported. They are
-            one more layer of the cache, so that they follow the keys and values of their tokens.
+            stored as one more layer of the cache, with the keys and values of their tokens.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RunningBatch:
         rows["shift"] = shift[prompt_of_row]
         # The last token of each prompt is the first one fed: the head runs only for sampled positions.
         computed, known = self._prefill([prompt[:-1] for prompt in prompts])
-        # All but the first of identical prompts have it from that one.
+        # Identical prompts reuse the result of the first one.
         rows["cached"] = computed.lengths[prompt_of_row]
         rows["cached"][np.unique(prompt_of_row, return_index=True)[1]] = known
         token = torch.tensor([int(prompt[-1]) for prompt in prompts], device=model.device)
@@ -89,12 +89,12 @@ class RunningBatch:
         return len(self._requests)
 
     def run(self, version: int, goes_on: Callable[[], bool] | None = None) -> dict[int, Segment]:
-        """Take a step, and more while none ends a row and `goes_on()`; return the segments of ended rows, by number."""
+        """Run steps until a row ends or, if given, `goes_on()` is false; return segments of ended rows, by number."""
         ended = self._decoder.run(goes_on)
         return self._leave(ended, version, aborted=False) if ended.any() else {}
 
     def end(self, numbers: Sequence[int], version: int) -> dict[int, Segment]:
-        """End those of some requests that are here; return their segments, by number."""
+        """End those of the given requests that are in this batch; return their segments, by number."""
         leaving = np.isin(self._decoder.rows["number"], numbers)
         return self._leave(leaving, version, aborted=True) if leaving.any() else {}
 
@@ -123,7 +123,7 @@ class RunningBatch:
                 routed_experts=None if self._routes is None else self._experts(row),
             )
             if self._kept is not None:
-                # The last token was drawn and not fed.
+                # The last token was sampled but not fed to the model.
                 tokens = np.concatenate([self._prompts[row], steps["token"]])[:-1].astype(np.int32, copy=False)
                 self._kept.keep(tokens, decoder.cache.row(row))
         order = decoder.keep(~leaving)
@@ -132,14 +132,14 @@ class RunningBatch:
         return segments
 
     def _experts(self, row: int) -> NDArray[np.uint8] | NDArray[np.uint16]:
-        """Return the experts of the tokens of a row that were fed: of all but the last."""
+        """Return the experts of the tokens of a row that the model has read: all but the last."""
         experts = self._decoder.cache.keys_of(-1, row)[0].cpu().numpy().copy()
         return experts if experts.dtype == np.uint8 else experts.view(np.uint16)
 
     def _prefill(self, prompts: list[NDArray[np.int32]]) -> tuple[KVCache, NDArray[np.int64]]:
-        """Return keys and values of each prompt, and the number of its tokens that were not computed for it.
+        """Return keys and values of each prompt, and how many of its tokens were not computed for it alone.
 
-        What prompts share is computed once, for the first one that has it.
+        A shared prefix is computed once, for the first prompt that has it.
         """
         computed = np.zeros(len(prompts), np.int64)
         levels = shared_prefixes(prompts) if len(prompts) > 1 else []
@@ -166,7 +166,7 @@ class RunningBatch:
         return KVCache(lengths, self._model, self._windows, self._fast_from, self._routes)
 
     def _known(self, tokens: NDArray[np.int32], shared: PrefixCache | None) -> tuple[Layers, int]:
-        """Return keys and values of the longest beginning that is cached or shared, and its number of tokens."""
+        """Return keys and values of a prompt's longest cached or shared prefix, and its length."""
         known: tuple[Layers, int] = ([], 0)
         for cache in (shared, self._kept):
             if cache is not None:
@@ -177,7 +177,7 @@ class RunningBatch:
     def _computed(
         self, prompts: list[NDArray[np.int32]], found: list[tuple[Layers, int]]
     ) -> Iterator[tuple[NDArray[np.int64], Iterable[tuple[torch.Tensor, torch.Tensor]]]]:
-        """Yield rows and their keys and values, computed from those of their beginnings.
+        """Yield rows with their keys and values, computed from those of their known prefixes.
 
         Padding is on the right, which causal models ignore.
         """
@@ -203,7 +203,7 @@ class RunningBatch:
                     yield chunk, self._begun(ids_there, shown)
 
     def _begun(self, ids: torch.Tensor, shown: dict[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the keys and values of rows of which nothing is known."""
+        """Return the keys and values of rows without a known prefix."""
         computed = DynamicCache()
         traced: AbstractContextManager[list[torch.Tensor]] = nullcontext([])
         if self._routes is not None:
@@ -217,7 +217,7 @@ class RunningBatch:
     def _shown(
         self, prompts: list[NDArray[np.int32]], known: NDArray[np.int64], ids: torch.Tensor
     ) -> tuple[dict[str, Any], NDArray[np.int64]]:
-        """Return the model's arguments for images after known beginnings, and how far those in them move positions."""
+        """Return the model's arguments for images after known prefixes, and the position offset of images in these."""
         if self._images is None:
             return {}, np.zeros(len(prompts), np.int64)
         shift = self._images.shifts(prompt[:count] for prompt, count in zip(prompts, known, strict=True))
@@ -232,7 +232,7 @@ class RunningBatch:
         shown: dict[str, Any],
         shift: NDArray[np.int64],
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the keys and values of rows whose beginnings are known."""
+        """Return the keys and values of rows that continue a known prefix."""
         lengths = np.array([layers[0][0].shape[1] for layers in known], np.int64)
         cache = self._cache_of(lengths)
         for row, layers in enumerate(known):
@@ -244,12 +244,12 @@ class RunningBatch:
 
 @lru_cache(maxsize=1024)
 def _without_limit(sampling: Sampling) -> Sampling:
-    """Return the sampling parameters that rows of a batch share; the same object for equal ones."""
+    """Return sampling parameters with a fixed token limit, so that rows with different limits share them."""
     return replace(sampling, max_tokens=1)
 
 
 def _distinct(prompts: list[NDArray[np.int32]]) -> tuple[list[NDArray[np.int32]], NDArray[np.int64]]:
-    """Return the different prompts, and for each row the index of its own."""
+    """Return the distinct prompts, and for each row the index of its prompt."""
     index: dict[bytes, int] = {}
     distinct: list[NDArray[np.int32]] = []
     of_row: list[int] = []
@@ -263,7 +263,7 @@ def _distinct(prompts: list[NDArray[np.int32]]) -> tuple[list[NDArray[np.int32]]
 
 
 def _chunks(order: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Cut rows, sorted by length, so that each part holds at most _PREFILL_TOKENS padded tokens (or one row)."""
+    """Divide rows, sorted by length, into parts of at most _PREFILL_TOKENS padded tokens (or a single row)."""
     first = 0
     for last in range(1, len(order) + 1):
         if last == len(order) or (last + 1 - first) * lengths[order[last]] > _PREFILL_TOKENS:

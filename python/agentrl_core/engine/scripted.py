@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Delayed:
-    """A request whose reply is not given yet."""
+    """A request whose reply is delayed."""
 
     request: Request
     loop: asyncio.AbstractEventLoop
@@ -44,22 +44,22 @@ class ScriptedReply:
 
 
 class Scripted:
-    """Return replies from a list or a function, immediately or after a delay. It has no thread and no weights.
+    """Engine that returns replies from a list or a function, immediately or after a delay, without weights.
 
-    A list is used up in the order of the requests. A reply is truncated after the first stop token of the sampling, and
-    at `max_tokens`, like a real engine's. A request aborted during its delay returns no tokens. It has no logits, so
-    other sampling parameters have no effect.
+    Replies of a list are used in the order of requests. A reply is truncated after the first stop token of the
+    sampling, and at `max_tokens`, as in a real engine. A request aborted during its delay returns no tokens. There are
+    no logits, so other sampling parameters have no effect.
 
     Args:
-        tokenizer: with a chat template; its length is the vocabulary's.
-        replies: texts or `ScriptedReply`s; or a function that gives one of them. A function with a parameter named
+        tokenizer: tokenizer with a chat template; its length is the vocabulary size.
+        replies: texts or `ScriptedReply`s; or a function that returns one of them. A function with a parameter named
             `request` gets the `Request` under that name; any other gets the request's tokens, int32 [n].
-        delay: seconds until a reply is given, by `asyncio.sleep`; or a function from the `Request` to them, with which
-            a test makes any order of completion. 0: at once.
+        delay: seconds until a reply is returned, by `asyncio.sleep`; or a function from the `Request` to these seconds,
+            with which a test can create any order of completion. 0: at once.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
-        InvalidInputError: the tokenizer has no chat template; replies is one text.
+        InvalidInputError: the tokenizer has no chat template; `replies` is a single text.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
@@ -96,7 +96,7 @@ class Scripted:
         self._delayed: list[_Delayed] = []
 
     async def generate(self, request: Request) -> Segment:
-        """Return the segment of one request; see the class.
+        """Return the scripted reply to a request as a segment; see the class.
 
         Raises:
             InvalidInputError: the list is used up; a reply is empty; logprobs or entropies of another length than the
@@ -139,7 +139,7 @@ class Scripted:
         try:
             await delayed.sleep
         except asyncio.CancelledError:
-            if not delayed.aborted:  # it is the waiter that was cancelled
+            if not delayed.aborted:  # the waiting caller was cancelled
                 raise
         finally:
             with self._lock:
@@ -183,7 +183,7 @@ class Scripted:
 
 
 def _of_request(function: Callable[..., str | ScriptedReply]) -> Callable[[Request], str | ScriptedReply]:
-    """Return the function as one of the whole request."""
+    """Wrap a user's function as a function of the whole request."""
     if "request" in inspect.signature(function).parameters:
         return lambda request: function(request=request)
     return lambda request: function(request.tokens)

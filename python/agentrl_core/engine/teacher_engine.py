@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TeacherEngine:
-    """A teacher that `engine.Vllm` holds in this process; give it to `arl.annotate` in place of a model.
+    """A teacher in an `engine.Vllm` of this process; give it to `arl.annotate` in place of a model.
 
     Each sequence of a pack is one request; vLLM batches them, among requests to generate if there are any. It scores at
     temperature 1, so tokens that were sampled at another temperature are refused. A sequence and one more token have to
@@ -27,9 +27,9 @@ class TeacherEngine:
     model.
 
     Args:
-        engine: the teacher.
-        top_k: number of likeliest tokens, the same as that of `annotate`; None: log-probs of the tokens alone.
-        tokenizer: of the policy, which is compared with that of the engine; None: no comparison.
+        engine: the engine of the teacher.
+        top_k: number of most likely tokens, as in `annotate`; None: only log-probs of the given tokens.
+        tokenizer: tokenizer of the policy, which must equal that of the engine; None: not compared.
 
     Raises:
         InvalidInputError: an option is out of range, the engine is not a `Vllm`, or the tokenizers differ.
@@ -57,7 +57,7 @@ class TeacherEngine:
         self.engine, self.top_k = engine, top_k
 
     def __call__(self, pack: Pack) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        """Return log-probs of the targets of a pack of sequences `[N]`; with `top_k` also ids and log-probs `[N, k]`.
+        """Return log-probs of a pack's targets `[N]`; with `top_k` also ids and log-probs of the likeliest `[N, k]`.
 
         Raises:
             UnsupportedError: the pack shows images.
@@ -72,7 +72,7 @@ class TeacherEngine:
         sampling = Sampling(max_tokens=1, top=self.top_k or 0)
         requests = [PromptRequest(prompt.astype(np.int32), 0, sampling) for prompt in prompts]
         segments = generate_all(self.engine, requests)
-        # One that was aborted before its first step has no scores at all.
+        # A request that was aborted before its first step has no scores.
         tables = [each.scores for each in segments if isinstance(each, ScoredPrompt) and each.scores is not None]
         if len(tables) < len(requests) or len({each.policy_version for each in segments}) > 1:
             raise EngineError(

@@ -1,4 +1,4 @@
-"""Sequences of a pack that a served teacher scores, and how their answers return to the pack."""
+"""Convert a pack to sequences for a served teacher, and the teacher's scores back to the pack."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 Tokens = NDArray[np.int64]
 Scores = Sequence[NDArray[np.float64]]
-"""Of each sequence a row for each place asked: log-prob, ids, and log-probs of the likeliest tokens."""
+"""For each sequence, a row for each requested place: log-prob, ids and log-probs of the most likely tokens."""
 
 
 def teacher_answers(
     pack: Pack, top_k: int | None, score: Callable[[list[Tokens], list[Tokens]], Scores]
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-    """Return log-probs of the targets of a pack of sequences `[N]`; with `top_k` also ids and log-probs `[N, k]`.
+    """Return log-probs of a pack's targets `[N]`; with `top_k` also ids and log-probs of the likeliest `[N, k]`.
 
     Args:
-        pack: of sequences, sampled at temperature 1.
-        top_k: number of likeliest tokens, or None.
-        score: a function of sequences and of the places asked in each, which returns a table `[places, 1 + 2 top_k]`
-            for each sequence.
+        pack: pack of sequences, sampled at temperature 1.
+        top_k: number of most likely tokens, or None.
+        score: function of sequences and of the requested places in each, which returns a table
+            `[places, 1 + 2 top_k]` for each sequence.
 
     Raises:
         UnsupportedError: the pack shows images.
@@ -59,10 +59,10 @@ def teacher_answers(
 
 
 def _requests(pack: Pack) -> tuple[list[Tokens], list[Tokens], list[Tokens]]:
-    """Return the sequences to score, the pairs that each of them answers, and the places of their tokens in it.
+    """Return the sequences to score, the prediction pairs that each one covers, and the places of their tokens.
 
-    A pair whose token follows its row in a sequence is answered by that sequence. The last token of a sequence is no
-    input, so it is appended. Another token on the same row, sampled by a branch, gets a sequence of its own.
+    A pair whose token follows its row in a sequence is scored by that sequence. The last target of a sequence is not
+    among its inputs, so it is appended. Another token on the same row, sampled by a branch, gets its own sequence.
     """
     tokens, bounds = pack.input_ids.cpu().numpy(), pack.cu_seqlens.cpu().numpy().astype(np.int64)
     source, target = pack.source_row.cpu().numpy(), pack.target.cpu().numpy()

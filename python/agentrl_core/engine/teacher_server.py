@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4
 _LEAST = -9999.0
-"""How JSON writes a log-prob of minus infinity."""
+"""The number that stands for a log-prob of minus infinity in vLLM's JSON."""
 _PROBED = 256
 
 
 class TeacherServer:
-    """A teacher that a vLLM server holds; give it to `arl.annotate` in place of a model.
+    """A teacher on a vLLM server; give it to `arl.annotate` in place of a model.
 
     Each sequence of a pack is one request to `/v1/completions` with `prompt_logprobs`, which the server batches. The
     server scores at temperature 1, so tokens that were sampled at another temperature are refused. Start the server
     with `--max-logprobs` of at least `top_k`.
 
     Args:
-        url: of the server, such as `http://127.0.0.1:8000`.
-        top_k: number of likeliest tokens, the same as that of `annotate`; None: log-probs of the tokens alone.
-        tokenizer: of the policy. The server's tokenizer is compared with it at the first request, and another one is
-            refused. None: no comparison.
-        concurrency: requests at once.
-        seconds: an answer may take.
-        folder: where answers are kept, a file for each sequence, by the name of the served model. A run that was
-            stopped reads them and requests the rest. Use another folder after the weights behind that name changed:
-            they are not compared. None: nothing is kept.
+        url: URL of the server, such as `http://127.0.0.1:8000`.
+        top_k: number of most likely tokens, as in `annotate`; None: only log-probs of the given tokens.
+        tokenizer: tokenizer of the policy. The first request checks that the server's tokenizer equals it. None: not
+            compared.
+        concurrency: number of concurrent requests.
+        seconds: time limit for a response.
+        folder: folder in which scores are saved, a file for each sequence, by the name of the served model. A resumed
+            run reads them and requests the rest. Use another folder after the weights of that model have changed,
+            which is not checked. None: scores are not saved.
 
     Raises:
         InvalidInputError: an option is out of range.
@@ -79,17 +79,17 @@ class TeacherServer:
         self._model = ""
 
     def __call__(self, pack: Pack) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        """Return log-probs of the targets of a pack of sequences `[N]`; with `top_k` also ids and log-probs `[N, k]`.
+        """Return log-probs of a pack's targets `[N]`; with `top_k` also ids and log-probs of the likeliest `[N, k]`.
 
         Raises:
             UnsupportedError: the pack shows images.
-            EngineError: the server does not answer, or not as vLLM does.
+            EngineError: the server does not respond, or its response is not that of vLLM.
             InvalidInputError: a token was sampled at another temperature than 1, or the tokenizers differ.
         """
         return teacher_answers(pack, self.top_k, self._score)
 
     def _score(self, prompts: list[Tokens], places: list[Tokens]) -> Scores:
-        """Request the sequences, several at once."""
+        """Request the scores of sequences, several at once."""
         import httpx
 
         with httpx.Client(base_url=self.url, timeout=self._seconds) as client:
@@ -99,7 +99,7 @@ class TeacherServer:
                 return list(threads.map(lambda pair: self._answer(client, *pair), zip(prompts, places, strict=True)))
 
     def _open(self, client: httpx.Client) -> None:
-        """Read the model's name, and compare the tokenizers."""
+        """Read the model's name from the server, and compare the tokenizers."""
         model = str(self._requested(client, "GET", "/v1/models", None)["data"][0]["id"])
         if self._tokenizer is not None:
             text = self._tokenizer.decode(np.linspace(0, len(self._tokenizer) - 1, _PROBED, dtype=np.int64).tolist())
@@ -114,7 +114,7 @@ class TeacherServer:
         self._model = model
 
     def _answer(self, client: httpx.Client, tokens: Tokens, places: Tokens) -> NDArray[np.float64]:
-        """Return a row for each place of a sequence: log-prob, ids and log-probs of the likeliest tokens."""
+        """Return for each place of a sequence its log-prob, and ids and log-probs of the most likely tokens."""
         kept = None
         if self._folder is not None:
             question = f"{self._model} {self.top_k} ".encode() + tokens.tobytes() + b" " + places.tobytes()
@@ -144,7 +144,7 @@ class TeacherServer:
         return table
 
     def _requested(self, client: httpx.Client, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        """Return the server's answer; a request that fails on the way, or in the server, is repeated."""
+        """Return the server's response, retrying after connection and server errors."""
         import httpx
 
         reason = ""
@@ -165,7 +165,7 @@ class TeacherServer:
 
 
 def _table(entries: Sequence[dict[str, dict[str, float]]], tokens: Tokens, count: int) -> NDArray[np.float64]:
-    """Return rows of log-prob, ids and log-probs. vLLM gives for each token a `logprob` and `rank` by token id."""
+    """Return rows of log-prob, ids and log-probs from vLLM's `logprob` and `rank` by token id."""
     lengths = np.fromiter(map(len, entries), np.int64, len(entries))
     row = np.repeat(np.arange(len(entries)), lengths)
     each = list(chain.from_iterable(map(dict.values, entries)))

@@ -1,4 +1,4 @@
-"""Tools in words, for chat templates that show none: in the form of Hermes, which many models were trained on."""
+"""Describe tools in the system message, for templates that do not render them, in the widely trained Hermes form."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ To call a function, write its name and arguments as JSON between <tool_call> tag
 
 
 def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, calls: bool = True) -> list[Message]:
-    """Return a chat whose system message describes tools; a chat without one gets one.
+    """Return a chat whose system message, added if missing, describes tools.
 
     Args:
         messages: the chat.
         tools: JSON schemas of the tools.
-        calls: whether the form of a call is described, too.
+        calls: whether to describe the form of a call as well.
 
     Example:
         >>> from agentrl_core.engine.tool_description import described
@@ -44,7 +44,7 @@ def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *
 
 
 def with_written_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return a chat whose calls are written into the contents, as a model writes them that reads `described`."""
+    """Return a chat with its calls written into the contents, in the form that `described` explains."""
     return [_written(message) if message.get("tool_calls") else message for message in messages]
 
 
@@ -62,7 +62,7 @@ def _call(function: Mapping[str, Any]) -> Message:
 
 
 def _longer(message: Message, text: str, between: str) -> Message:
-    """A message with a text at the end of its content."""
+    """Return a message with a text appended to its content."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return {**message, "content": f"{content}{between}{text}" if content else text}

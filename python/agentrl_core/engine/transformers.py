@@ -1,4 +1,4 @@
-"""Generation from a Hugging Face model in this process: batched sampling with a cache of keys and values."""
+"""Generation from a Hugging Face model in this process: batched sampling with a KV cache."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ if TYPE_CHECKING:
 
 
 class Transformers(ContinuousBatching):
-    """Sample from a causal Hugging Face model, on the model's device.
+    """Samples from a causal Hugging Face model, on the model's device.
 
-    The model is held by reference: when it is the policy that is being trained, sampling always uses its latest
-    weights, and it is in evaluation mode only during generation. Such an engine must not generate during optimizer
-    steps (`shares_parameters`); one with a copy may. What concurrent prompts begin with, such as a system prompt, is
-    computed once. All rows advance by one token per step, and new requests join between steps; a row's draws depend on
-    its seed and its tokens alone
-    (token i of a segment uses `uniform(seed, i)`), not on other rows, except for rounding in matrix products.
+    The model is held by reference: if it is the trained policy, sampling always uses its latest weights, and it is in
+    evaluation mode only during generation. Such an engine must not generate during optimizer steps
+    (`shares_parameters`); an engine with a copy may. A common prefix of concurrent prompts, such as a system prompt, is
+    computed once. All rows advance by one token per step, and new requests join between steps. The sampled tokens of a
+    row only depend on its seed and its prompt (token i of a segment uses `uniform(seed, i)`), not on other rows, except
+    for rounding in matrix products.
 
     With the processor of a vision-language model the engine `takes_images`: the features of an image are computed once,
-    for all requests and turns that show it, until the weights change. Tokens that stand for images are never sampled.
+    for all requests and turns that show it, until the weights change. Image placeholder tokens are never sampled.
 
     Log-probabilities and entropies are those of the sampling distribution, after temperature, top_k and top_p, in
     float32 (computed in float64 for a float64 model). `entropy_estimator` is "exact".
 
-    It computes in a separate thread, with the `torch.set_num_threads` from before the first request, and without
+    It computes in a separate thread, with the value of `torch.set_num_threads` at the first request, and without the
     autocast of other threads.
 
     Args:
         model: a decoder whose layers attend to all earlier tokens or to a window of them (Llama, Qwen, Mistral, Gemma
             and their like).
-        tokenizer: its tokenizer with a chat template, or the processor of a model that takes images. None: the one
+        tokenizer: the model's tokenizer with a chat template, or its processor if it supports images. None: the one
             saved at `model.name_or_path`.
         device: move the model there first. None: keep its device.
-        copy: sample from a copy of the model, which changes
-            only by `update_weights`: for a trainer that steps while this engine generates.
-        batch_invariant: compute each row alone, so that a segment is the same to the bit whatever is generated beside
-            it. Slow: for tests, and for runs that must be repeated exactly.
-        prefix_cache_bytes: most bytes of keys and values that are kept of ended segments, for turns and forks that
-            begin with their tokens; the default is 1 GiB. A token takes 2 x layers x KV heads x head width x bytes of
-            a number: 46 kB in SmolLM2-135M with fp32. 0: keep nothing.
+        copy: sample from a copy of the model, which only `update_weights` changes: for a trainer that steps while this
+            engine generates.
+        batch_invariant: compute each row alone, so that a segment does not depend on other requests, bit for bit. Slow:
+            for tests, and for runs that must be repeated exactly.
+        prefix_cache_bytes: most bytes of cached keys and values of ended segments, for turns and forks that begin with
+            their tokens; the default is 1 GiB. A token takes 2 x layers x KV heads x head width x bytes of a number:
+            46 kB in SmolLM2-135M with fp32. 0: no cache.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
         routed_experts: report the experts of a mixture-of-experts model (`Segment.routed_experts`).
 
@@ -123,21 +123,21 @@ class Transformers(ContinuousBatching):
         self.vocabulary_size = int(self.model.get_output_embeddings().weight.shape[0])
         self.batch_invariant = batch_invariant
         self.shares_parameters = not copy
-        """True if the model may be the one that is trained: until the weights of another one are taken."""
+        """True if the model may be the trained one, until weights of another model are loaded."""
         self._batches: list[RunningBatch] = []
         self._kept = PrefixCache(prefix_cache_bytes) if prefix_cache_bytes and not batch_invariant else None
         self._routes = RouteTrace(self.model) if routed_experts else None
         self._stamp: object = None
         """Key of the weights by which cached keys, values and features were computed."""
         self._never = placeholder_ids(self.model)
-        """Placeholders of images and the like, which training gives probability 0 as well."""
+        """Placeholder tokens, such as those of images; training also gives them probability 0."""
         inputs = ImageInputs(given) if self.takes_images else None
         self._images = None if inputs is None else EngineImages(self.model, inputs, alone=batch_invariant)
         self._windows = windows_of(self.model)
 
     @property
     def precision(self) -> int | None:
-        """Bits of a weight; None: a quantised model mixes several."""
+        """Bits per weight; None for a quantised model, which mixes several precisions."""
         quantised = getattr(self.model.config, "quantization_config", None) is not None
         return None if quantised else 8 * self.model.dtype.itemsize
 
@@ -207,7 +207,7 @@ class Transformers(ContinuousBatching):
         self._forget_computed()
 
     def _drop_stale_prefixes(self) -> None:
-        """Forget cached keys, values and features if the weights are no longer those that computed them."""
+        """Clear cached keys, values and features if the weights have changed since they were computed."""
         if self._kept is None and self._images is None:
             return
         stamp = _stamp(self.model)
@@ -216,13 +216,13 @@ class Transformers(ContinuousBatching):
             self._stamp = stamp
 
     def _forget_computed(self) -> None:
-        """Forget cached keys, values and features."""
+        """Clear cached keys, values and features."""
         for cache in (self._kept, self._images):
             if cache is not None:
                 cache.forget()
 
     def _shares(self, weights: PolicyWeights) -> bool:
-        """Return whether these are the engine's own weights."""
+        """Return whether these weights are those of the engine's own model."""
         return weights.model is not None and weights.model is causal_model_of(self.model)
 
     def _release(self) -> None:
@@ -230,7 +230,7 @@ class Transformers(ContinuousBatching):
         self._kept = self._images = None
 
     def _of_each(self, batches: list[RunningBatch], goes_on: Callable[[], bool] | None = None) -> dict[int, Segment]:
-        """Take a step in some batches, and more while `goes_on()`; return ended segments, and drop empty batches."""
+        """Run steps of some batches; return ended segments by number, and remove empty batches."""
         ended: dict[int, Segment] = {}
         for rows in batches:
             ended |= rows.run(self.policy_version, goes_on)
@@ -240,14 +240,14 @@ class Transformers(ContinuousBatching):
 
 
 def _stamp(model: nn.Module) -> object:
-    """Return a key that differs after the optimizer stepped the model, or its adapters were switched."""
+    """Return a key that changes when an optimizer step changes the model, or its adapters are switched."""
     stamp = weight_stamp(chain(model.parameters(), model.buffers()))
     return (stamp, adapter_states(model)) if "peft" in sys.modules else stamp
 
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode inside the block; afterwards each module has its own mode again."""
+    """Set evaluation mode inside the block, and restore the mode of each module afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -258,7 +258,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _tokenizer_of(model: PreTrainedModel, *, sees: bool) -> Any:
-    """Return the tokenizer that was saved with a model; if the model takes images, its processor."""
+    """Return the tokenizer saved with a model, or its processor if the model supports images."""
     path = model.name_or_path
     kind: Any = AutoProcessor if sees else AutoTokenizer
     try:

@@ -44,44 +44,44 @@ if TYPE_CHECKING:
 
 
 _BITS: dict[str, int] = {"fp8": 8, "modelopt": 8, "awq": 4, "modelopt_fp4": 4, "mxfp4": 4}
-"""Bits of a weight by vLLM's method of quantisation."""
+"""Bits per weight of vLLM's quantisation methods."""
 
 
 class Vllm(ContinuousBatching):
-    """Samples with vLLM, one request for each segment, with processed log-probabilities and the prefix cache.
+    """Samples with vLLM in this process, with processed log-probabilities and the prefix cache.
 
-    Log-probabilities are those of the distribution sampled from (after temperature, top_k and top_p);
-    `Segment.cached_tokens` counts the tokens of whole blocks (`block_size`) that its prefix cache had. vLLM reports no
-    entropy; `Segment.entropies` is the estimate that ARPO uses, over the ten most likely tokens,
+    Each segment is one vLLM request. Log-probabilities are those of the sampling distribution (after temperature, top_k
+    and top_p); `Segment.cached_tokens` counts the tokens of whole blocks (`block_size`) that the prefix cache had. vLLM
+    reports no entropy; `Segment.entropies` is ARPO's estimate over the ten most likely tokens,
 
         H10 = -sum_{i in top 10} p_i log p_i  <=  H        (`entropy_estimator` is "top_10")
 
-    With `Sampling.by_entropy` the temperature follows the exact H, and what is reported stays this estimate of the
-    distribution sampled from.
+    With `Sampling.by_entropy`, the temperature depends on the exact H, but the reported entropy is still this estimate
+    for the sampling distribution.
 
     With the option `enable_return_routed_experts` vLLM reports the experts of a mixture-of-experts model, which are
     `Segment.routed_experts`.
 
-    With the option `enable_lora` only the adapter of a LoRA policy is sent at an update, and its base weights whenever
-    they changed. Adapters that vLLM cannot hold (DoRA, `modules_to_save`, a rank above `max_lora_rank`, ...) are merged
-    into a copy of the weights, as those of all policies are without the option.
+    With the option `enable_lora`, an update of a LoRA policy only sends the adapter, and the base weights if they have
+    changed. Adapters that vLLM does not support (DoRA, `modules_to_save`, a rank above `max_lora_rank`, ...) are merged
+    into a copy of the weights, like all adapters without the option.
 
-    Environment variables that vLLM reads on import are set unless they are set already: it runs in this process
+    Environment variables that vLLM reads on import are set unless they are set already: vLLM runs in this process
     (`VLLM_ENABLE_V1_MULTIPROCESSING=0`), and on a machine without a GPU also `TORCHDYNAMO_DISABLE=1`,
     `VLLM_CPU_OMP_THREADS_BIND=nobind` and `VLLM_CPU_KVCACHE_SPACE=1`.
 
     Args:
-        model: a directory of a saved model; or a model, whose weights are saved to a temporary directory that this
-            engine owns, with its adapters merged.
-        tokenizer: its tokenizer with a chat template, or the processor of a model that takes images. None: the
+        model: the directory of a saved model; or a model, whose weights are saved to a temporary directory of this
+            engine, with its adapters merged.
+        tokenizer: the model's tokenizer with a chat template, or its processor if it supports images. None: the
             tokenizer in the directory, or at `model.name_or_path`.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
-        options: options of `vllm.LLM`, over the defaults float32 and eager execution on a CPU, and prefix caching;
-            `max_logprobs` (20) bounds `Sampling.top`.
+        options: options of `vllm.LLM`. Defaults are prefix caching, and on a CPU float32 and eager execution;
+            `max_logprobs` (20) limits `Sampling.top`.
 
     Raises:
         MissingDependencyError: vLLM is not installed.
-        InvalidInputError: `logprobs_mode` other than "processed_logprobs"; no tokenizer is found, or it has no chat
+        InvalidInputError: `logprobs_mode` is not "processed_logprobs"; no tokenizer is found, or it has no chat
             template.
     """
 
@@ -119,7 +119,7 @@ class Vllm(ContinuousBatching):
                 raise InvalidInputError(f"Vllm: no tokenizer is found at {str(path)!r}; pass tokenizer=") from error
         self.chat = Chat(tokenizer, chat_template_kwargs)
         self.takes_images = hasattr(tokenizer, "image_processor")
-        """True if the processor of a model that takes images was given."""
+        """True if the processor of a model that supports images was given."""
         _set_environment(cpu=not torch.cuda.is_available())
         try:
             import vllm
@@ -133,16 +133,16 @@ class Vllm(ContinuousBatching):
             path = Path(self._directory.name)
             write_checkpoint(path, policy.model, weights_to_load(policy, None), tokenizer)
         defaults: dict[str, Any] = {
-            "skip_tokenizer_init": not self.takes_images,  # its processors of images need the tokenizer
+            "skip_tokenizer_init": not self.takes_images,  # vLLM's image processors need the tokenizer
             "enable_prefix_caching": True,
             "logprobs_mode": PROCESSED,
             "use_tqdm_on_load": False,
         }
         self._path, self._trusts_code = str(path), bool(options.get("trust_remote_code"))
         self._base: tuple[object, ...] = ()
-        """The stamp of the base weights that it has; empty: it has merged ones."""
+        """The stamp of vLLM's base weights; empty if it has merged weights."""
         self._adapter: Any = None
-        """The `LoRARequest` of all requests."""
+        """The `LoRARequest` that all requests use."""
         self._adapters: tempfile.TemporaryDirectory[str] | None = None
         self._numbers_of_adapters = itertools.count(1)
         self._has_rule = options.get("speculative_config") is None
@@ -154,19 +154,19 @@ class Vllm(ContinuousBatching):
         self._llm: Any = vllm.LLM(str(path), **(defaults | options))
         lora: Any = self._llm.llm_engine.vllm_config.lora_config
         self._largest_rank = 0 if lora is None else int(lora.max_lora_rank)
-        """Largest rank of the adapters that it takes; 0: none."""
+        """Largest supported rank of adapters; 0: adapters are not supported."""
         config: Any = self._llm.llm_engine.model_config
         self.vocabulary_size = int(config.get_vocab_size())
         self.context_tokens = int(config.max_model_len)
-        """Most tokens of a request with its segment."""
+        """Most tokens of a request and its segment together."""
         self._most_logprobs = int(config.max_logprobs)
         self.precision = _BITS.get(config.quantization) if config.quantization else 8 * config.dtype.itemsize
-        """Bits of a weight; None if vLLM's method of quantisation leaves it to the checkpoint."""
+        """Bits per weight; None if vLLM's quantisation method leaves it to the checkpoint."""
         self._never = placeholder_ids(self._checkpoint_model) if config.is_multimodal_model else ()
-        """Placeholders of images and the like, which training gives probability 0 as well."""
+        """Placeholder tokens, such as those of images; training also gives them probability 0."""
         self._images = VllmImages(tokenizer, self._checkpoint_model) if self.takes_images else None
         self._requests: dict[int, tuple[str, Request]] = {}
-        """The running requests, each with vLLM's own name of it."""
+        """The running requests, each with its name in vLLM."""
 
     def _check(self, request: Request) -> None:
         vllm_output.check(request, self.context_tokens, "pass a larger max_model_len to Vllm")
@@ -199,7 +199,7 @@ class Vllm(ContinuousBatching):
         return refused
 
     def _add_with_images(self, number: int, request: Request, images: VllmImages) -> str:
-        """Add a request whose placeholders vLLM expands, and check that it has the request's tokens then."""
+        """Add a request with images, and check that vLLM expands its placeholders to the request's tokens."""
         engine = self._llm.llm_engine
         prompt, params = images.prompt(request), self._params(request)
         try:
@@ -229,7 +229,7 @@ class Vllm(ContinuousBatching):
         segments, names = {}, []
         for number in numbers:
             name = self._requests[number][0]
-            # The last output of an aborted request, which vLLM makes for its asynchronous engine only.
+            # Create the last output of an aborted request, which vLLM only does in its asynchronous engine.
             state = engine.output_processor.request_states[name]
             segments[number] = self._segment(number, state.make_request_output([], None, FinishReason.ABORT, None))
             names.append(name)
@@ -243,7 +243,7 @@ class Vllm(ContinuousBatching):
 
     @cached_property
     def _checkpoint_model(self) -> Any:
-        """The model of the checkpoint without weights; None: transformers does not know its type."""
+        """The checkpoint's model without weights; None if transformers does not support its type."""
         try:
             return model_of_config(self._path, **({"trust_remote_code": True} if self._trusts_code else {}))
         except UnsupportedError as error:
@@ -257,7 +257,7 @@ class Vllm(ContinuousBatching):
 
     @cached_property
     def _layout(self) -> EngineLayout | None:
-        """The weights of the checkpoint, under whose names updates come: vLLM fuses and renames what it loads."""
+        """The checkpoint's weights, whose names updates use, since vLLM fuses and renames the weights that it loads."""
         return None if self._checkpoint_model is None else layout_of(self._checkpoint_model)
 
     def _check_weights(self, weights: PolicyWeights) -> None:
@@ -281,14 +281,14 @@ class Vllm(ContinuousBatching):
         if alone:
             self._base = stamp
             self._load_adapter(weights)
-        # Keys and values under the old weights must not serve the new ones.
+        # Keys and values of the old weights must not be used with the new ones.
         if self._images is not None:
             self._llm.llm_engine.reset_encoder_cache()
         if not self._llm.reset_prefix_cache():
             raise EngineError("update_weights: the prefix cache of vLLM could not be reset; make another engine")
 
     def _load_adapter(self, weights: PolicyWeights) -> None:
-        """Load the adapter of a policy into vLLM under a new number, and drop the one before."""
+        """Load the adapter of a policy into vLLM under a new number, and remove the previous one."""
         from vllm.lora.request import LoRARequest
 
         directory = tempfile.TemporaryDirectory(prefix="agentrl-adapter-")
@@ -334,11 +334,11 @@ class Vllm(ContinuousBatching):
         )
 
     def _segment(self, number: int, ended: Any) -> Segment:
-        """Return the segment of a request that ended, and forget the request."""
+        """Return the segment of an ended request, and remove the request."""
         _, request = self._requests.pop(number)
         output = ended.outputs[0]
         tokens = np.array(output.token_ids, dtype=np.int32)
-        # At each place the sampled token, and then the likeliest ones in order.
+        # At each place the sampled token, followed by the most likely ones in order.
         shape = (len(tokens), 1 + vllm_output.columns(request))
         ids = np.array(output.logprobs.token_ids, dtype=np.int32).reshape(shape)
         logprobs = np.array(output.logprobs.logprobs, dtype=np.float32).reshape(shape)

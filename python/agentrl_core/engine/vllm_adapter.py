@@ -14,9 +14,9 @@ from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 
 
 def can_send_adapter(weights: PolicyWeights, largest_rank: int) -> bool:
-    """Return whether an engine that takes LoRA adapters up to a rank can hold a policy's beside its base weights.
+    """Return whether an engine with LoRA up to a rank can hold a policy's adapter separately from its base weights.
 
-    Otherwise they are merged: DoRA, trained copies of modules, trained tokens, several adapters at once, and others.
+    Other adapters must be merged: DoRA, trained copies of modules, trained tokens, several adapters at once, and so on.
     """
     if weights.model is None or not weights.is_adapted or adapters.reason_to_merge(weights.model) is not None:
         return False
@@ -24,7 +24,7 @@ def can_send_adapter(weights: PolicyWeights, largest_rank: int) -> bool:
 
 
 def write_adapter(folder: Path, weights: PolicyWeights) -> None:
-    """Write the adapter of a policy in PEFT's format; its scaling is in B.
+    """Write the adapter of a policy in PEFT's format, with its scaling multiplied into B.
 
     Raises:
         EngineError: the disk is full, or the folder cannot be written.

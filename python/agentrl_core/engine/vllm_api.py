@@ -1,4 +1,4 @@
-"""One running vLLM server: its doors, and what goes through them."""
+"""HTTP client of one running vLLM server."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 _GENERATE = "/inference/v1/generate"
 _ABORT = "/inference/v1/abort_requests"
-# What the server calls a request of ours.
+# Prefix that the server adds to the names of our requests.
 _PREFIX = "generate-tokens-"
-# An abort that comes before its request finds nothing, so it is said again, at first after this many seconds.
+# An abort that arrives before its request has no effect, so it is repeated, first after this many seconds.
 _FIRST_REMINDER = 0.02
 _LAST_REMINDER = 1.0
-# A server that failed is asked again after this many seconds, or at once where no other is left.
+# A failed server is used again after this many seconds, or at once if no other is left.
 _REST = 10.0
-# How JSON writes a log-probability of minus infinity.
+# The number that stands for a log-probability of minus infinity in vLLM's JSON.
 _FLOOR = -9999.0
-# The version of a server that nobody gave weights.
+# The version of a server that has not received weights yet.
 _UNTOUCHED = "default"
 _INCOMPLETE = "incomplete"
 _WORKER = "agentrl_core.engine.vllm_worker.VllmWorker"
@@ -45,12 +45,12 @@ _PROBE = 4
 
 
 class VllmApi:
-    """A server, how busy it is, and the version of its weights as it last said.
+    """Client of one server, with the number of its running requests and the last reported version of its weights.
 
     Args:
-        url: of the server.
-        seconds: see `VllmServer`.
-        images: makes its requests; None: it takes no images.
+        url: URL of the server.
+        seconds: time limit for a response, see `VllmServer`.
+        images: converts requests with images; None: images are not supported.
     """
 
     def __init__(self, url: str, seconds: float, images: VllmImages | None = None) -> None:
@@ -58,27 +58,28 @@ class VllmApi:
         self.version = -1
         self.context_tokens = 0
         self.gave_up = False
-        """Whether it did not answer for so long that nobody waits for it any more."""
+        """Whether the server did not respond within the patience, so that requests no longer wait for it."""
         self.busy = 0
         self.rests_until = 0.0
         self._connections, self._images = HttpPool(url, seconds), images
         self._loads = False
         self._largest_rank = 0
         self._base: str | None = None
-        """The folder of the base weights beside which it has an adapter."""
+        """The folder of the server's base weights, if it has an adapter."""
         self._adapter: str | None = None
-        """Its name of the adapter."""
+        """Name of the adapter on the server."""
 
     async def open(self) -> None:
-        """Ask for what must be known, with one token in which only the right log-probabilities are 0 and -inf.
+        """Read the server's limits and version, and check its log-probabilities by generating one token.
 
         Raises:
-            EngineError: no answer.
-            UnsupportedError: the door for tokens is closed.
-            InvalidInputError: log-probabilities of another mode; a version that is no number.
+            EngineError: the server does not respond.
+            UnsupportedError: the server has no route for tokens.
+            InvalidInputError: log-probabilities are not processed; the version is not a number.
         """
-        # Of one token that is kept: log 1 = 0 for it and log 0 for the next. After several tokens: the padding token's
-        # embedding is often zero, so that all tokens are equally likely after it alone, and top_k=1 keeps more.
+        # With top_k=1, processed log-probs are log 1 = 0 for the kept token and log 0 for others. The prompt has
+        # several tokens: the embedding of the padding token is often zero, so that after it alone all tokens are
+        # equally likely and top_k=1 keeps several.
         params = {"max_tokens": 1, "top_k": 1, "logprobs": 2, "temperature": 1.0, "ignore_eos": True, "seed": 0}
         never = () if self._images is None else self._images.placeholders
         probe = [token for token in range(_PROBE + len(never)) if token not in never][:_PROBE]
@@ -105,14 +106,14 @@ class VllmApi:
         self.gave_up = False
 
     async def generate(self, name: str, request: Request, *, entropies: bool) -> Segment:
-        """Generate the segment of a request, which the server knows by a name.
+        """Generate the segment of a request; `abort` refers to it by `name`.
 
         Raises:
-            InvalidInputError: the server does not take the request.
-            EngineError: it failed, or does not answer.
+            InvalidInputError: the server refuses the request.
+            EngineError: the server failed, or does not respond.
         """
         likeliest = vllm_output.columns(request, entropies=entropies)
-        # One more, since the sampled token is always among them; none where no others are needed.
+        # One more, since the sampled token is always among them; none if no others are needed.
         wanted = likeliest + 1 if likeliest else 0
         params = vllm_output.params(request, wanted)
         body = {"request_id": name, "token_ids": request.tokens.tolist(), "sampling_params": params}
@@ -130,7 +131,7 @@ class VllmApi:
                 "update_weights(model, version=...)"
             ) from None
         try:
-            # The sampled token and as many of the likeliest others as fill the row: nearly all of the response.
+            # The sampled token, and as many of the most likely others as fill the row: most of the response.
             ids, logprobs, rest = columns.vllm_candidates(response.content)
         except ValueError as error:
             raise EngineError(f"VllmServer: {self.url}: {error}; use vLLM 0.32 or newer") from error
@@ -167,7 +168,7 @@ class VllmApi:
         )
 
     async def abort(self, name: str, ended: asyncio.Event) -> None:
-        """End a request; it comes back with what there is."""
+        """End a request; its `generate` returns the tokens so far."""
         pause = _FIRST_REMINDER
         while not ended.is_set():
             await self._post(_ABORT, {"request_ids": [_PREFIX + name]})
@@ -177,27 +178,27 @@ class VllmApi:
                 pause = min(2 * pause, _LAST_REMINDER)
 
     async def largest_rank(self) -> int:
-        """Return the largest rank of adapters that it takes; 0: it takes none.
+        """Return the largest rank of adapters that the server supports; 0: it supports none.
 
         Raises:
-            UnsupportedError: a door is closed, or the worker does not know how to load.
-            EngineError: no answer.
+            UnsupportedError: the server lacks a route, or its worker cannot load weights.
+            EngineError: the server does not respond.
         """
         await self._check_worker()
         return self._largest_rank
 
     async def load(self, folder: str, version: int, base: str | None = None) -> None:
-        """Take the weights of a folder, and their version; nothing is generated meanwhile, and caches are emptied.
+        """Load the weights of a folder into the server as `version`; running requests end, and caches are cleared.
 
         Args:
-            folder: of a checkpoint; with `base` of an adapter.
-            version: of the weights.
-            base: the folder of the weights that the adapter is for; loaded if the server does not have them.
+            folder: folder of a checkpoint, or with `base` of an adapter.
+            version: version of the weights.
+            base: folder of the adapter's base weights, loaded if the server does not have them.
 
         Raises:
-            UnsupportedError: a door is closed, or the worker does not know how.
-            InvalidInputError: the server does not see the folder, or does not take the adapter.
-            EngineError: no answer, or it failed.
+            UnsupportedError: the server lacks a route, or its worker cannot load weights.
+            InvalidInputError: the server cannot read the folder, or refuses the adapter.
+            EngineError: the server does not respond, or failed.
         """
         await self._check_worker()
         await self._post("/pause?mode=abort&clear_cache=true", {})
@@ -217,7 +218,7 @@ class VllmApi:
         self.version = version
 
     async def _load_policy(self, folder: str) -> None:
-        self._base = None  # until it is there
+        self._base = None  # until it is loaded
         before, mark = self.version, self._mark(self.version)
         await self._start_change()
         answer = await self._post("/collective_rpc", {"method": "load_policy", "args": [folder]})
@@ -233,7 +234,7 @@ class VllmApi:
         self._adapter = None  # vLLM has dropped it
 
     async def _load_adapter(self, folder: str, version: int) -> None:
-        """Take an adapter under a name of its own, and drop the one before."""
+        """Load an adapter under a new name, and remove the previous one."""
         name, before = f"policy-{version}-{uuid.uuid4().hex[:8]}", self._adapter
         try:
             await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
@@ -248,24 +249,24 @@ class VllmApi:
             await self._post("/v1/unload_lora_adapter", {"lora_name": before})
 
     async def _start_change(self) -> None:
-        """Let no client take the weights for those of a version, until all of the new ones are there."""
+        """Set the version to `incomplete`, so that no client uses the weights until all new ones are loaded."""
         self.version = -1
         await self._post("/update_weight_version", {"new_version": _INCOMPLETE})
 
     def _mark(self, version: int) -> str:
-        """Return the version as the server keeps it: with the adapter's name, which other clients sample from."""
+        """Return the version as stored on the server, with the adapter's name, from which other clients sample."""
         return str(version) if self._adapter is None else f"{version}+{self._adapter}"
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Close the connections to the server, which keeps running."""
         await self._connections.close()
 
     def rest(self) -> None:
-        """Send requests to other servers for a while, after a failure."""
+        """Mark the server as failed, so that other servers are preferred for some seconds."""
         self.rests_until = time.monotonic() + _REST
 
     async def _check_worker(self) -> None:
-        """Ask for a method first: one that a worker does not have would end the server."""
+        """Check that the worker can load weights; calling a missing method would end the server."""
         if self._loads:
             return
         try:
@@ -285,7 +286,7 @@ class VllmApi:
         self._loads = True
 
     def _array(self, text: str | None) -> NDArray[Any] | None:
-        """Return an array that the server wrote as base64 of NumPy's format; None: it reports none."""
+        """Decode an array that the server sent as base64 of NumPy's format; None if it sent none."""
         if text is None:
             return None
         try:
@@ -323,11 +324,11 @@ class VllmApi:
             try:
                 response = await self._connections.request(method, path, body)
             except (httpx.ReadError, httpx.RemoteProtocolError):
-                # A server lets go of a connection that was idle at the moment that it is used again. Nothing here does
-                # harm when it is done twice.
+                # The server may close an idle connection just when it is used again. All requests here can be repeated
+                # safely.
                 response = await self._connections.request(method, path, body)
         except httpx.HTTPError as error:
-            self._loads, self._base = False, None  # when it is back it may have been started otherwise
+            self._loads, self._base = False, None  # the server may be restarted with other options
             raise EngineError(
                 f"VllmServer: {self.url} does not answer ({type(error).__name__}: {error}); "
                 f"check that it is running, and its log"
@@ -340,8 +341,8 @@ class VllmApi:
         return response
 
 
-class _MissingRoute(Exception):  # noqa: N818 -- it is no error until somebody says what to do
-    """A door that this server does not have."""
+class _MissingRoute(Exception):  # noqa: N818 -- callers convert it to an error with a remedy
+    """Raised if the server does not have a route."""
 
 
 def _versions(choice: dict[str, Any]) -> list[str]:
@@ -350,7 +351,7 @@ def _versions(choice: dict[str, Any]) -> list[str]:
 
 
 def _said(response: httpx.Response) -> str:
-    """Return the error message of a server's response."""
+    """Return the error message in a server's response."""
     try:
         said = response.json()
     except ValueError:

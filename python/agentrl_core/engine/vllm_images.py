@@ -1,4 +1,4 @@
-"""Prompts with images as vLLM takes them: with one placeholder for each image, which it expands itself."""
+"""Convert prompts with images to vLLM's form: one placeholder for each image, which vLLM expands."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class VllmImages:
-    """Converts requests, whose placeholders are expanded, to prompts of vLLM with one placeholder for each image.
+    """Converts requests with expanded image placeholders to vLLM prompts with one placeholder for each image.
 
-    vLLM would expand expanded ones again, silently. How many tokens an image has follows from its size.
+    vLLM would silently expand expanded placeholders again. The number of tokens of an image depends on its size.
 
     Args:
-        processor: of the model.
-        model: of the checkpoint, with or without weights.
+        processor: processor of the model.
+        model: model of the checkpoint, with or without weights.
 
     Attributes:
         placeholders: the tokens that are never sampled.
@@ -42,10 +42,10 @@ class VllmImages:
         self._url = lru_cache(maxsize=256)(_url)
 
     def prompt(self, request: Request) -> dict[str, Any]:
-        """Return the prompt of a request.
+        """Return the prompt of a request for `vllm.LLM`.
 
         Raises:
-            InvalidInputError: an image cannot be read, or the tokens are not those of the images.
+            InvalidInputError: an image cannot be read, or the tokens do not match the images.
         """
         if not request.images and self._token not in request.tokens:
             return {"prompt_token_ids": request.tokens.tolist()}
@@ -53,15 +53,15 @@ class VllmImages:
         return {
             "prompt_token_ids": self._unexpanded(request, pictures).tolist(),
             "multi_modal_data": {"image": pictures},
-            # By these it knows what it has computed.
+            # Keys of vLLM's cache of image features.
             "multi_modal_uuids": {"image": [image.sha256.hex() for image in request.images]},
         }
 
     def body(self, request: Request) -> dict[str, Any]:
-        """Return the same for a server: fields of a request of `/inference/v1/generate`.
+        """Return the prompt of a request for a server: fields of a request to `/inference/v1/generate`.
 
         Raises:
-            InvalidInputError: as of `prompt`.
+            InvalidInputError: an image cannot be read, or the tokens do not match the images.
         """
         if not request.images and self._token not in request.tokens:
             return {"token_ids": request.tokens.tolist()}
@@ -93,7 +93,7 @@ class VllmImages:
         return np.concatenate([*parts, tokens[end:]])
 
     def _tokens_of(self, size: tuple[int, int]) -> tuple[NDArray[np.int32], int, int]:
-        """Return the tokens of an image of a size, the number of those before its placeholders, and of placeholders."""
+        """Return an image's tokens by its size, the number before its placeholders, and the number of placeholders."""
         from PIL import Image as Pictures
 
         try:
@@ -118,7 +118,7 @@ def _picture(image: Any) -> Picture:
 
 
 def _url(image: Any) -> str:
-    """Return the pixels of an image as a data URL: a server reads transparent and turned pictures differently."""
+    """Return the RGB pixels of an image as a PNG data URL; servers read transparent or rotated images differently."""
     from PIL import Image as Pictures
 
     shown, made = _picture(image), io.BytesIO()

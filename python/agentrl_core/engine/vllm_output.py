@@ -1,4 +1,4 @@
-"""Convert what vLLM returns for a request, in this process or over HTTP, to a segment."""
+"""Convert vLLM's output for a request, in this process or over HTTP, to a segment."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from agentrl_core.engine.base import Request, Segment, TopLogprobs
 from agentrl_core.exceptions import InvalidInputError
 
 PROCESSED = "processed_logprobs"
-"""The mode in which vLLM's log-probabilities are those of the distribution sampled from."""
+"""The mode in which vLLM's log-probabilities are those of the sampling distribution."""
 ENTROPY_ESTIMATOR = "top_10"
 LEAST_BIAS = -100.0
-"""The least that vLLM adds to a logit: to those of tokens that are never sampled."""
+"""The smallest logit bias of vLLM, for tokens that are never sampled."""
 _TOP = 10
-# vLLM clamps temperatures below this, and its log-probabilities would not be those of the temperature asked for.
+# vLLM clamps temperatures below this, so its log-probabilities would be those of another temperature.
 _LOWEST_TEMPERATURE = 0.01
 
 
 def check(request: Request, context_tokens: int, remedy: str) -> None:
-    """Refuse what vLLM would answer otherwise than asked.
+    """Refuse a request that vLLM would change silently, or that does not fit into its context.
 
     Raises:
-        InvalidInputError: a temperature that it clamps; no room for a token in its context (`remedy` makes it longer).
+        InvalidInputError: vLLM would clamp the temperature; the context has no room for a token (`remedy` is part of
+            the message).
     """
     temperature = request.sampling.temperature
     if 0.0 < temperature < _LOWEST_TEMPERATURE:
@@ -40,12 +41,12 @@ def check(request: Request, context_tokens: int, remedy: str) -> None:
 
 
 def columns(request: Request, *, entropies: bool = True) -> int:
-    """Return the number of likeliest tokens needed at each place: for the entropy, and those that are requested."""
+    """Return the number of most likely tokens needed at each place, for the entropy and for `Sampling.top`."""
     return max(_TOP if entropies else 0, request.sampling.top)
 
 
 def params(request: Request, logprobs: int) -> dict[str, Any]:
-    """Return the sampling parameters of a request under the names of vLLM."""
+    """Return the sampling parameters of a request with vLLM's names."""
     sampling = request.sampling
     return {
         "temperature": sampling.temperature,
@@ -71,18 +72,19 @@ def segment(
     entropies: bool = True,
     routed_experts: NDArray[Any] | None = None,
 ) -> Segment:
-    """Return the segment of a request.
+    """Create the segment of a request from vLLM's output.
 
         H10 = -sum_{i in top 10} p_i log p_i  <=  H
 
     Args:
-        request: it was.
-        chosen: the tokens sampled and their log-probabilities, [n].
-        likeliest: at each place the likeliest tokens in order and their log-probabilities, [n, at least `columns`].
-        aborted: whether it was ended before its end.
-        version: of the weights.
+        request: the request.
+        chosen: the sampled tokens and their log-probabilities, [n].
+        likeliest: the most likely tokens at each place, in order, and their log-probabilities,
+            [n, at least `columns`].
+        aborted: whether the request was aborted.
+        version: version of the weights.
         cached_tokens: see `Segment`.
-        entropies: whether they are estimated.
+        entropies: whether to estimate entropies.
         routed_experts: integers [tokens read, layers, k], from the request's first token on; None: not reported.
     """
     (tokens, logprobs), (ids, of_ids) = chosen, likeliest
@@ -107,6 +109,6 @@ def segment(
 
 
 def _experts(request: Request, tokens: int, experts: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the experts of all tokens but the last, as `Segment` has them; None: vLLM has lost some."""
+    """Return the experts of all tokens but the last, in the form of `Segment`; None if vLLM reports too few."""
     read = len(request.tokens) + tokens - 1
     return None if len(experts) < read else experts[:read].reshape(read, -1).copy()

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _log = logging.getLogger(__name__)
-# Once a server has opened, the others have so many seconds more to do so.
+# After the first server has opened, the others have this many seconds to open.
 _OPENING_SECONDS = 10.0
-# A server that does not answer is asked again after one second, then after twice as many, and so on up to this.
+# A server that does not respond is retried after one second, then after twice as many, and so on up to this.
 _LONGEST_PAUSE = 10.0
-# So often a request is sent again after its servers had failed and come back.
+# The most times that a request is retried after its servers failed and recovered.
 _ROUNDS = 3
 _LOOK_SECONDS = 0.1
 
@@ -61,7 +61,7 @@ class _ServerRequest:
     server: VllmApi | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     leaves: bool = False
-    """True if it ends with the tokens that it has."""
+    """True if the request was aborted, so that it ends with its tokens so far."""
 
 
 class VllmServer:
@@ -75,51 +75,51 @@ class VllmServer:
     (`python -m vllm.entrypoints.openai.api_server --model MODEL` for the CPU build, which has no `vllm` command).
     `docs/engines.md` has the whole example.
 
-    The doors, as found on the CPU server of vLLM 0.32. `/inference/v1/generate` takes and gives ids, log-probabilities
-    and the version of the weights of each token; `--enable-scale-out` opens it. `/v1/completions` with
-    `return_token_ids` gives the same numbers without the version, so that weights that are not the store's would pass
-    unseen: it is not used. `/inference/v1/abort_requests` ends a request, whose answer then holds exactly what there
-    was; closing the connection ends it too, but its tokens are lost, so that is how a cancelled wait gives up. `/pause`
-    and `/resume` stand around new weights; vLLM's own `reload_weights` by `/collective_rpc` leaves a head that is tied
-    to the embedding with its old weights on a CPU, and the server ends where the folder does not exist, so `VllmWorker`
-    is asked instead. vLLM's faster ways of weights (NCCL, CUDA IPC) need GPUs and are not used.
+    Routes, as of the CPU server of vLLM 0.32. `/inference/v1/generate` takes token ids, and returns ids,
+    log-probabilities and the version of the weights of each token; `--enable-scale-out` enables it. `/v1/completions`
+    with `return_token_ids` returns the same numbers without the version, so wrong weights would not be noticed: it is
+    not used. `/inference/v1/abort_requests` ends a request, which then returns its tokens so far; closing the
+    connection also ends it, but loses the tokens, so only cancelled requests do that. `/pause` and `/resume` enclose an
+    update of the weights. On a CPU, vLLM's `reload_weights` by `/collective_rpc` keeps the old weights of a head that
+    is tied to the embedding, and it ends the server if the folder does not exist, so `VllmWorker` loads the weights
+    instead. vLLM's faster transfers of weights (NCCL, CUDA IPC) need GPUs and are not used.
 
-    Requests of one `Request.group` go to one server, whose prefix cache has their beginning; a group's first goes to
-    the server with the fewest requests.
+    Requests of one `Request.group` go to one server, whose prefix cache has their common prefix; the first request of a
+    group goes to the server with the fewest requests.
 
-    The engine starts if any server answers. One that does not answer, now or later, is left out, its requests go to the
-    others, and it is asked again for `patience` seconds, which the logger `agentrl_core.engine.vllm_server` reports. If
-    it was started again, it gets the weights of `policy_version` from the folder before anything is sampled from it.
-    Requests wait if no server is left, and fail with an `EngineError` when all are given up.
+    The engine starts if any server responds. A server that does not respond, now or later, is left out and retried for
+    `patience` seconds, while its requests go to the others; the logger `agentrl_core.engine.vllm_server` reports that.
+    A restarted server gets the weights of `policy_version` from the folder before it is used again. If no server is
+    left, requests wait, and fail with an `EngineError` after all servers are given up.
 
-    Without a folder the weights are those that another process sends to the servers, such as the trainer's engine: each
-    segment has the version that its server reports, and `policy_version` follows. So several collectors can sample from
-    servers that one trainer updates (`Collector(rollout_workers=...)`). Adapters need an engine with a folder.
+    Without a folder, another process, such as the trainer's engine, sends the weights to the servers: each segment has
+    the version that its server reports, and `policy_version` follows. So several collectors can sample from servers
+    that one trainer updates (`Collector(rollout_workers=...)`). Adapters need an engine with a folder.
 
-    With a processor as the tokenizer the engine takes images: a request has one placeholder for each, which the server
-    expands, and the tokens that it reports must be those of the request. Start the servers without
-    `--skip-tokenizer-init` then.
+    With a processor as the tokenizer, the engine supports images: a request to the server has one placeholder for each
+    image, which the server expands, and the expanded tokens must equal those of the request. Start the servers without
+    `--skip-tokenizer-init` in this case.
 
-    Segments end as aborted under the old version when weights are replaced; who asks meanwhile waits. Entropies are as
-    of `Vllm`; for them each token takes about 700 bytes of JSON, since the ten likeliest are in it.
+    When weights are replaced, running segments end as aborted with the old version, and new requests wait. Entropies
+    are those of `Vllm`; they take about 700 bytes of JSON for each token, for the ten most likely tokens.
 
     Args:
-        urls: of the servers: "http://host:8000", or several.
-        tokenizer: of the model, with a chat template; or the processor of a model that takes images, loaded from the
+        urls: URL of a server, "http://host:8000", or several URLs.
+        tokenizer: the model's tokenizer with a chat template; or its processor if it supports images, loaded from the
             model's folder.
-        folder: seen by the trainer and all servers, where `update_weights` leaves a checkpoint; None: another process
-            updates the weights, or none does.
-        entropies: whether segments have them; without, a server has less to write (`entropy_estimator` is "none" then).
-        seconds: a server that takes longer for a segment counts as one that does not answer.
-        patience: seconds for which a server that does not answer is asked again.
-        precision: how many bits a weight has there, which servers do not tell (`rollout.RecordPrecision` records it).
+        folder: folder shared by the trainer and all servers, to which `update_weights` writes a checkpoint; None:
+            another process updates the weights, or none does.
+        entropies: whether to estimate entropies; without them, responses are smaller (`entropy_estimator` is "none").
+        seconds: time limit for a segment, after which the server counts as failed.
+        patience: seconds for which a server that does not respond is retried.
+        precision: bits per weight on the servers, which do not report it (`rollout.RecordPrecision` records it).
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
         MissingDependencyError: httpx is not installed.
-        EngineError: no server answers.
-        InvalidInputError: log-probabilities of another mode than processed; servers with different versions.
-        UnsupportedError: a server that takes no tokens; a processor without the config of its model beside it.
+        EngineError: no server responds.
+        InvalidInputError: log-probabilities are not processed; servers have different versions.
+        UnsupportedError: a server has no route for tokens; the processor's folder has no model config.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
@@ -144,7 +144,7 @@ class VllmServer:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         try:
-            import httpx  # noqa: F401 -- is it there?
+            import httpx  # noqa: F401 -- checks that it is installed
         except ImportError as error:
             raise MissingDependencyError("engine.VllmServer needs httpx: pip install 'agentrl-core[server]'") from error
         urls = [urls] if isinstance(urls, str) else list(urls)
@@ -169,7 +169,7 @@ class VllmServer:
         self._lock = threading.Lock()
         self._asked: dict[Request, list[_ServerRequest]] = {}
         """Waiting requests, under the lock."""
-        # Of the loop alone.
+        # State that only the event loop uses.
         self._servers = [VllmApi(url, seconds, images) for url in urls]
         self._homes: GroupHomes[VllmApi] = GroupHomes()
         self._aborting: set[asyncio.Task[None]] = set()
@@ -178,26 +178,26 @@ class VllmServer:
         self._goes_on.set()
         self._patience = patience
         self._returning: dict[VllmApi, asyncio.Task[None]] = {}
-        """Servers that do not answer, and are asked again."""
+        """Servers that do not respond, each with the task that retries it."""
         self._loading = asyncio.Lock()
-        """Held while servers get weights."""
+        """Held while servers load weights."""
         self._base: tuple[tuple[object, ...], Path] | None = None
-        """The stamp of the base weights beside which servers have an adapter, and their folder."""
+        """The stamp and the folder of the servers' base weights, if they have an adapter."""
         try:
             self._wait(self._open())
         except BaseException:
             self.close()
             raise
         self.context_tokens = min(server.context_tokens for server in self._servers if server.context_tokens)
-        """Most tokens of a request with its segment."""
+        """Most tokens of a request and its segment together."""
 
     async def generate(self, request: Request) -> Segment:
-        """Generate the segment of one request; cancelling the wait gives it up on the server too.
+        """Generate the segment of one request; cancelling the caller also cancels it on the server.
 
         Raises:
-            InvalidInputError: the request is none, or the servers do not take it; the engine is closed.
-            UnsupportedError: its sampling has `by_entropy`.
-            EngineError: no server with the right weights answered.
+            InvalidInputError: the value is not a request, or the servers refuse it; the engine is closed.
+            UnsupportedError: the sampling has `by_entropy`.
+            EngineError: no server with the right weights responded.
         """
         self._check_open("generate")
         check_request(request, self.vocabulary_size, takes_images=self.takes_images)
@@ -207,7 +207,7 @@ class VllmServer:
             )
         vllm_output.check(request, self.context_tokens, "start the servers with a larger --max-model-len")
         asked = _ServerRequest(request)
-        with self._lock:  # now, so that an abort finds it whatever the loop does first
+        with self._lock:  # before the loop runs, so that an abort finds the request in any case
             self._asked.setdefault(request, []).append(asked)
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(asked), self._loop))
@@ -219,29 +219,29 @@ class VllmServer:
                     del self._asked[request]
 
     def abort(self, request: Request) -> None:
-        """End a request: its `generate` soon returns exactly what there is."""
+        """End a request: its `generate` soon returns the tokens so far."""
         if not self._closed and self._process == os.getpid():
             self._loop.call_soon_threadsafe(self._leave, request)
 
     def update_weights(self, model: nn.Module | Mapping[str, Tensor], version: int) -> None:
-        """Have the servers sample from `model`'s weights, which go by way of the shared folder, as `version`.
+        """Send `model`'s weights to the servers through the shared folder; they sample from them as `version`.
 
-        The folder of a version is a whole checkpoint: weights, config, generation config, tokenizer and chat template.
-        If all servers run with `--enable-lora`, that of a LoRA policy is its adapter alone, beside a checkpoint of its
-        base weights that is written again whenever they changed; see `Vllm`. Sharded weights are gathered one at a
-        time; the other ranks call `engine.send_weights` meanwhile. A server that fails at it is left out until it
-        answers again and has the weights, with an AgentRLWarning.
+        The folder of a version is a complete checkpoint: weights, config, generation config, tokenizer and chat
+        template. If all servers run with `--enable-lora`, the folder of a LoRA policy only has its adapter, and another
+        folder has a checkpoint of the base weights, rewritten whenever they change; see `Vllm`. Sharded weights are
+        gathered one at a time; the other ranks must call `engine.send_weights` at the same time. A server that fails to
+        load them is left out, with an AgentRLWarning, until it responds and has the weights.
 
         Args:
-            model: a causal model, bare or in its wrappers; or its state dict, whose config is that of the version
-                before, or of the tokenizer's folder.
-            version: of the weights, at least 0.
+            model: a causal model, bare or in its wrappers; or its state dict, with the config of the previous version,
+                or of the tokenizer's folder.
+            version: version of the weights, at least 0.
 
         Raises:
-            InvalidInputError: there is no folder, or a server does not see it; a weight is not finite; the model cannot
-                be saved, or its config is not known.
-            UnsupportedError: a server takes no weights.
-            EngineError: none took them.
+            InvalidInputError: there is no folder, or a server cannot read it; a weight is not finite; the model cannot
+                be saved, or its config is unknown.
+            UnsupportedError: a server cannot load weights.
+            EngineError: no server loaded the weights.
         """
         with PolicyWeights(model) as weights:
             self._check_open("update_weights")
@@ -279,17 +279,17 @@ class VllmServer:
     def refresh(self) -> None:
         """Read the version of the weights that another process has sent to the servers.
 
-        `policy_version` follows with each segment too. An engine with a folder has the version that it sent.
+        Each segment also updates `policy_version`. An engine with a folder has the version that it sent.
 
         Raises:
-            EngineError: no server answers.
+            EngineError: no server responds.
         """
         self._check_open("refresh")
         if self._folder is None:
             self._wait(self._open())
 
     def close(self) -> None:
-        """Let go of the servers, which run on; running segments end as aborted. More than once does no harm."""
+        """Disconnect from the servers, which keep running; running segments end as aborted. Idempotent."""
         if self._closed or self._process != os.getpid():
             return
         self._closed = True
@@ -298,7 +298,7 @@ class VllmServer:
         self._thread.join()
         self._loop.close()
 
-    # What follows runs in the threads of those who ask.
+    # The following methods run in the threads of callers.
 
     def _check_open(self, method: str) -> None:
         if self._closed:
@@ -310,7 +310,7 @@ class VllmServer:
             )
 
     def _base_of(self, weights: PolicyWeights, version: int) -> tuple[tuple[object, ...], Path]:
-        """Return stamp and folder of a policy's base weights, written if they are not there."""
+        """Return stamp and folder of a policy's base weights, after writing them if they have changed."""
         stamp = weights.stamp()
         if self._base is not None and self._base[0] == stamp:
             return self._base
@@ -321,7 +321,7 @@ class VllmServer:
         return stamp, path
 
     def _model_of(self, weights: PolicyWeights) -> Any:
-        """Return the model whose config and generation config a checkpoint gets."""
+        """Return the model whose config and generation config are written to a checkpoint."""
         if weights.model is not None:
             return weights.model
         before = cast("Path", self._folder) / f"version-{self.policy_version}"
@@ -339,7 +339,7 @@ class VllmServer:
 
     @staticmethod
     def _write(path: Path, write: Callable[[Path], None]) -> None:
-        """Write a folder, which appears when it is whole."""
+        """Write a folder atomically: it gets its name when it is complete."""
         part = new_folder(path)
         write(part)
         shutil.rmtree(path, ignore_errors=True)
@@ -348,10 +348,10 @@ class VllmServer:
     def _wait(self, coroutine: Coroutine[Any, Any, _Answer]) -> _Answer:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    # What follows runs in the loop.
+    # The following methods run in the event loop.
 
     async def _open(self) -> None:
-        """Open all servers; those that fail are asked again, unless all do."""
+        """Open all servers, and retry those that fail; raise an error if all do."""
         opening = {asyncio.ensure_future(server.open()): server for server in self._servers}
         waiting, seconds = set(opening), None
         try:
@@ -362,7 +362,7 @@ class VllmServer:
                 if any(each.exception() is None for each in done):
                     seconds = _OPENING_SECONDS
         finally:
-            # A connection in use is not closed, so those that are given up are waited for.
+            # A connection in use would not be closed, so wait until cancelled calls have ended.
             for each in waiting:
                 each.cancel()
             await asyncio.gather(*opening, return_exceptions=True)
@@ -388,7 +388,7 @@ class VllmServer:
                 self._lose(server, reason)
 
     def _lose(self, server: VllmApi, failure: BaseException) -> None:
-        """Leave a server out until it answers and has the weights."""
+        """Leave a server out until it responds and has the weights."""
         if server not in self._returning and not server.gave_up:
             _log.warning("%s; it is left out, and asked again for %g seconds", failure, self._patience)
             task = self._loop.create_task(self._bring_back(server))
@@ -396,7 +396,7 @@ class VllmServer:
             task.add_done_callback(lambda _: self._returning.pop(server))
 
     async def _bring_back(self, server: VllmApi) -> None:
-        """Ask a server until it answers, and give it the weights if it was started again."""
+        """Retry a server until it responds, and reload the weights if it was restarted."""
         pause, until = 1.0, time.monotonic() + self._patience
         while True:
             try:
@@ -479,7 +479,7 @@ class VllmServer:
         )
 
     def _choose(self, group: str, tried: set[VllmApi]) -> VllmApi | None:
-        """Return the group's server; else the least busy one that has the weights, those that failed lately last."""
+        """Return the group's server, or the least busy one with the weights; servers that failed lately come last."""
         able = [one for one in self._servers if one not in tried and one not in self._returning]
         if self._folder is not None:
             able = [one for one in able if one.version == self.policy_version]
@@ -506,11 +506,11 @@ class VllmServer:
     async def _abort(asked: _ServerRequest, server: VllmApi) -> None:
         try:
             await server.abort(asked.name, asked.ended)
-        except AgentRLError:  # a server that does not answer answers the request neither
+        except AgentRLError:  # a server that does not respond will also fail the request
             await asked.ended.wait()
 
     async def _quiet(self) -> None:
-        """End all that is being generated."""
+        """Abort all running requests, and wait until they have ended."""
         with self._lock:
             waiting = [asked for same in self._asked.values() for asked in same if asked.server is not None]
         for asked in waiting:
@@ -518,16 +518,16 @@ class VllmServer:
         await asyncio.gather(*(asked.ended.wait() for asked in waiting))
 
     async def _largest_rank(self) -> int:
-        """Return the largest rank of adapters that all servers take; 0: one takes none."""
+        """Return the largest rank of adapters that all servers support; 0: one supports none."""
         ranks = await asyncio.gather(*(server.largest_rank() for server in self._servers), return_exceptions=True)
         for rank in ranks:
             if isinstance(rank, BaseException) and not isinstance(rank, EngineError):
                 raise rank
-        # One that does not answer is left out of the update, which reports it.
+        # The update leaves out servers that do not respond, and reports them.
         return min((rank for rank in ranks if isinstance(rank, int)), default=0)
 
     async def _replace(self, folder: str, version: int, base: str | None = None) -> list[Exception]:
-        """Give all servers new weights, or with a base a new adapter; what went wrong with some of them."""
+        """Load new weights, or with a base a new adapter, into all servers; return the errors of failed ones."""
         self._goes_on.clear()
         await self._loading.acquire()
         try:
@@ -543,7 +543,7 @@ class VllmServer:
                 server.rests_until = 0.0
                 server.gave_up = False
                 if result is not None:
-                    server.version = -1  # whatever it has
+                    server.version = -1  # its weights are unknown
                     self._lose(server, result)
             self.policy_version = version
         finally:
@@ -553,7 +553,7 @@ class VllmServer:
 
     async def _end(self) -> None:
         await self._quiet()
-        # Their requests are over. A connection that is in use would stay open behind the loop.
+        # Their requests have ended. A connection in use would stay open after the loop has ended.
         aborting = [*self._aborting, *self._returning.values()]
         for task in aborting:
             task.cancel()
@@ -563,7 +563,7 @@ class VllmServer:
 
 
 def _images_of(processor: Any, tokenizer: Any) -> VllmImages:
-    """Return what makes requests with images; their placeholders are those of the model's config."""
+    """Return the converter of requests with images, with the placeholders of the model's config."""
     from agentrl_core.engine.vllm_images import VllmImages
 
     try:

@@ -1,6 +1,6 @@
-"""`Sampling.by_entropy` inside vLLM: a processor of logits, which every engine of `Vllm` has.
+"""`Sampling.by_entropy` inside vLLM: a logits processor, which every `Vllm` engine uses.
 
-vLLM looks its class up by name in whatever process computes; importing this module imports no vLLM.
+vLLM looks the class up by name in the process that computes. Importing this module does not import vLLM.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext
 
 ARGUMENT = "agentrl_by_entropy"
-"""Under which a request's parameters name the rule: its four numbers."""
+"""The extra argument of a request's sampling parameters that has the four numbers of the rule."""
 _NAME = "TemperatureByEntropy"
 PROCESSOR = f"{__name__}:{_NAME}"
-"""The name of the class, as vLLM takes it."""
+"""The import path of the class, for vLLM."""
 
 
 def __getattr__(name: str) -> Any:
@@ -39,28 +39,28 @@ def _processor() -> type[Any]:
     from agentrl_core.engine.decoding import temperature_factor
 
     class TemperatureByEntropy(LogitsProcessor, ProcessorOfV2):
-        """Divides the logits of a request by what the rule multiplies its temperature with.
+        """Logits processor that applies each request's entropy rule, as a division of its logits.
 
-        It is a processor of both model runners of vLLM. The first one calls it behind the temperature and before top_k
-        and top_p, with the z / T0 that the rule reads: the likeliest token stays the likeliest. The second one calls it
-        before the temperature, with z.
+        It supports both model runners of vLLM. The first one calls it after the temperature and before top_k and top_p,
+        with z / T0, the input of the rule; the most likely token does not change. The second one calls it before the
+        temperature, with z.
         """
 
         def __init__(self, vllm_config: Any, *_: object) -> None:
             del vllm_config
             self._rules: dict[int, tuple[EntropyTemperature, float]] = {}
-            """The rules of the rows (first runner) or slots (second one) that have one, and what is left of T0."""
+            """Rules by row (first runner) or slot (second one), each with the temperature still to be applied."""
 
         def is_argmax_invariant(self) -> bool:
-            """It is."""
+            """Return True: the most likely token does not change."""
             return True
 
         def update_state(self, batch_update: BatchUpdate | None) -> None:
-            """Update the rules after requests came, left and moved: the first runner."""
+            """Update the rules after requests were added, removed or moved; called by the first model runner."""
             process_dict_updates(self._rules, batch_update, lambda params, *_: _rule(params, 1.0))
 
         def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-            """Take the rule of a request in a slot: the second runner."""
+            """Store the rule of a request by its slot; return whether it has one. Called by the second model runner."""
             self._rules.pop(req_idx, None)
             rule = _rule(sampling_params, sampling_params.temperature)
             if rule is not None:
@@ -68,7 +68,7 @@ def _processor() -> type[Any]:
             return rule is not None
 
         def apply(self, logits: torch.Tensor, ctx: LogitsContext | None = None) -> torch.Tensor:
-            """Logits [B, V]."""
+            """Divide logits [B, V] in place by each row's temperature factor, and return them."""
             if not self._rules:
                 return logits
             slots = range(len(logits)) if ctx is None else ctx.idx_mapping_np.tolist()

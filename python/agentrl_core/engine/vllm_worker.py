@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class VllmWorker:
-    r"""Lets a vLLM server take the weights of a folder: start it with this class's full name, as below.
+    r"""Worker extension with which a vLLM server loads weights from a folder.
 
+    Start the server with the full name of this class:
         VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --enable-scale-out \
             --worker-extension-cls agentrl_core.engine.vllm_worker.VllmWorker
 
-    vLLM mixes it into its own worker; `VllmServer.update_weights` calls it there. vLLM's own `reload_weights` does the
-    work. This adds a check: a folder that the server does not see, or that holds other names or shapes than the
-    one it was started with, is refused before anything is touched, and that a head tied to the embedding is taken too:
-    on a CPU vLLM computes with a packed copy of it, which `reload_weights` forgets (seen in vLLM 0.32:
-    log-probabilities off by 0.9).
+    vLLM adds the class to its own worker, where `VllmServer.update_weights` calls it. It uses vLLM's `reload_weights`,
+    with two additions. A folder that the server cannot read, or that has other names or shapes than the served model,
+    is refused before anything changes. A head tied to the embedding is updated too: on a CPU, vLLM computes with a
+    packed copy of it, which `reload_weights` does not update (in vLLM 0.32, log-probabilities were off by 0.9).
 
     Example:
         >>> from agentrl_core.engine.vllm_worker import VllmWorker
@@ -31,7 +31,7 @@ class VllmWorker:
     """
 
     def load_policy(self, folder: str) -> str | None:
-        """Load a checkpoint in Hugging Face's format; return what is wrong with it, since an error ends the server."""
+        """Load a checkpoint in Hugging Face's format; return an error as text, since an exception ends the server."""
         if not Path(folder, "config.json").is_file():
             return f"sees no checkpoint at {folder}"
         served = Path(str(getattr(getattr(self, "model_config", None), "model", "")))
@@ -46,23 +46,23 @@ class VllmWorker:
 def replace_weights(
     worker: Any, weights: Iterable[tuple[str, torch.Tensor]] | None = None, *, weights_path: str | None = None
 ) -> None:
-    """Put weights, of a checkpoint's names and shapes or of a folder, in the place of those that a worker has.
+    """Replace a worker's weights by weights with a checkpoint's names and shapes, or by those of a folder.
 
-    Its adapters are dropped.
+    The worker's adapters are removed.
     """
     worker.reload_weights(weights_iterator=weights, weights_path=weights_path, is_checkpoint_format=True)
     model = worker.get_model()
     for module in model.modules():
-        # On a CPU the head applies what is left of a dropped adapter to requests that have none.
+        # On a CPU, the head would apply the remains of a removed adapter to requests without one.
         stacked = getattr(module, "lora_b_stacked", ())
         for part in stacked if isinstance(stacked, (tuple, list)) else (stacked,):
             part.zero_()
-        # Experts on a CPU work from packed copies, which are still the old ones.
+        # On a CPU, experts compute with packed copies, which still have the old weights.
         experts: Any = getattr(
             getattr(getattr(module, "quant_method", None), "moe_kernel", None), "fused_experts", None
         )
         if type(experts).__module__.endswith("cpu_moe"):
             experts.process_weights_after_loading(module)
     if model.config.tie_word_embeddings:
-        # The head shares the embedding's memory, but on a CPU it works from a packed copy, which is still the old one.
+        # The head shares the embedding's memory, but on a CPU it computes with a packed copy of the old weights.
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)

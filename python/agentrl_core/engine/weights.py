@@ -1,4 +1,4 @@
-"""The layout of an engine's weights, and the check of a policy's against it before anything is changed."""
+"""The layout of an engine's weights, and checks that a policy's weights match it before anything changes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _KEEPS = "nothing was changed, and the engine goes on with the weights that it h
 
 @dataclass(frozen=True)
 class EngineLayout:
-    """The weights that an engine has.
+    """Names, shapes and ties of an engine's weights.
 
     Attributes:
-        shapes: of each weight, by its name.
-        floating: names of those that are floating point.
-        tied: the weight that another one is tied to, by the name of the other one.
+        shapes: shape of each weight, by its name.
+        floating: names of the floating-point weights.
+        tied: for each tied weight, the name of the weight that it is tied to.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -36,26 +36,26 @@ class EngineLayout:
 
     @property
     def is_adapted(self) -> bool:
-        """True if the engine's own model has adapters, which are replaced as they are."""
+        """True if the engine's own model has adapters, which are then replaced without merging."""
         return any(map(names_adapter, self.shapes))
 
 
 def part_for(layout: EngineLayout | None) -> Part:
-    """Return the part of a policy's weights that an engine takes."""
+    """Return the part of a policy's weights that an engine loads."""
     return "stored" if layout is not None and layout.is_adapted else "merged"
 
 
 def check_weights(weights: PolicyWeights, layout: EngineLayout | None, part: Part | None = None) -> None:
-    """Refuse weights that an engine cannot take, or should not.
+    """Refuse weights that do not match an engine's layout, or are not finite.
 
     Args:
-        weights: of the policy.
-        layout: of the engine; None: it is not known.
-        part: which of the weights; None: what the layout needs.
+        weights: weights of the policy.
+        layout: layout of the engine; None if it is unknown.
+        part: the part of the weights; None: the part that the layout needs.
 
     Raises:
-        InvalidInputError: a name is missing or unknown, a shape or a kind of numbers is another, a value is not finite,
-            weights that the engine ties differ, or a state dict has adapters.
+        InvalidInputError: a name is missing or unknown, a shape or kind of dtype differs, a value is not finite,
+            weights that the engine ties are not equal, or a state dict has adapters.
     """
     part = part_for(layout) if part is None else part
     names = weights.names(part)
@@ -71,7 +71,7 @@ def check_weights(weights: PolicyWeights, layout: EngineLayout | None, part: Par
     kept: dict[str, Tensor] = {}
     for name, weight in weights.read(part):
         _check_shape_and_kind(name, weight, layout)
-        known = weight.float() if weight.itemsize == 1 else weight  # torch looks for no NaN in floats of 8 bits
+        known = weight.float() if weight.itemsize == 1 else weight  # torch cannot check 8-bit floats for NaN
         if weight.is_floating_point() and not bool(known.isfinite().all()):
             raise InvalidInputError(
                 f"update_weights: {name!r} holds NaN or infinity; load the last checkpoint that is finite; {_KEEPS}"
@@ -89,7 +89,7 @@ def check_weights(weights: PolicyWeights, layout: EngineLayout | None, part: Par
 def weights_to_load(
     weights: PolicyWeights, layout: EngineLayout | None, part: Part | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights that an engine loads: of those that it ties, only one."""
+    """Yield the weights that an engine loads; of tied weights only one."""
     part = part_for(layout) if part is None else part
     names = set(weights.names(part))
     tied = weights.tied if layout is None else layout.tied
@@ -118,10 +118,10 @@ def layout_of(model: nn.Module) -> EngineLayout:
 
 
 def model_of_config(path: str | Path, **options: Any) -> Any:
-    """Return the model of a checkpoint's config, without weights.
+    """Return a model created from a checkpoint's config, without weights.
 
     Raises:
-        UnsupportedError: there is no config, or transformers does not know the type.
+        UnsupportedError: there is no config, or transformers does not support its type.
     """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -140,7 +140,7 @@ def model_of_config(path: str | Path, **options: Any) -> Any:
 
 
 def shapes_of_folder(folder: str | Path) -> dict[str, tuple[int, ...]] | None:
-    """Return the shapes of the weights in the files of a checkpoint; None: there are no safetensors files."""
+    """Return the shapes of the weights in a checkpoint's safetensors files; None if there are none."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(Path(folder).glob("*.safetensors")):
         with path.open("rb") as file:
@@ -177,7 +177,7 @@ def _check_shape_and_kind(name: str, weight: Tensor, layout: EngineLayout | None
 
 
 def _tied_in_engine_only(weights: PolicyWeights, names: list[str], layout: EngineLayout) -> list[tuple[str, str]]:
-    """Return the pairs of weights that are one in the engine and two in the policy."""
+    """Return the pairs of weights that are tied in the engine but not in the policy."""
     given, tied = set(names), weights.tied
     pairs = [(name, other) for name, other in layout.tied.items() if name in given and other in given]
     return [(name, other) for name, other in pairs if tied.get(name, name) != tied.get(other, other)]

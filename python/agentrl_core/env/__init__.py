@@ -1,4 +1,4 @@
-"""Environments: where tasks come from, what answers an action, and what it paid.
+"""Environments: sources of tasks, which answer actions with observations and rewards.
 
 `Environment` and `Episode` are protocols: any object with their methods will do, and `check` verifies them.
 `ReasoningGym`, `Gymnasium`, `MiniGrid`, `MiniWoB`, `TextWorld` and `ScienceWorld` are environments on the packages of

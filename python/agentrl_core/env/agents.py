@@ -20,7 +20,7 @@ from agentrl_core.env.base import Context, Environment, Message, Split, StepResu
 from agentrl_core.env.task_list import TaskList
 from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
-# Requests that come within this of each other are answered at the same time. It decides nothing of what is stored.
+# Requests that arrive within this time of each other are answered together. It does not affect stored data.
 _TOGETHER_SECONDS = 0.005
 # The first conversation is chosen among all requests that a program starts with. The wait lasts until its loop and the
 # endpoint's are idle, independent of load; if a loop blocks, at most this long.
@@ -31,11 +31,11 @@ Run = Callable[[Task, str, str], Awaitable[float]] | Callable[[Task, str, str], 
 
 
 class Agents:
-    """Run unmodified agent programs that call a model: LangGraph, the OpenAI Agents SDK, smolagents, or a plain client.
+    """Environment of unmodified agent programs: LangGraph, the OpenAI Agents SDK, smolagents, or a plain client.
 
-    Each episode runs `run(task, base_url, api_key)`. The base URL is that of an endpoint of this machine alone, which
-    speaks OpenAI's chat completions, responses and completions and Anthropic's messages (for its clients take the URL
-    without `/v1`). A request of the program is the next context of a branch, the collector's engine generates the
+    Each episode runs `run(task, base_url, api_key)`. The base URL is that of a local endpoint, which supports OpenAI's
+    chat completions, responses and completions, and Anthropic's messages (its clients need the URL without `/v1`).
+    A request of the program is the next context of a branch, the collector's engine generates the
     response, and the return value of `run` is the reward; a reward of at least 1 is a success. So every recipe can
     train on agents, with the usual limits, failures, concurrency, store and recovery.
 
@@ -45,24 +45,25 @@ class Agents:
     time. Temperature, top_p and seed are the collector's, regardless of the request; smaller token limits, `n` and stop
     texts are honoured.
 
-    A program that raises or hangs breaks its episode down as any environment does: it is run again, the answers that it
-    got are given again, and after two such repairs its branch has failed. For that, and for going on after a kill, a
-    program asks the same where it is answered the same. One that ends without asking anything has failed.
+    A program that raises or hangs fails its episode like any environment: it is rerun with the same answers, and after
+    two such repairs its branch ends as failed. For that, and to resume after a kill, a program must send the same
+    requests if it gets the same answers. A program that ends without a request has failed.
 
     Args:
-        run: a coroutine function; all of them share a thread. A plain function, which may block, gets a thread each.
-        tasks: the training tasks, a mapping of splits to tasks, or another environment, whose tasks are taken.
-        tokenizer: of the policy: calls of tools and reasoning are found by its `response_template` (Hugging Face), else
-            in the form in which its chat template renders them. Tools that the template does not show are described in
-            the system message, and their calls are found in the form that is described there. None: all of the text is
-            the message's content.
+        run: a coroutine function, whose runs share a thread; or a plain function, which may block and gets a thread for
+            each run.
+        tasks: the training tasks, a mapping of splits to tasks, or another environment, whose tasks are used.
+        tokenizer: tokenizer of the policy. Its `response_template` (Hugging Face) parses tool calls and reasoning;
+            without one, they are parsed in the form in which the chat template renders them. Tools that the template
+            does not render are described in the system message, and their calls are parsed in the form described there.
+            None: the whole text is the message's content.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`; those of a request
-            come over them.
-        replayable: False where a program does not ask the same again.
+            take precedence.
+        replayable: False if a program does not repeat its requests.
 
     Raises:
         MissingDependencyError: the extra `agents` is not installed.
-        InvalidInputError: `run` cannot be called, no task, or an id twice.
+        InvalidInputError: `run` is not callable, there is no task, or an id occurs twice.
 
     Example:
         >>> import httpx
@@ -101,7 +102,7 @@ class Agents:
         self._source: Any = TaskList("Agents", cast("Any", tasks)) if lists else tasks
         if hasattr(self._source, "task"):
             self.task = self._source.task
-        # By name: the endpoint stands above the environments.
+        # Imported by name, since the endpoint depends on the environments.
         in_process = importlib.import_module("agentrl_core.agents.in_process")
         self._loopback = in_process.InProcessEndpoint(tokenizer, chat_template_kwargs)
         self._lock = threading.Lock()
@@ -110,18 +111,18 @@ class Agents:
         self.replayable = replayable
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> Sequence[Task]:
-        """See `Environment.tasks`."""
+        """Return tasks of a split from the given tasks or environment; see `Environment.tasks`."""
         return cast("Sequence[Task]", self._source.tasks(count, split=split, start=start))
 
     async def reset(self, task: Task, seed: int) -> AgentEpisode:
-        """Begin a program, up to what it asks first."""
+        """Start a program for a task, and wait for its first request."""
         del seed  # of the engine's sampling alone
         episode = AgentEpisode(task, self._loopback)
         await episode.begin(lambda: self._start(task, episode), self._runs_on())
         return episode
 
     async def restore(self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None) -> AgentEpisode:
-        """Rerun a program with these answers.
+        """Rerun a program, answering its requests with the given actions.
 
         Parallel requests may arrive in another order: `snapshot` has the states of all, in their original order, as
         JSON.
@@ -141,7 +142,7 @@ class Agents:
         return episode
 
     def close(self) -> None:
-        """End the endpoint, and the programs that are left."""
+        """Close the endpoint, and end the programs that still run."""
         self._loopback.close()
         with self._lock:
             loop, self._loop = self._loop, None
@@ -149,7 +150,7 @@ class Agents:
             _stop(loop)
 
     def _start(self, task: Task, episode: AgentEpisode) -> Callable[[], None]:
-        """Run the program; returns what stops it."""
+        """Run the program; return a function that stops it."""
         loop = self._runs_on()
         if loop is None:
             plain = cast("Callable[[Task, str, str], float]", self._run)
@@ -162,7 +163,7 @@ class Agents:
                 episode.tell(event)
 
             threading.Thread(target=work, name="agentrl agent", daemon=True).start()
-            return lambda: None  # it stops when it asks again
+            return lambda: None  # it stops at its next request
 
         run = cast("Callable[[Task, str, str], Awaitable[float]]", self._run)
 
@@ -193,7 +194,7 @@ class AgentEpisode:
 
     def __init__(self, task: Task, loopback: Any, *, order: Sequence[str] = ()) -> None:
         self.contexts: Sequence[Context] = ()
-        """That of the first request, and those of others that were asked with it."""
+        """Contexts of the first request, and of other requests sent with it."""
         self.base_url = ""
         self.api_key = ""
         self._task = task
@@ -219,11 +220,11 @@ class AgentEpisode:
         """Start the program, and wait for its first request.
 
         Args:
-            start: starts it, and returns a function that stops it.
-            runs: its event loop; None: a thread.
+            start: starts the program, and returns a function that stops it.
+            runs: event loop of the program; None: it runs in a thread.
 
         Raises:
-            AgentRLError: it ended without a request.
+            AgentRLError: the program ended without a request.
         """
         opened = await asyncio.to_thread(self._loopback.open, self.tell)
         self._name, self.base_url, self.api_key, _ = opened
@@ -251,7 +252,7 @@ class AgentEpisode:
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Schemas of the tools that it offers."""
+        """Schemas of the tools in the program's current request."""
         return list(self._asked.tools or ())
 
     def state_key(self) -> bytes:
@@ -259,24 +260,24 @@ class AgentEpisode:
         return cast("bytes", self._asked.state.encode())
 
     async def step(self, action: str) -> StepResult:
-        """Answer what it asked, and wait for what it asks next, or for its end."""
+        """Answer the current request, and wait for the program's next request or its end."""
         self._last = self._told.popleft() if self._told else self._asked
         with suppress(InvalidStateError):  # the caller was cancelled meanwhile
             self._last.answer.set_result(action)
         return await self._next()
 
     async def follow(self) -> None:
-        """Wait for all earlier calls."""
+        """Wait until a rerun program has repeated all earlier requests."""
         while self._order:
             self._tell(await self._expected(self._order.popleft()))
 
     def tell(self, event: Any) -> None:
-        """Take what the program does: a call, its reward, or what it raised (from any thread)."""
+        """Receive an event of the program from any thread: a request, its reward, or its error."""
         with suppress(RuntimeError):  # the caller was cancelled
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     def close(self) -> None:
-        """End the program: what it still asks is refused."""
+        """End the program; later requests of it are refused."""
         self._loopback.close_session(self._name)
         self._stop()
 
@@ -308,7 +309,7 @@ class AgentEpisode:
             return self._ended()
         besides: list[Context] = []
         if not self._order:
-            # Which of those asked at the same time came first is chance.
+            # The order of simultaneous requests is random.
             for call in sorted(self._heard, key=lambda call: (call.state, call.conversation)):
                 self._tell(call)
                 besides.append(self._context(call, beside=True))
@@ -323,7 +324,7 @@ class AgentEpisode:
         )
 
     async def _listen(self) -> None:
-        """Wait until the program has asked something, and all that it asks at the same time."""
+        """Wait for the program's next request, and for those sent at the same time."""
         self._hear(await self._events.get())
         while not self._end:
             try:
@@ -343,7 +344,7 @@ class AgentEpisode:
                 self._hear(self._events.get_nowait())
 
     async def _expected(self, state: str) -> Any:
-        """Wait for the call of a recorded state, even if other calls come first."""
+        """Wait for the request with a recorded state; other requests that arrive first are kept."""
         while True:
             for call in self._heard:
                 if call.state == state:
@@ -374,7 +375,7 @@ class AgentEpisode:
         self._told.append(call)
 
     def _context(self, call: Any, *, beside: bool = False) -> Context:
-        """Return the context of a call."""
+        """Return the context of a request."""
         tools, options = (list(call.tools or ()), call.options) if call.replaces_history else (None, None)
         context = Context(
             self._lanes[call.conversation], call.replaces_history, tools, call.max_tokens, chat_template_kwargs=options
@@ -406,7 +407,7 @@ def _broken(error: BaseException) -> Exception:
 
 
 async def _gone_on(loop: asyncio.AbstractEventLoop) -> None:
-    """Wait until another loop has done what it can do, and some more."""
+    """Wait until another event loop has run its ready tasks, and a short time longer."""
     passed: Future[None] = Future()
     with suppress(RuntimeError):  # it is closed
         loop.call_soon_threadsafe(loop.call_later, _TOGETHER_SECONDS, passed.set_result, None)
@@ -414,7 +415,7 @@ async def _gone_on(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _close_aside(loopback: Any) -> None:
-    """Close an endpoint in a thread of its own, since a finalizer may run in the thread that would be waited for."""
+    """Close an endpoint in a separate thread, since a finalizer may run in a thread that `close` waits for."""
     with suppress(RuntimeError):  # no thread starts when the interpreter ends
         threading.Thread(target=loopback.close, name="agentrl agents", daemon=True).start()
 
@@ -425,7 +426,7 @@ def _stop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, and end what runs in it."""
+    """Run an event loop until it is stopped, then cancel its tasks."""
     loop.run_forever()
     left = asyncio.all_tasks(loop)
     for task in left:

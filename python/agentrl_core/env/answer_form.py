@@ -1,4 +1,4 @@
-"""The form of a model's answers: how its text holds reasoning and tool calls."""
+"""The form of a model's answers: how reasoning and tool calls are written as text."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _JSON = json.JSONDecoder()
 
 
 class ParsedAnswer(NamedTuple):
-    """An answer in its parts.
+    """An answer divided into reasoning, text and calls.
 
-    `calls` are as in a message: `{"type": "function", "function": {"name": ..., "arguments": {...}}}`. One that is not
-    in its form has the name "", its text as arguments, and an `error` that describes the mistake.
+    `calls` are as in a message: `{"type": "function", "function": {"name": ..., "arguments": {...}}}`. A malformed call
+    has the name "", its text as arguments, and an `error` that describes the mistake.
     """
 
     reasoning: str
@@ -42,12 +42,12 @@ class CallForm:
         begin: text before the first call: before its object, or before its name.
         between: text between two calls.
         end: text after the last call.
-        keys: of an object: those of the name and of the arguments.
-        after_name: before the arguments, or before the name of the first one.
-        after_key: between name and value of an argument.
-        next_key: between a value and the name of the next argument.
-        quote: around values that are texts.
-        no_arguments: `between` and `end` of a call without arguments.
+        keys: keys of the name and of the arguments in an object.
+        after_name: text before the arguments, or before the name of the first one.
+        after_key: text between name and value of an argument.
+        next_key: text between a value and the name of the next argument.
+        quote: text around values that are texts.
+        no_arguments: `between` and `end` after a call without arguments.
     """
 
     arguments: Literal["object", "json", "pairs"]
@@ -62,14 +62,14 @@ class CallForm:
     no_arguments: tuple[str, str] = ("", "")
 
     def calls_in(self, text: str, tools: Tools = ()) -> tuple[str, list[Call]]:
-        """Return a text without its calls, and the calls."""
+        """Return a text without its calls, and the parsed calls."""
         calls: list[Call] = []
         rest: list[str] = []
         place = 0
         while (opened := self._opened(text, place)) is not None:
             try:
                 end = self._read(text, opened, tools, calls)
-            except ValueError:  # nothing announces calls, and this is none
+            except ValueError:  # the form has no `begin`, and the text is not a call
                 break
             rest.append(text[place : opened[0]])
             place = end
@@ -77,18 +77,18 @@ class CallForm:
         return "".join(rest), calls
 
     def _opened(self, text: str, place: int) -> tuple[int, int] | None:
-        """Return the begin of the next calls, and of the first one."""
+        """Return where the next series of calls begins, and where its first call begins; None if there is none."""
         if self.begin.strip():
             return _found(self.begin, text, place)
-        # Nothing announces a call: the whole answer is one.
+        # Without a text that begins calls, the whole answer must be one.
         whole = not text[:place].strip() and text[place:].lstrip().startswith("{") and self.arguments == "object"
         return (place, place) if whole and place < len(text) else None
 
     def _read(self, text: str, opened: tuple[int, int], tools: Tools, calls: list[Call]) -> int:
-        """Read calls; return the end of the last one.
+        """Append a series of calls to `calls`; return the end of the last one.
 
         Raises:
-            ValueError: nothing announces calls, and the text is none.
+            ValueError: the form has no `begin`, and the text is not a call.
         """
         begin, place = opened
         while True:
@@ -118,7 +118,7 @@ class CallForm:
             return last.end()
 
     def _ends(self, arguments: Mapping[str, Any]) -> tuple[str, str]:
-        """Return the texts that may follow a call: one before another call, one at the end."""
+        """Return the texts that may follow a call: the one before another call, and the one after the last call."""
         if self.arguments == "pairs" and not arguments:
             return self.no_arguments
         return self.between, self.end
@@ -137,7 +137,7 @@ class CallForm:
         """Return the name and the arguments of a call, and its end.
 
         Raises:
-            ValueError: it is not in its form.
+            ValueError: the call is malformed.
         """
         if self.arguments == "object":
             found, place = _object(text, place)
@@ -159,7 +159,7 @@ class CallForm:
             return name, {}, place
         begun = _lenient(self.after_name).match(text, place)
         if self.arguments == "json":
-            # gpt-oss writes its headers in another order than its template.
+            # gpt-oss orders its headers differently from its template.
             begun = begun or re.compile(rf"[^{{}}]*?{re.escape(self.after_name.rpartition('<')[2].strip())}").match(
                 text, place
             )
@@ -172,7 +172,7 @@ class CallForm:
         return name, *self._pairs(text, begun.end(), _types(name, tools))
 
     def _pairs(self, text: str, place: int, types: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """Return arguments one by one, and the end of the last value."""
+        """Return arguments that are written one by one, and the end of the last value."""
         arguments: dict[str, Any] = {}
         while True:
             split = _found(self.after_key.rstrip(), text, place)
@@ -215,7 +215,7 @@ class CallForm:
 
 
 HERMES = CallForm("object", "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>")
-"""The form in which tools are described to a model whose chat template shows none."""
+"""The form of calls for models whose chat template does not render tools."""
 
 
 @dataclass(frozen=True)
@@ -223,12 +223,12 @@ class AnswerForm:
     """Format of a model's reasoning, answer and calls; that of a chat template is `engine.Chat.answer_form`.
 
     Args:
-        thought_begin: text that begins a thought.
-        thought_end: text that ends it.
-        opened: whether the prompt opens the thought, so that the text begins within it.
-        answer_begin: text before an answer without a thought.
-        shows_thoughts: whether the chat template renders thoughts, so that they can be given back to it apart.
-        calls: how calls are written; None: there are none.
+        thought_begin: text that begins the reasoning.
+        thought_end: text that ends the reasoning.
+        opened: whether the prompt opens the reasoning, so that the answer begins within it.
+        answer_begin: text before an answer without reasoning.
+        shows_thoughts: whether the chat template renders reasoning given as a separate field.
+        calls: the form of calls; None: there are none.
 
     Example:
         >>> from agentrl_core.env.answer_form import AnswerForm
@@ -246,11 +246,11 @@ class AnswerForm:
     calls: CallForm | None = HERMES
 
     def parse(self, text: str, tools: Tools = ()) -> ParsedAnswer:
-        """Return an answer in its parts.
+        """Divide an answer into reasoning, text and calls.
 
         Args:
             text: the text of the model, without its stop token.
-            tools: JSON schemas of the tools; the types of arguments that a form writes without quotes come from them.
+            tools: JSON schemas of the tools, which give the types of arguments that a form writes without quotes.
         """
         if not any(mark in text for mark in self._marks) and not self.opened:
             return ParsedAnswer("", text, ())
@@ -258,7 +258,7 @@ class AnswerForm:
         rest, calls = self.calls.calls_in(rest, tools) if self.calls is not None else (rest, [])
         if rest.lstrip().startswith(self._answer_begin) and self._answer_begin:
             rest = rest.lstrip().removeprefix(self._answer_begin)
-        elif calls and self._answer_begin:  # the header of a call in place of an answer's
+        elif calls and self._answer_begin:  # the header of a call instead of an answer's
             rest = rest.partition(self._answer_begin.partition(">")[0])[0]
         whole = rest == text
         return ParsedAnswer(reasoning, rest if whole else rest.strip(), tuple(calls))
@@ -269,7 +269,7 @@ class AnswerForm:
 
     @cached_property
     def _marks(self) -> tuple[str, ...]:
-        """A text without any of these is an answer as it is."""
+        """Texts of which one must occur in an answer that has reasoning or calls."""
         call = (
             ""
             if self.calls is None
@@ -279,7 +279,7 @@ class AnswerForm:
         return tuple(mark.split()[0] for mark in marks if mark)
 
     def _thought(self, text: str) -> tuple[str, str]:
-        """Return the thought that a text begins with, and the rest."""
+        """Return the reasoning at the start of a text, and the rest."""
         begin = _lenient(self.thought_begin).match(text) if self.thought_begin.strip() else None
         start = begin.end() if begin else 0
         end = _found(self.thought_end, text, start) if self.thought_end.strip() else None
@@ -298,7 +298,7 @@ class AnswerForm:
 
 def _found(piece: str, text: str, place: int) -> tuple[int, int] | None:
     """Return the begin and end of a piece of a form, with the spaces before it."""
-    # Its own spaces in front would be tried at each of many spaces in a row.
+    # Leading spaces of the piece would make the search quadratic in a long run of spaces.
     found = _lenient(piece.lstrip(), inner=True).search(text, place)
     if found is None:
         return None
@@ -310,7 +310,7 @@ def _found(piece: str, text: str, place: int) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=1024)
 def _lenient(piece: str, *, inner: bool = False) -> re.Pattern[str]:
-    """Return a pattern that finds a piece of a form with any spaces around and in it."""
+    """Return a pattern that matches a piece of a form with any spaces around and within it."""
     words = [re.escape(word) for word in piece.split()]
     pattern = r"\s*" * (not inner) + r"\s*".join(words) + (r"\s*" if piece[-1:].isspace() else "")
     for mark, wild in _WILD.items():
@@ -326,7 +326,7 @@ def _object(text: str, place: int) -> tuple[dict[str, Any], int]:
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     if not isinstance(found, dict):
-        raise ValueError("not an object")  # noqa: TRY004 -- of the text, as all that is wrong with it
+        raise ValueError("not an object")  # noqa: TRY004 -- all errors of a text are of one type
     return found, end
 
 
@@ -340,7 +340,7 @@ def _types(name: str, tools: Tools) -> Mapping[str, Any]:
 
 
 def _typed(text: str, kind: Any, *, quoted: bool) -> Any:
-    """Return a value that is written without quotes."""
+    """Return the value of an argument that is written without quotes, by its type in the schema."""
     if kind == "string" and not quoted:
         return text
     try:

@@ -13,12 +13,11 @@ Split = Literal["train", "held_out"]
 
 
 class Message(TypedDict, total=False):
-    """A message of a chat, as OpenAI and the templates of models have it.
+    """A message of a chat, as in OpenAI's API and in chat templates.
 
-    `role` is `system`, `user`, `assistant` or `tool`; `content` its text, or its parts in order, texts and images; an
-    assistant's message may have `tool_calls`, and a tool's says by `tool_call_id` or `name` which call it answers. A
-    message of role `prompt` stands alone and is a whole context as it is, without a template: its text, or its `tokens`
-    where it has any.
+    `role` is `system`, `user`, `assistant` or `tool`; `content` is its text, or a list of texts and images. An
+    assistant's message may have `tool_calls`; a tool's message names the answered call by `tool_call_id` or `name`.
+    A single message of role `prompt` is a whole context without a template: its text, or its `tokens` if given.
     """
 
     role: str
@@ -30,16 +29,16 @@ class Message(TypedDict, total=False):
 
 
 Content = str | Message | Sequence[Message]
-"""Input of a context: a text, whose role follows from its place, or messages with roles."""
+"""Input of a context: a text, whose role depends on its position, or messages with roles."""
 
 
 @dataclass(frozen=True)
 class ExtraColumn:
-    """A value that an environment reports beside its reward; components read it as a column of the same name.
+    """Declares a value that an environment reports besides the reward; components read it as a column of that name.
 
     Args:
-        level: `step`: of each action; `trajectory`: of the episode, of which the last value given counts.
-        kind: `number` (kept as float32; NaN if it was not reported) or `key` (a text or bytes).
+        level: `step`: one value for each action; `trajectory`: one for the episode, the last value reported.
+        kind: `number` (stored as float32; NaN if not reported) or `key` (a text or bytes).
     """
 
     level: Literal["step", "trajectory"]
@@ -50,11 +49,11 @@ class ExtraColumn:
 class Task:
     """One problem to solve.
 
-    `task_id` names it for the whole run and in every process; `question` is the problem in words, for people and for
-    scripts (a model sees `Episode.observation`, and the question where that says it); `domain` is the kind of problem,
-    kept with the statistics of the task (column `domain` of table `tasks`); `payload` is the environment's own and
-    is read by it alone: plain JSON values, or the environment has `task(task_id)`; `solution` is how it is solved
-    where that is known, one text an action: programs give hints of it, or let it be imitated.
+    `task_id` identifies the task in the whole run and in every process. `question` is the problem in words, for people
+    and scripts; a model only sees `Episode.observation`, which may include it. `domain` is the kind of problem, stored
+    with the statistics of the task (column `domain` of table `tasks`). `payload` is only read by the environment: plain
+    JSON values, or the environment must have `task(task_id)`. `solution` is a known solution, one text for each action:
+    programs use it for hints or imitation.
     """
 
     task_id: str
@@ -66,22 +65,21 @@ class Task:
 
 @dataclass(frozen=True)
 class Context:
-    """Position of an observation that does not follow the action that it answers.
+    """Position of an observation that does not follow the action to which it is the reply.
 
-    Agent programs rewrite their history, and hold several conversations at a time. Each of these is a
-    *lane* of the episode: a trajectory of its own, in the group and the episode of the first, so that what one lane
-    earned is not discounted along the turns of another. When the episode ends all its lanes do, and each gets the
-    episode's reward and verdict.
+    Agent programs rewrite their history, and have several conversations at a time. Each conversation is a *lane* of the
+    episode: a separate trajectory in the same group and episode, so that the rewards of one are not discounted along
+    the turns of another. When the episode ends, all its conversations end with the episode's reward and success.
 
     Args:
-        conversation: number of the conversation that acts next; the episode begins in 0, and the next new one is 1.
-        replaces_history: the observation is the whole context of the lane from here on; else it stands behind the
-            lane's last action, as what that action is answered.
-        tools: JSON schemas of the tools that the template shows with a whole context.
-        max_tokens: most tokens of the action that comes next in the lane, where it may have fewer than others.
-        observation: of a lane that waits beside another one (`StepResult.parallel_requests`): what stands there.
-        state_key: of such a lane: the state that it is in.
-        chat_template_kwargs: options of the chat template for a whole context and what follows it, such as
+        conversation: number of the conversation that acts next; the first one is 0, and the next new one is 1.
+        replaces_history: whether the observation is the whole context of the conversation from now on; otherwise it
+            follows the conversation's last action, as the reply to it.
+        tools: JSON schemas of the tools that the template renders with a whole context.
+        max_tokens: most tokens of the conversation's next action, if lower than the general limit.
+        observation: for a conversation that waits in parallel (`StepResult.parallel_requests`), its observation.
+        state_key: for such a conversation, its state.
+        chat_template_kwargs: options of the chat template for a whole context and later messages, such as
             `{"enable_thinking": False}`.
     """
 
@@ -95,19 +93,18 @@ class Context:
 
 
 class Action(str):
-    """The text of an action, without its stop token, its parts, and why it ended: what an episode's `step` gets.
+    """The text of an action without its stop token, with its parts and finish reason: the argument of `step`.
 
-    It is a text like any other. An action that `Sampling.max_tokens` or the context cut has `finish_reason` "length":
-    its end is missing by the collector's own limit, which is no mistake of the policy. So an environment that charges
-    for malformed actions looks at it first; `StepFlag.FORMAT_ERROR` of such an action is taken out of the
-    outcome's flags.
+    An action is a `str`. If `Sampling.max_tokens` or the context length cut it, its `finish_reason` is "length": its
+    end is missing because of the collector's limit, not by a mistake of the policy. An environment that penalises
+    malformed actions should check that first; `StepFlag.FORMAT_ERROR` of such an action is removed from the flags.
 
-    The parts are read when they are first asked for, in the form in which the model's chat template writes answers. A
-    text of a script is read in the form of Hermes: `<think>...</think>` and `<tool_call>{"name": ...}</tool_call>`.
+    The parts are parsed on first use, in the form of the model's chat template. A text of a script is parsed in the
+    form of Hermes: `<think>...</think>` and `<tool_call>{"name": ...}</tool_call>`.
 
     Attributes:
         finish_reason: `stop`: the policy ended it (or a program wrote it); `length`: a limit cut it; `abort`: its
-            generation was ended.
+            generation was aborted.
 
     Example:
         >>> from agentrl_core.env import Action
@@ -131,12 +128,12 @@ class Action(str):
         finish_reason: Literal["stop", "length", "abort"] = "stop",
         form: AnswerForm | Callable[[], AnswerForm] | None = None,
     ) -> Self:
-        """Make an action of a text.
+        """Create an action from a text.
 
         Args:
             text: the generated text.
-            finish_reason: why it ended.
-            form: the form of the model's answers, or a function that returns it; None: that of Hermes.
+            finish_reason: why the text ended.
+            form: the form of the model's answers, or a function that returns it; None: the form of Hermes.
         """
         action = super().__new__(cls, text)
         action.finish_reason = finish_reason
@@ -146,34 +143,34 @@ class Action(str):
 
     @property
     def reasoning(self) -> str:
-        """The model's reasoning before its answer; empty: none."""
+        """The model's reasoning before its answer; empty if there is none."""
         return self.parsed().reasoning
 
     @property
     def answer(self) -> str:
-        """The text without reasoning and calls."""
+        """The text of the action without reasoning and calls."""
         return self.parsed().answer
 
     @property
     def tool_calls(self) -> tuple[dict[str, Any], ...]:
-        """The calls, as in a message: `{"type": "function", "function": {"name": ..., "arguments": {...}}}`.
+        """The tool calls, as in a message: `{"type": "function", "function": {"name": ..., "arguments": {...}}}`.
 
-        A call that is not in its form has the name "", its text as arguments, and an `error` that describes the fault.
+        A malformed call has the name "", its text as arguments, and an `error` that describes the mistake.
         """
         return self.parsed().calls
 
     @property
     def form(self) -> AnswerForm:
-        """The form in which its parts are written."""
+        """The form in which reasoning, answer and calls are written."""
         if not isinstance(self._form, AnswerForm):
             self._form = AnswerForm() if self._form is None else self._form()
         return self._form
 
     def parsed(self, tools: Sequence[Mapping[str, Any]] = ()) -> ParsedAnswer:
-        """Return its parts.
+        """Return the action divided into reasoning, answer and calls.
 
         Args:
-            tools: JSON schemas of the tools, for forms that write a text and a number alike: a value whose type is
+            tools: JSON schemas of the tools, for forms that do not distinguish texts and numbers: a value of type
                 string stays a text.
         """
         if tools:
@@ -183,11 +180,11 @@ class Action(str):
         return self._parsed
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        """Of its pickle, as it goes to a process."""
+        """Return the arguments of `__new__` with which pickle recreates the action."""
         return str(self), self.finish_reason, None if self._form is None else self.form
 
     def __getstate__(self) -> None:
-        """Nothing beside `__getnewargs__`."""
+        """Return None: `__getnewargs__` has the whole state."""
 
 
 def was_cut(action: str) -> bool:
@@ -200,21 +197,20 @@ class StepResult:
     """Result of one action: the next observation, or the end of the episode.
 
     Args:
-        observation: the next observation, a text or messages; None where the episode is over.
-        reward: what this action was paid; None where nothing was paid yet, NaN where it is not known. A trajectory with
-            a reward that is not known is counted and left out of the update.
-        terminated: the episode is over.
-        truncated: a limit ended the episode.
-        flags: `StepFlag`s, and bits of your own.
-        success: the unshaped verdict on the episode; None while it goes on.
-        info: facts for the record, saved as JSON with the trajectory: those of the last action as they are, and under
-            `earlier_steps` a list of those of each action before it, where there are any. If a branch ends with a
-            reason, that is an entry too, by its status. Facts with the name of such an entry, or `info`, stand together
-            under `info`.
-        facts: values of what the environment declares in `facts`, by name.
-        context: where the observation stands; None: after this action.
-        parallel_requests: lanes that have begun to wait for an action of theirs: their actions may be generated at the
-            same time. The outcomes that follow name these lanes, in this order, before any other.
+        observation: the next observation, a text or messages; None if the episode is over.
+        reward: reward of this action; None if there is none yet, NaN if it is unknown. A trajectory with an unknown
+            reward is counted and left out of the update.
+        terminated: whether the episode is over.
+        truncated: whether a limit ended the episode.
+        flags: `StepFlag`s, and your own bits.
+        success: whether the task was solved, without reward shaping; None during the episode.
+        info: details saved as JSON with the trajectory: those of the last action unchanged, and those of earlier
+            actions in a list `earlier_steps`, if there are any. If a branch ends with a reason, that is also an entry,
+            by its status. Details with the name of such an entry, or `info`, are moved together under `info`.
+        facts: values of the facts that the environment declares, by name.
+        context: position of the observation; None: after this action.
+        parallel_requests: conversations that have begun to wait for an action, which may be generated at the same time.
+            Later results name these conversations, in this order, before any other.
 
     Example:
         >>> from agentrl_core.env import StepResult
@@ -241,9 +237,10 @@ class Episode(Protocol):
 
     A branch whose replay gives other observations or another `state_key` than its parent saw ends as failed.
 
-    It may have more: `close()`, always called in the end; `tools`, a list of JSON schemas that the model's template
-    shows; `contexts`, the `Context` of the first action and those of lanes that wait beside it; `snapshot()`, bytes
-    from which `Environment.restore` makes an equal episode. `step` may be async where the environment runs `inline`.
+    Optional members: `close()`, always called at the end; `tools`, a list of JSON schemas that the model's template
+    renders; `contexts`, the `Context` of the first action and those of conversations that wait in parallel;
+    `snapshot()`, bytes from which `Environment.restore` creates an equal episode. `step` may be async if the
+    environment runs `inline`.
     """
 
     @property
@@ -252,19 +249,19 @@ class Episode(Protocol):
         ...
 
     def step(self, action: str) -> StepResult:
-        """Give the text of an action, without its stop token, to the environment; see `Action` for why it ended."""
+        """Apply an action, its text without the stop token, and return the result; `Action` has its finish reason."""
         ...
 
     def state_key(self) -> bytes:
-        """Return the state before the next action, as bytes: equal bytes are the same state (anchor of GiGPO)."""
+        """Return the state before the next action as bytes; equal bytes mean the same state (anchor of GiGPO)."""
         ...
 
 
 class MultiEpisode(Protocol):
     """One run of one task that several agents play together, with the rules of `Episode`.
 
-    Agents move in turn or several at once, as `turn_of` returns. A program starts a branch for each of them
-    (`group.start(agent=..., episode=first)`) and lets those move whose turn it is (`branch.can_act`).
+    Agents move one by one or several at once, as `turn_of` decides. A program starts a branch for each agent
+    (`group.start(agent=..., episode=first)`) and lets those act whose turn it is (`branch.can_act`).
     """
 
     @property
@@ -273,74 +270,74 @@ class MultiEpisode(Protocol):
         ...
 
     def turn_of(self) -> Sequence[str]:
-        """Return the agents that move next, together where they are several; none: the episode is over."""
+        """Return the agents that move next, at the same time if there are several; empty if the episode is over."""
         ...
 
     def step(self, actions: Mapping[str, str]) -> Mapping[str, StepResult]:
-        """Apply the actions of the agents that move; return their results, and those of others that get an observation.
+        """Apply the actions of the moving agents; return their results, and those of agents with a new observation.
 
-        A result may have no observation yet. An observation that an agent gets while others move comes into its next
-        context, and such a reward counts for its trajectory. `terminated` ends the part of that agent.
+        A result may have no observation yet. An observation that an agent gets while others move is added to its next
+        context, and such a reward counts for its trajectory. `terminated` ends the participation of that agent.
         """
         ...
 
     def state_key(self) -> bytes:
-        """Return the state that the next moves are chosen from, as bytes."""
+        """Return the state before the next moves, as bytes."""
         ...
 
 
 class Environment(Protocol):
     """A source of tasks and of episodes.
 
-    It may have more, each with a default:
+    Optional members, each with a default:
 
-    - `facts: Mapping[str, ExtraColumn]`: what its results report beside the reward.
-    - `runs`: where its episodes run: `inline` (in the loop itself, for what is pure and fast), `thread` (the default)
-      or `process` (it is pickled; an episode that hangs or crashes harms no other).
-    - `replayable: bool`: False where the same actions do not lead to the same place again; forks are refused then.
+    - `facts: Mapping[str, ExtraColumn]`: declarations of the values that results report besides the reward.
+    - `runs`: where episodes run: `inline` (in the event loop, for pure and fast environments), `thread` (the default)
+      or `process` (the environment is pickled; an episode that hangs or crashes does not affect others).
+    - `replayable: bool`: False if the same actions may lead to another state; forks are then refused.
     - `patience: float`: seconds for which a step that raises, hangs or loses its process is retried, with pauses that
-      double from 0.1 to 10 s: for a remote service that fails for a while. Without it, an episode is rebuilt twice, at
-      once.
-    - `imagined: bool`: True where a model makes up what happens; trajectories have the origin `imagined` then.
-    - `task(task_id) -> Task`: finds a task again in a new process, where the payload is not plain JSON.
-    - `restore(task, seed, actions, snapshot) -> Episode`: an episode as it is after these actions, if that is
-      cheaper than playing them again; `snapshot` is what `Episode.snapshot()` gave there, or None.
+      double from 0.1 to 10 s: for a remote service with temporary failures. Without it, an episode is rebuilt at once,
+      at most twice.
+    - `imagined: bool`: True if a model simulates the environment; trajectories then have the origin `imagined`.
+    - `task(task_id) -> Task`: finds a task in a new process; needed if the payload is not plain JSON.
+    - `restore(task, seed, actions, snapshot) -> Episode`: creates an episode in the state after these actions, if that
+      is cheaper than replaying them; `snapshot` is the value of `Episode.snapshot()` there, or None.
     - `close()`.
     """
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> Sequence[Task]:
-        """Tasks `start` to `start + count` of a split; the same call always gives the same tasks.
+        """Return tasks `start` to `start + count` of a split; the same call always returns the same tasks.
 
-        A list, or any sequence that makes a task when it is asked for; a collector asks for one at a time, from
-        whatever thread. It may have `columns`: arrays by name, with a value or a vector for each task, which phase
-        select reads (`domain`: its name).
+        The result is a list, or any sequence that creates tasks on access; a collector reads one at a time, from any
+        thread. It may have `columns`: arrays by name, with a value or a vector for each task, which phase select reads
+        (`domain`: the name of the domain).
 
-        An id names one task. A blank id, and one id of two different tasks, are refused wherever tasks are taken. One
-        task may be given several times: it is then chosen that much more often, and evaluated as one task.
+        An id names one task. A blank id, or two different tasks with one id, are refused. A task may occur several
+        times: it is then selected more often in proportion, and evaluated as one task.
         """
         ...
 
     def reset(self, task: Task, seed: int) -> Episode | MultiEpisode:
-        """Return a fresh episode; the same (task, seed) gives equal episodes."""
+        """Return a new episode; the same (task, seed) gives equal episodes."""
         ...
 
 
 class ToolReply(NamedTuple):
-    """The text with which a tool answers, and whether the call failed."""
+    """A tool's reply to a call, and whether the call failed."""
 
     text: str
     error: bool
 
 
 class Tool(Protocol):
-    """Something a model can call with text. It never raises on account of that text.
+    """Interface of tools: a function of a text that a model can call. No text makes it raise.
 
-    It may have more, each with a default:
+    Optional members, each with a default:
 
-    - `description: str`: its description in the prompt.
-    - `argument: str`: what the text is called where a call names its arguments (default `text`).
-    - `parameters`: the JSON schema of its arguments, where it has others than one text; the text is their JSON then.
-    - `runs`: `inline` means that it is pure and fast, so that an environment that only has such tools may run inline.
+    - `description: str`: description for the prompt.
+    - `argument: str`: name of the text argument in calls with named arguments (default `text`).
+    - `parameters`: JSON schema of the arguments, if the tool has others than one text; the text is then their JSON.
+    - `runs`: `inline` declares the tool pure and fast; an environment with only such tools may run inline.
     - `close()`.
     """
 
@@ -350,12 +347,12 @@ class Tool(Protocol):
         ...
 
     def __call__(self, text: str) -> ToolReply:
-        """Do what `text` asks for."""
+        """Process the input `text`, and return the reply."""
         ...
 
 
 def as_messages(content: Content) -> list[Message]:
-    """Return a content as messages; a text is a user's."""
+    """Return a content as a list of messages; a text becomes a user's message."""
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     return [content] if isinstance(content, dict) else list(content)

@@ -36,20 +36,20 @@ _CLOSE_SECONDS = 20.0
 
 
 class Browser:
-    """A headless Chromium with one page. Every call ends after `seconds`, and a browser that failed once is ended.
+    """A headless Chromium with one page. Every call has a time limit; after a failed call, the browser is ended.
 
-    The browser ends with this process too, however that ends.
+    The browser also ends with this process, even if that is killed.
 
     Args:
-        seconds: longest time of a call.
+        seconds: time limit of a call.
 
     Attributes:
-        alive: whether it can be used.
+        alive: whether the browser can be used.
         untouched: address of the page, if neither mouse nor keys were used since it was loaded.
 
     Raises:
         MissingDependencyError: selenium, Chromium or its driver is not installed.
-        AgentRLError: it does not start.
+        AgentRLError: the browser does not start.
     """
 
     def __init__(self, seconds: float = 30.0) -> None:
@@ -91,7 +91,7 @@ class Browser:
             self._driver.set_script_timeout(seconds)
 
     def open(self, address: str) -> None:
-        """Load a page, unless it is there as it was loaded: no mouse or key has reached it since."""
+        """Load a page, unless it is already loaded and neither mouse nor keys have been used since."""
         if self.untouched == address:
             return
         with self._bounded():
@@ -130,7 +130,7 @@ class Browser:
             actions.perform()
 
     def scroll(self, x: float, y: float, rows: float) -> None:
-        """Turn the wheel over a point, by pixels; positive: down."""
+        """Turn the mouse wheel over a point, by a number of pixels; positive is down."""
         from selenium.webdriver.common.actions.action_builder import ActionBuilder
 
         self.untouched = None
@@ -140,7 +140,7 @@ class Browser:
             actions.perform()
 
     def press(self, text: str, held: tuple[str, ...] = ()) -> None:
-        """Type characters with the keyboard, with some keys held."""
+        """Type characters with the keyboard while some keys are held."""
         from selenium.webdriver.common.action_chains import ActionChains
 
         self.untouched = None
@@ -167,7 +167,7 @@ class Browser:
             self._guard.wait()
 
     def _port(self, seconds: float) -> int:
-        """Return the port of the driver, when it is ready."""
+        """Wait for the driver to start, and return its port."""
         output = self._guard.stdout
         if output is not None:
             end, line = time.monotonic() + seconds, b""
@@ -182,7 +182,7 @@ class Browser:
 
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
-        """End the browser if a call fails: nothing is known of its page then."""
+        """End the browser if a call inside the block fails, since its page is then in an unknown state."""
         from selenium.common.exceptions import WebDriverException
         from urllib3.exceptions import HTTPError
 

@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _children() -> dict[int, list[int]]:
-    """Processes of this machine by their parent."""
+    """Return the child processes of each process on this machine."""
     found: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -41,7 +41,7 @@ def _children() -> dict[int, list[int]]:
 
 
 def _kill_descendants() -> None:
-    """Kill all that this process started, those too whose parents are gone: they became its own children."""
+    """Kill all processes that this one started, including orphans, which have become its own children."""
     end = time.monotonic() + _KILL_SECONDS
     while time.monotonic() < end:
         children = _children()
@@ -68,7 +68,7 @@ def _die_with_parent() -> None:
 
 
 def _watch(driver: subprocess.Popen[bytes], parent: int) -> None:
-    """Pass on the port, and wait for an end."""
+    """Write the driver's port to stdout, and wait until stdin closes, the parent is gone, or the driver ends."""
     output = driver.stdout
     if output is None:
         return

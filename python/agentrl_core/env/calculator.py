@@ -17,12 +17,12 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {"lcm": math.lcm, "gcd": math.gcd}
 
 
 class _RefusedError(Exception):
-    """The text cannot be worked out; its message is the reply. Never leaves this module."""
+    """Raised for a text that cannot be evaluated; its message is the reply. It never leaves this module."""
 
 
 @dataclass(frozen=True)
 class Calculator:
-    """Works out `+ - * / // ( )`, unary minus, `lcm(...)` and `gcd(...)` on integers, and prints a plain integer.
+    """Tool that evaluates `+ - * / // ( )`, unary minus, `lcm(...)` and `gcd(...)` on integers.
 
     Grammar (ASCII digits, spaces anywhere between tokens):
 
@@ -30,12 +30,12 @@ class Calculator:
         product = factor { ("*" | "/" | "//") factor }
         factor  = { "-" } ( digits | "(" sum ")" | ("lcm" | "gcd") "(" sum { "," sum } ")" )
 
-    `//` is the floor division of Python. `/` is exact: a remainder is an error, so that what is printed is always an
-    integer (`2842`, never `2842.0`). Integers have no limit on the way; the printed result has one.
+    `//` is the floor division of Python. `/` is exact: a remainder is an error, so that the result is always an integer
+    (`2842`, never `2842.0`). Intermediate values are not limited, only the printed result is.
 
     Args:
-        max_length: longest text taken, in characters.
-        max_digits: longest result printed, in characters, the sign included.
+        max_length: longest accepted text, in characters.
+        max_digits: longest printed result, in characters, including the sign.
 
     Every failure is a short text with `error=True`, never an exception: `too long`, `too large`, `too deep` (more than
     11 brackets inside each other), `syntax error`, `division by zero`, `not an integer`.
@@ -69,7 +69,7 @@ class Calculator:
         return "calculator"
 
     def __call__(self, text: str) -> ToolReply:
-        """Work out `text`; see the class."""
+        """Evaluate the expression `text`; see the class."""
         if len(text) > self.max_length:
             return ToolReply("too long", error=True)
         try:
@@ -95,7 +95,7 @@ def _tokens(text: str) -> list[str]:
 
 
 class _Parser:
-    """Recursive descent; the depth limit bounds the recursion."""
+    """Recursive-descent parser; the depth limit bounds the recursion."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens

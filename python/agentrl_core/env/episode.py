@@ -11,7 +11,7 @@ from agentrl_core.env.base import StepResult
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The environment's answer to an action, and the state after it (None: the episode has ended)."""
+    """The environment's reply to an action, and the state after it (None: the episode has ended)."""
 
     outcome: StepResult
     state_key: bytes | str | None
@@ -37,6 +37,6 @@ class EpisodeError(Exception):
 
 
 def agent_state_key(agent: str, state: bytes | str) -> bytes:
-    """Return the state of a joint episode as the state of one agent."""
+    """Return the state of one agent in a joint episode: its name and the joint state."""
     raw = state.encode() if isinstance(state, str) else state
     return agent.encode() + b"\0" + raw

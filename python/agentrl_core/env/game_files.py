@@ -1,4 +1,4 @@
-"""Files of text games that were made elsewhere: TextWorld's, and ALFWorld's."""
+"""Files of existing text games: those of TextWorld, and of ALFWorld."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _UNSOLVABLE = re.compile(rb'"solvable"\s*:\s*false')
 
 
 class GameFiles:
-    """The games of each split, by the names of their files.
+    """The games of each split, in the order of their file names.
 
     Args:
-        files: a game, a folder of games (those in folders inside it as well), or one of them for each split.
+        files: a game, a folder of games (also in subfolders), or one of these for each split.
 
     Raises:
-        InvalidInputError: no such file, none that is a game, or a game without what TextWorld knows of it (`.json`).
+        InvalidInputError: a file does not exist, none is a game, or a game has no TextWorld metadata (`.json`).
     """
 
     def __init__(self, files: Files | Mapping[Split, Files]) -> None:
@@ -39,10 +39,10 @@ class GameFiles:
         self._games = {split: _games(Path(path).absolute()) for split, path in given.items()}
 
     def tasks(self, count: int, split: Split, start: int) -> list[Task]:
-        """Return the games `start` to `start + count` of a split, in the order of their names.
+        """Return tasks for games `start` to `start + count` of a split, in the order of their names.
 
         Raises:
-            InvalidInputError: a range that the split does not have.
+            InvalidInputError: the split has no such range.
         """
         games = self._games.get(split, [])
         return [
@@ -57,7 +57,7 @@ class GameFiles:
 
 
 def _games(path: Path) -> list[tuple[str, Path]]:
-    """Games with their names; those of ALFWorld that cannot be solved are left out, as ALFWorld does."""
+    """Return the games of a folder with their names, without those that ALFWorld marks as unsolvable."""
     if path.is_dir():
         found = sorted(each for each in path.rglob("*") if each.suffix == PDDL or _STORY.fullmatch(each.suffix))
         if not found:
@@ -83,5 +83,5 @@ def _games(path: Path) -> list[tuple[str, Path]]:
 
 
 def _domain(path: Path) -> str:
-    """Return the kind of a task: ALFWorld names the folder of a game by it."""
+    """Return the kind of a task: for ALFWorld the first part of its folder's name, otherwise `textworld`."""
     return path.parent.parent.name.partition("-")[0] if path.suffix == PDDL else "textworld"

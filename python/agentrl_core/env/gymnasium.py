@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Gymnasium:
     """Text form of any gymnasium environment with a discrete action space.
 
-    The first observation describes the game, which actions there are, and what is seen; those after it what is seen.
-    An action is the name of one, alone or in `<action>…</action>`; another text is answered with the names, flagged
-    StepFlag.FORMAT_ERROR and costs a turn. The reward is the game's at each step, the fact `points` their sum.
+    The first observation describes the game, its actions and the view; later ones only the view. An action is the name
+    of one, alone or in `<action>…</action>`; any other text is answered with the names, flagged StepFlag.FORMAT_ERROR,
+    and costs a turn. The reward is that of the game at each step, the fact `points` their sum.
 
     FrozenLake, Taxi, Blackjack and CliffWalking are described by themselves; other environments show the raw
     observation and numbered actions, unless `describe` and `actions` are given.
@@ -41,14 +41,14 @@ class Gymnasium:
         instruction: description of the game and its goal.
         solved: success of an episode that ended by itself: a function of (sum of rewards, last reward). Default: the
             last reward is positive.
-        name: what tasks are called; default: the environment's id.
-        max_turns: actions in an episode; the environment's own limit holds too.
-        seed: which tasks; two seeds share none.
-        held_out: how many held-out tasks there are.
+        name: name of the tasks; default: the environment's id.
+        max_turns: most actions in an episode; the environment's own limit also applies.
+        seed: seed of the tasks; two seeds share none.
+        held_out: number of held-out tasks.
 
     Raises:
         MissingDependencyError: gymnasium, or the package of an environment, is not installed.
-        InvalidInputError: no such environment, actions that are not discrete, or an argument out of range.
+        InvalidInputError: the environment does not exist, its actions are not discrete, or an argument is out of range.
 
     Example:
         >>> world = Gymnasium("FrozenLake-v1", max_turns=20)
@@ -108,7 +108,7 @@ class Gymnasium:
         environment.close()
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split; the same call always gives the same tasks.
+        """Return tasks `start` to `start + count` of a split; the same call always returns the same tasks.
 
         Raises:
             InvalidInputError: the range is not in the split.
@@ -207,7 +207,7 @@ class _GymnasiumGame:
         return GameStep(self.shown(), self._score, reward, bool(terminated), bool(truncated), success)
 
     def shown(self, begin: str = "") -> Content:
-        """Return what is seen, after some words: as text, or as an image."""
+        """Return the current view, as text or as an image, after an introductory text."""
         if self._draw is None:
             return f"{begin}\n\n{self.seen}" if begin else self.seen
         image = self._draw(self._environment.unwrapped)

@@ -14,23 +14,23 @@ from agentrl_core._util.picture_header import picture_header
 from agentrl_core.exceptions import InvalidInputError
 
 MOST_PIXELS = 89_478_485
-"""The most pixels of an image, as Pillow's own limit: more are a decompression bomb."""
+"""The most pixels of an image: Pillow's limit against decompression bombs."""
 
 
 class Image:
-    """A picture in a message: the bytes of a PNG, JPEG, WebP or GIF file.
+    """An image in a message: the bytes of a PNG, JPEG, WebP or GIF file.
 
-    It is a part of a message's content, beside texts. The model's template shows it by its own placeholder; the bytes
-    are kept once in the store by their SHA-256, which column `blobs` of `nodes` names.
+    It is a part of a message's content, besides texts. The model's template renders it as a placeholder; the store
+    keeps the bytes once by their SHA-256, to which column `blobs` of `nodes` refers.
 
-    The header is read on arrival; Pillow, if it is installed, verifies the rest of the file. Pixels are not decoded.
+    The header is read at creation; Pillow, if installed, verifies the rest of the file. Pixels are not decoded.
 
     Args:
         source: the bytes; or the path of a file, which is read at once.
 
     Raises:
-        InvalidInputError: no bytes, a file that cannot be read, bytes that are no such picture, or more than 89 million
-            pixels.
+        InvalidInputError: there are no bytes, the file cannot be read, the bytes are not such a picture, or it has more
+            than 89 million pixels.
 
     Example:
         >>> import base64
@@ -57,11 +57,11 @@ class Image:
 
     @cached_property
     def sha256(self) -> bytes:
-        """The hash by which it is known."""
+        """SHA-256 of the bytes, by which the store identifies the image."""
         return hashlib.sha256(self.content).digest()
 
     def __eq__(self, other: object) -> bool:
-        """Images of the same bytes are equal."""
+        """Return whether two images have the same bytes."""
         return isinstance(other, Image) and self.content == other.content
 
     def __hash__(self) -> int:
@@ -69,12 +69,12 @@ class Image:
         return hash(self.content)
 
     def __repr__(self) -> str:
-        """Its size and the start of its hash."""
+        """Show the image's size and the start of its hash."""
         return f"Image({len(self.content)} bytes, {self.sha256.hex()[:16]})"
 
 
 def _check(content: bytes, name: str) -> None:
-    """Refuse bytes that are no picture, and pictures of too many pixels."""
+    """Refuse bytes that are not a picture, and pictures with too many pixels."""
     header = picture_header(content)
     if header is None:
         raise InvalidInputError(f"Image: {name} is no PNG, JPEG, WebP or GIF; save the picture as one of these")
@@ -94,7 +94,7 @@ def _check(content: bytes, name: str) -> None:
 
 
 def images_in(content: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[Image, ...]:
-    """Return the images of a content, in their order."""
+    """Return the images in some content, in order."""
     if isinstance(content, str):
         return ()
     messages = [content] if isinstance(content, Mapping) else content
@@ -102,7 +102,7 @@ def images_in(content: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) ->
 
 
 def is_content(content: object) -> bool:
-    """Return whether this can be a message's content: a text, or texts and images."""
+    """Return whether a value can be a message's content: a text, or a list of texts and images."""
     if isinstance(content, str):
         return True
     return isinstance(content, Sequence) and bool(content) and all(isinstance(part, (str, Image)) for part in content)

@@ -16,7 +16,7 @@ _BASE64 = ";base64"
 
 
 def is_image_part(part: object) -> bool:
-    """Return whether a part of a content is an image of OpenAI's Chat Completions or Responses."""
+    """Return whether a part of a content is an image in the form of OpenAI's Chat Completions or Responses."""
     return isinstance(part, Mapping) and part.get("type") in _KINDS
 
 
@@ -24,8 +24,8 @@ def image_of(part: Mapping[str, Any], where: str) -> Image:
     """Return the image of a part whose URL is `data:image/png;base64,...`.
 
     Raises:
-        InvalidInputError: the part has no such URL, or its bytes are no picture.
-        UnsupportedError: the URL names a file or a place in the network; nothing is loaded from there.
+        InvalidInputError: the part has no such URL, or its bytes are not a picture.
+        UnsupportedError: the URL refers to a file or the network, from which nothing is loaded.
 
     Example:
         >>> from agentrl_core.env.image_parts import image_of
@@ -69,15 +69,15 @@ def data_url(content: bytes) -> str:
 
 
 def with_images(messages: Sequence[Mapping[str, Any]], name: str = "messages") -> list[dict[str, Any]]:
-    """Return messages whose image parts are `env.Image`; other parts and messages are unchanged.
+    """Return messages with their image parts converted to `env.Image`; other parts and messages are unchanged.
 
     Args:
-        messages: of a chat.
-        name: of the list, for errors.
+        messages: messages of a chat.
+        name: name of the list in errors.
 
     Raises:
-        InvalidInputError: an image without a URL or with damaged bytes.
-        UnsupportedError: an image of a file or the network, or of an assistant.
+        InvalidInputError: an image has no URL or damaged bytes.
+        UnsupportedError: an image refers to a file or the network, or is in an assistant's message.
 
     Example:
         >>> from agentrl_core.env.image_parts import with_images

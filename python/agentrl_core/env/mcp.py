@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MCP:
-    """Tools of a Model Context Protocol server, which runs as a process with standard input and output.
+    """Client of a Model Context Protocol server, which runs as a process with standard input and output.
 
     `tools` are its tools with their schemas, for a `ToolEnvironment` or any other environment. A call that the server
     refuses, that returns an error, or that takes longer than `seconds`, is a reply with `error=True`. A reply has the
@@ -32,14 +32,14 @@ class MCP:
 
     Args:
         command: the program and its arguments.
-        environment: variables for the server, besides the few safe ones that the SDK passes on.
-        folder: its working directory; default: that of this process.
+        environment: environment variables for the server, besides the few safe ones that the SDK passes on.
+        folder: working directory of the server; default: that of this process.
         seconds: time limit of a call, and of the server's start.
         max_characters: longest reply; longer ones are truncated.
 
     Raises:
         MissingDependencyError: the package mcp is not installed.
-        InvalidInputError: an argument out of range.
+        InvalidInputError: an argument is out of range.
         AgentRLError: from `tools` and calls: the server does not start, or has ended. The last lines of its standard
             error are in the message.
 
@@ -71,7 +71,7 @@ class MCP:
 
     @property
     def tools(self) -> list[MCPTool]:
-        """The tools of the server, in its order."""
+        """The tools of the server, in the server's order."""
         limit = self._settings[4]
         return [
             MCPTool(self, tool.name, tool.description or "", dict(tool.input_schema), limit)
@@ -79,11 +79,11 @@ class MCP:
         ]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> mcp.types.CallToolResult:
-        """Call a tool; the SDK's errors as they are."""
+        """Call a tool; errors of the SDK are raised unchanged."""
         return self._connected().call(name, arguments)
 
     def close(self) -> None:
-        """End the server; a second time does nothing, and a later call starts it again."""
+        """End the server; a second call does nothing, and a later tool call restarts the server."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
@@ -111,7 +111,7 @@ def _again(
 
 
 class MCPTool:
-    """A tool of a server: called with the JSON of its arguments."""
+    """A tool of an MCP server, called with its arguments as JSON."""
 
     def __init__(
         self, server: MCP, name: str, description: str, parameters: dict[str, Any], max_characters: int
@@ -126,7 +126,7 @@ class MCPTool:
         return f"MCPTool({self.name!r})"
 
     def __call__(self, text: str) -> ToolReply:
-        """Call the tool; `text` is a JSON object."""
+        """Call the tool; `text` is a JSON object with the arguments."""
         try:
             arguments = json.loads(text)
         except ValueError:
@@ -146,7 +146,7 @@ class MCPTool:
 
 
 class _Connection:
-    """A running server and the thread whose event loop speaks to it."""
+    """A running server, and the thread whose event loop communicates with it."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class _Connection:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._speak(parameters, ready))
-        except BaseException as error:  # noqa: BLE001 -- it belongs to the one who waits
+        except BaseException as error:  # noqa: BLE001 -- raised in the waiting caller
             if not ready.done():
                 ready.set_exception(error)
         finally:

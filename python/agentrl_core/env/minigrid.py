@@ -35,7 +35,7 @@ class MiniGrid(Gymnasium):
 
     Raises:
         MissingDependencyError: minigrid is not installed.
-        InvalidInputError: no such environment, or an argument out of range.
+        InvalidInputError: the environment does not exist, or an argument is out of range.
 
     Example:
         >>> world = MiniGrid("BabyAI-GoToRedBall-v0")
@@ -118,7 +118,7 @@ def describe(environment: Any, observation: Any) -> str:
 
 
 def draw(environment: Any) -> Image:
-    """Draw the view of an agent, which looks up."""
+    """Draw an agent's view as an image; the agent faces up."""
     return Image(encode_png(environment.get_frame(tile_size=_CELL, agent_pov=True)))
 
 

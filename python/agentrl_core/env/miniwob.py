@@ -62,7 +62,7 @@ _HELD = ("Control", "Shift", "Alt")
 
 
 class MiniWoB:
-    """The tasks of MiniWoB++ (package `miniwob`) in a headless Chromium, with text actions.
+    """Environment of the MiniWoB++ tasks (package `miniwob`) in a headless Chromium, with text actions.
 
     A task is a page and a seed: equal seeds give equal pages. The first observation has the instruction and the forms
     of an action; each one shows the page: a PNG of 160 x 210 pixels, its elements as text, or both.
@@ -74,26 +74,26 @@ class MiniWoB:
     - `type("text")`, into the element with the focus; `key("Enter")`, also `key("Control+a")`;
     - `scroll(x, y, down)` or `scroll(element, down)`, by pixels.
 
-    A text in no such form is answered with the forms and flagged `StepFlag.FORMAT_ERROR`. An action that is not
+    A text in none of these forms is answered with the forms and flagged `StepFlag.FORMAT_ERROR`. An action that is not
     possible on this page (no such element, a point outside) is answered with the reason and flagged
     `StepFlag.TOOL_ERROR`. Both cost a turn. The reward at the end is the page's own from -1 to 1, without its discount
     for time; success is a positive one. Pages have no limit of time.
 
     Facts: those of actions on a screen (`points`, `command`, `click_x`, `matched`, `box_x1`, `target_x1`,
-    `image_width`, `reward.format`, ...). The target is the only element whose text the instruction names, else the only
-    button, link or field of the page; facts about it are missing if there is no such element.
+    `image_width`, `reward.format`, ...). The target is the only element whose text the instruction names, otherwise the
+    only button, link or field of the page; facts about it are missing if there is no such element.
 
     Each running episode has a browser (about 300 MB and a second to start), which later episodes reuse; limit them with
-    `Collector(concurrency=)`. A browser that fails or does not answer in time is ended, its episode fails, and the next
-    episode gets another one. Browsers end with this process, however that ends.
+    `Collector(concurrency=)`. A browser that fails or does not respond in time is ended, its episode fails, and the
+    next episode gets another one. Browsers end with this process, even if it is killed.
 
     Args:
-        tasks: names of tasks, such as `click-test-2`; one or several, which take turns.
+        tasks: names of tasks, such as `click-test-2`; one or several, which alternate.
         observation: `screenshot`, `dom` (text), or `both`.
-        max_turns: actions in an episode.
-        seed: which tasks; two seeds share none.
+        max_turns: most actions in an episode.
+        seed: seed of the tasks; two seeds share none.
         held_out: number of held-out tasks.
-        seconds: longest time of one call of the browser.
+        seconds: time limit of one call of the browser.
 
     Raises:
         MissingDependencyError: miniwob, selenium, Chromium or its driver is not installed.
@@ -139,7 +139,7 @@ class MiniWoB:
         self._browsers = ProgramPool(partial(Browser, seconds), Browser.close, attrgetter("alive"))
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split: each name's first seed, each second one, and so on.
+        """Return tasks `start` to `start + count` of a split: all names with their first seed, then with the second.
 
         Raises:
             InvalidInputError: the range is not in the split.
@@ -174,15 +174,15 @@ class MiniWoB:
                 browser.close()
                 self._browsers.give_back(browser)
                 raise
-            browser, reused = self._browsers.take()  # one that had ended since its last episode costs none
+            browser, reused = self._browsers.take()  # a browser that ended since its last episode is replaced
 
     def close(self) -> None:
-        """End all browsers, those of running episodes too; a second time does nothing."""
+        """End all browsers, including those of running episodes; a second call does nothing."""
         self._browsers.close()
 
 
 class MiniWoBPage:
-    """A page of a task in a browser, and what is known of it since the last action."""
+    """A task's page in a browser, with its contents after the last action."""
 
     def __init__(self, browser: Browser, address: str, seed: str, later_seed: str) -> None:
         self.browser = browser
@@ -197,7 +197,7 @@ class MiniWoBPage:
             self.look("if (WOB_TASK_READY) Math.seedrandom(arguments[0]);" + _LOOK, later_seed)
 
     def look(self, script: str = _LOOK, *arguments: str) -> None:
-        """Read the page."""
+        """Read instruction, elements, reward and end from the page."""
         self.instruction, self.elements, self.done, reward, self._ready = self.browser.run(script, *arguments)
         self.instruction = str(
             self.instruction["utterance"] if isinstance(self.instruction, dict) else self.instruction
@@ -205,7 +205,7 @@ class MiniWoBPage:
         self.reward = float(reward) if self.done else 0.0
 
     def screenshot(self) -> Image:
-        """Return what is seen."""
+        """Return a screenshot of the page as an image."""
         return Image(self.browser.screenshot(WIDTH, HEIGHT))
 
     def state(self) -> bytes:
@@ -214,7 +214,7 @@ class MiniWoBPage:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
     def act(self, action: ScreenAction) -> tuple[Box | None, str]:
-        """Do an action, and return the clicked box, and why it is not possible ("": it was done)."""
+        """Perform an action; return the clicked box, and why the action is not possible (empty if it was performed)."""
         if action.kind == "type":
             self.browser.press(action.text)
         elif action.kind == "key":
@@ -248,7 +248,7 @@ class MiniWoBPage:
 
 
 class ScreenEpisode:
-    """One run of a task on a page."""
+    """One run of a MiniWoB++ task on a page."""
 
     def __init__(self, browsers: ProgramPool[Browser], page: MiniWoBPage, seen: Seen, max_turns: int) -> None:
         self._browsers = browsers
@@ -263,7 +263,7 @@ class ScreenEpisode:
         self.observation = self._content(f"{page.instruction}\nActions: {LEGEND}")
 
     def step(self, action: str) -> StepResult:
-        """Give one action.
+        """Apply one action, and return the result.
 
         Raises:
             InvalidInputError: the episode is over.
@@ -297,7 +297,7 @@ class ScreenEpisode:
         return self._page.state()
 
     def close(self) -> None:
-        """Give the browser back; end it if an action still runs in it. A second time does nothing."""
+        """Return the browser to the pool, or end it if an action is still running; a second call does nothing."""
         if self._closed:
             return
         self._closed = self._over = True

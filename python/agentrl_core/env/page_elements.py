@@ -12,11 +12,11 @@ _CONTROLS = ("BUTTON", "A", "SELECT", "TEXTAREA")
 
 
 def elements(page: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield an element and those in it with their depth, in the order of the page.
+    """Yield an element and its descendants with their depth, in page order.
 
     Args:
-        page: an element as MiniWoB's `core.getDOMInfo` returns it.
-        depth: of the element.
+        page: an element in the form of MiniWoB's `core.getDOMInfo`.
+        depth: depth of the element.
     """
     yield depth, page
     for child in page["children"]:
@@ -24,7 +24,7 @@ def elements(page: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[int, Map
 
 
 def page_text(page: Mapping[str, Any]) -> str:
-    """Return the elements of a page that have a text, a value, or a name, a line each.
+    """Return the elements of a page that have a text, a value or a name, one per line.
 
     A line has the number of the element, its kind, its name, its text, its value and its box (left, top, right,
     bottom). Text between elements has no number.
@@ -55,10 +55,10 @@ def page_text(page: Mapping[str, Any]) -> str:
 
 
 def target_of(instruction: str, page: Mapping[str, Any]) -> Box | None:
-    """Return the box of the element that an instruction asks for, as far as the page shows it.
+    """Return the box of the element that an instruction asks for; None if it is not unique.
 
-    It is the only element without others in it whose text stands in the instruction as whole words; else the only
-    button, link or field of the page. None if several elements are possible, or none is.
+    It is the only element without children whose text occurs in the instruction as whole words, otherwise the only
+    button, link or field of the page.
     """
     leaves = [element for _, element in elements(page) if not element["children"]]
     named = [element for element in leaves if _is_named(str(element.get("text") or ""), instruction)]

@@ -1,4 +1,4 @@
-"""PNG files from pixels, with the standard library alone."""
+"""Encode PNG files with the standard library and NumPy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 
 def encode_png(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
-    r"""Return a PNG.
+    r"""Encode pixels as a PNG file.
 
     Args:
-        pixels: uint8 of shape [height, width, 3], red, green and blue.
+        pixels: uint8 array of shape [height, width, 3]: red, green and blue.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Programs such as browsers and simulators, each of which serves one episode after the other."""
+"""A pool of programs, such as browsers and simulators, that successive episodes reuse."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Program = TypeVar("Program")
 
 
 class ProgramPool(Generic[Program]):
-    """Programs that are slow to start. A running episode has one alone, and later episodes reuse it.
+    """Pool of programs that are slow to start. A running episode has its own program, which later ones reuse.
 
-    All of them end with `close`, with the pool, and with this process. A copy of a pool begins without programs, so
-    what it is given has to be picklable.
+    All programs end with `close`, with the pool, and with this process. An unpickled copy of a pool has no programs;
+    the arguments must be picklable.
 
     Args:
         start: starts a program.
         end: ends a program, running or not.
-        runs: whether a program can serve another episode.
+        runs: returns whether a program can be used for another episode.
 
     Example:
         >>> from agentrl_core.env.program_pool import ProgramPool
@@ -40,7 +40,7 @@ class ProgramPool(Generic[Program]):
         self._begin()
 
     def take(self) -> tuple[Program, bool]:
-        """Return a program for an episode, and whether it served another one before."""
+        """Return a program for an episode, and whether an earlier episode used it."""
         with self._lock:
             if self._idle:
                 return self._idle.pop(), True
@@ -50,7 +50,7 @@ class ProgramPool(Generic[Program]):
         return program, False
 
     def give_back(self, program: Program) -> None:
-        """Keep the program of an episode that is over for the next one; one that no longer runs is ended."""
+        """Keep the program of an ended episode for the next one, or end it if it no longer runs."""
         with self._lock:
             if program not in self._all:  # the pool was closed
                 return
@@ -61,7 +61,7 @@ class ProgramPool(Generic[Program]):
         self._end(program)
 
     def close(self) -> None:
-        """End all programs, those of running episodes too; a second time does nothing."""
+        """End all programs, including those of running episodes; a second call does nothing."""
         with self._lock:
             self._idle.clear()
             programs, self._all[:] = list(self._all), []

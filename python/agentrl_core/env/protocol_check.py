@@ -52,8 +52,8 @@ def check(
 ) -> CheckReport:
     """Play a few episodes of an environment in all ways that the runtime uses, and report protocol violations.
 
-    Checked are: tasks (the same in every call, splits apart, payloads that a new process finds again), equal episodes
-    of equal (task, seed, actions), in turn, side by side and in threads, or out of a pickle where they run in
+    It checks: tasks (the same in every call, disjoint splits, payloads that a new process can restore); equal episodes
+    for equal (task, seed, actions), one after the other, interleaved and in threads, or from a pickle if they run in
     processes; types of observations, outcomes, facts and state keys; facts that are declared but never returned, or
     returned but not declared; state keys that never change; `close`, `tools`, `snapshot` and `restore` if they exist;
     changes of global random generators.
@@ -65,13 +65,13 @@ def check(
     Args:
         environment: the environment.
         tasks: number of checked tasks of each split.
-        actions: texts to play in turn, or a function of (task, number of the step, observation). Choose actions that
-            reach tool calls, mistakes and the end of an episode; other parts are not checked.
+        actions: texts to play one after the other, or a function of (task, number of the step, observation). Choose
+            actions that reach tool calls, mistakes and the end of an episode; other parts are not checked.
         seed: seed of the episodes.
         steps: longest episode.
 
     Raises:
-        InvalidInputError: the environment breaks the protocol; a line for each violation.
+        InvalidInputError: the environment violates the protocol; the message has a line for each violation.
 
     Example:
         >>> from agentrl_core import env
@@ -82,7 +82,7 @@ def check(
         raise InvalidInputError(f"check: tasks is {tasks} and steps is {steps}; give at least 1 of each")
     if not callable(actions) and (isinstance(actions, str) or not actions):
         raise InvalidInputError(f"check: actions is {actions!r}; give a list of texts, or a function")
-    # A thread of its own may run an event loop, whatever runs in the caller's (Jupyter has one there).
+    # A separate thread may run an event loop, even if the caller's thread already runs one, as in Jupyter.
     with ThreadPoolExecutor(1) as thread:
         checker = thread.submit(_Checker(environment, tasks, actions, seed, steps).run).result()
     if checker.problems:
@@ -119,7 +119,7 @@ class _Checker:
                     "reset or step moves a global random generator (random or numpy.random): "
                     "draw from a generator of the episode's own, made of task and seed"
                 )
-            if not self.problems:  # what follows compares with these episodes
+            if not self.problems:  # the following checks compare with these episodes
                 self._look_at_all()
                 self._replay()
         finally:
@@ -166,7 +166,7 @@ class _Checker:
     # -- episodes
 
     def _play(self, task: Task) -> EpisodeLog:
-        """One episode, looked at all the way."""
+        """Play one episode, checking each result, and return its log."""
         record = EpisodeLog(task)
         episode: Any = None
         place = f"reset of task {task.task_id!r}"
@@ -258,7 +258,7 @@ class _Checker:
         self.problems += self._restored()
 
     def _differences(self, environment: Any, record: EpisodeLog, how: str) -> list[str]:
-        """Return differences from the record when its actions are replayed."""
+        """Replay the actions of a log, and return the differences."""
         episode: Any = None
         try:
             episode = self.settled(environment.reset(record.task, self.seed))
@@ -276,7 +276,7 @@ class _Checker:
         return again
 
     def _side_by_side(self) -> list[str]:
-        """Play all episodes at once, one action of each in turn."""
+        """Replay all episodes interleaved, one action of each at a time, and return the differences."""
         how = "played side by side with others"
         episodes: list[Any] = []
         try:
@@ -352,7 +352,7 @@ class _Checker:
 
 
 def _listed(tasks: Any) -> Any:
-    """The tasks of a sequence; anything else as it is, which is refused."""
+    """Return a sequence of tasks as a list; other values are unchanged, and refused later."""
     return list(tasks) if isinstance(tasks, Sequence) and not isinstance(tasks, str) else tasks
 
 

@@ -21,7 +21,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 @dataclass
 class EpisodeLog:
-    """An episode as it went."""
+    """Log of a played episode: its observations, actions, results, state keys and snapshots."""
 
     task: Task
     first: Content | None = None
@@ -32,7 +32,7 @@ class EpisodeLog:
 
     @property
     def ended(self) -> bool:
-        """Whether the last outcome ended it."""
+        """Whether the last result ended the episode."""
         return bool(self.outcomes) and (self.outcomes[-1].terminated or self.outcomes[-1].truncated)
 
 
@@ -65,7 +65,7 @@ def of_declarations(environment: Environment) -> list[str]:
 
 
 def of_tasks(tasks: object, count: int) -> list[str]:
-    """Check the answer of `tasks(count)`."""
+    """Check the result of `tasks(count)`."""
     if not isinstance(tasks, list) or not all(isinstance(task, Task) for task in tasks):
         return [f"tasks({count}) gives {_short(tasks)}; give a list or sequence of Task"]
     if len(tasks) != count:
@@ -74,7 +74,7 @@ def of_tasks(tasks: object, count: int) -> list[str]:
 
 
 def of_payloads(environment: Any, tasks: Sequence[Task]) -> list[str]:
-    """Return whether a new process finds the tasks again."""
+    """Check that a new process can restore the tasks."""
     if not hasattr(environment, "task"):
         return [
             f"the payload of task {task.task_id!r} is not plain JSON ({type(task.payload).__name__}) and there is no "
@@ -115,7 +115,7 @@ def of_observation(observation: object, place: str) -> list[str]:
 
 
 def _texts(message: Any) -> list[str]:
-    """Return the texts of a message."""
+    """Return the texts in a message's content."""
     said = message.get("content") if isinstance(message, Mapping) else None
     if isinstance(said, str):
         return [said]
@@ -123,7 +123,7 @@ def _texts(message: Any) -> list[str]:
 
 
 def _of_text(text: str, what: str) -> list[str]:
-    """Half a character cannot be written down."""
+    """Check that a text is valid Unicode, without a lone surrogate."""
     return [] if is_unicode(text) else [f"{what} is {_short(text)}, which is not Unicode (a lone surrogate)"]
 
 
@@ -136,7 +136,7 @@ def of_tools(episode: Any) -> list[str]:
 
 
 def of_outcome(outcome: Any, place: str, facts: Mapping[str, ExtraColumn]) -> list[str]:
-    """Check the types of an outcome, and its facts against the declarations."""
+    """Check the types of a result, and its facts against the declarations."""
     if not isinstance(outcome, StepResult):
         return [f"{place} gives {_short(outcome)}; give an Outcome"]
     lines = []
@@ -200,7 +200,7 @@ def of_keys(records: Sequence[EpisodeLog]) -> list[str]:
 
 
 def of_replay(record: EpisodeLog, again: EpisodeLog, how: str) -> list[str]:
-    """Return the first thing that differs between a record and the same actions played again."""
+    """Return the first difference between a log and a replay of the same actions."""
     task = f"task {record.task.task_id!r}, {how}"
     if record.first != again.first:
         return [f"{task}, begins with {_short(again.first)} and began with {_short(record.first)}"]
@@ -224,7 +224,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _fits(number: float) -> bool:
-    """Return whether a number is NaN, or finite with 32 bits."""
+    """Return whether a number is NaN, or fits into 32-bit floats."""
     try:
         return not abs(float(number)) > float(np.finfo(np.float32).max)
     except OverflowError:
@@ -240,7 +240,7 @@ def _is_json(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a value is the same after JSON."""
+    """Return whether a value is unchanged after conversion to JSON and back."""
     return _is_json(value) and _equal(json.loads(json.dumps(value)), value)
 
 

@@ -1,4 +1,4 @@
-"""Python as a tool: the code of a model, run in a process that is shut in."""
+"""Python as a tool: a model's code runs in a sandboxed process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SANDBOX = Path(__file__).with_name("sandbox.py")
 
 @dataclass(frozen=True)
 class Python:
-    """Run Python code, and reply with its output, including errors.
+    """Tool that runs Python code in a sandbox, and replies with its output, including errors.
 
     Each call is a fresh process of this interpreter, with its packages, in an empty folder; no state is kept between
     calls. The reply is standard output and error, in the order of writing, truncated to `max_characters`. An exit
@@ -66,14 +66,14 @@ class Python:
     network, and leave processes running. It is for machines without namespaces and code that you trust.
 
     Args:
-        seconds: how long a call may take.
+        seconds: time limit of a call.
         memory: address space of each process, and memory of all processes together, in bytes.
         max_characters: longest reply.
         isolation: `full` or `limits`.
 
     Raises:
         UnsupportedError: the system does not permit full isolation; the message names what it refused.
-        InvalidInputError: an argument out of range.
+        InvalidInputError: an argument is out of range.
 
     Example:
         >>> python = Python(isolation="limits")  # so that this example runs everywhere
@@ -109,7 +109,7 @@ class Python:
             )
 
     def __call__(self, text: str) -> ToolReply:
-        """Run `text`; see the class.
+        """Run the code `text`; see the class.
 
         Raises:
             AgentRLError: the sandbox could not be set up, whatever the text is.
@@ -145,7 +145,7 @@ def _end_of(status: int, printed: str) -> str:
 
 @functools.cache
 def _refused() -> str:
-    """Return what the system refuses of full isolation; empty if it is permitted."""
+    """Return why the system does not permit full isolation; empty if it does."""
     if not sys.platform.startswith("linux"):
         return f"it is {sys.platform}, not Linux"
     run = _run("print(1)", 60, 512 << 20, 1000, shut_in=True)
@@ -203,7 +203,7 @@ def _run(code: str, seconds: float, memory: int, most: int, *, shut_in: bool) ->
 
 @contextlib.contextmanager
 def _readable(code: str) -> Iterator[BinaryIO]:
-    """Open a file of the code that can be read alone and has no name, since the code gets it as its standard input."""
+    """Open the code as an unnamed read-only file, which becomes the standard input of its process."""
     with tempfile.NamedTemporaryFile() as written:
         written.write(code.encode(errors="replace"))
         written.flush()
@@ -213,7 +213,7 @@ def _readable(code: str) -> Iterator[BinaryIO]:
 
 
 def _home(readable: list[str]) -> str:
-    """Return the place of the code's own folder, which does not hide the interpreter."""
+    """Return a path for the code's own folder that does not hide the interpreter."""
     for place in ("/tmp", "/var/tmp", "/home", "/mnt"):  # noqa: S108 -- in a file system of its own
         if not any(path == place or path.startswith(f"{place}/") for path in readable):
             return place
@@ -237,7 +237,7 @@ def _environment(home: str) -> dict[str, str]:
 
 
 def _read(output: int, deadline: float, most: int, process: subprocess.Popen[bytes]) -> tuple[bytes, bool, bool]:
-    """Read the output until the end, the deadline or the limit; return also whether it was late or truncated."""
+    """Read the output until its end, the deadline or the limit; return it, and whether it was late or truncated."""
     text = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""Tasks of the package `reasoning-gym`, solved in several turns with tools, scored by the package itself."""
+"""Tasks of the package `reasoning-gym`, solved in several turns with tools and scored by the package."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ UNLEARNABLE: Mapping[str, str] = {
     "coin_flip": "reasoning-gym 0.1.25 gives the first digits of the answer the full score: 0 is right unless 1 is",
     "game_of_life_halting": "reasoning-gym 0.1.25 compares bool(answer) with bool(truth), and every text is true",
 }
-"""Families from which nothing can be learnt, and why: the scorer accepts any text, or nearly always the same one."""
+"""Families that cannot be learnt, each with the reason: the scorer accepts any text, or nearly always the same one."""
 
 # An item of reasoning-gym is drawn from seed + index, so item i of seed s is item i - 1 of seed s + 1. Each split of
 # each environment seed therefore gets a range of seeds of its own, and an index never leaves it.
 _SEEDS_PER_SPLIT = 1 << 20
-# Families that make all their questions at once, or refuse to make as many.
+# Sizes for families that create all their questions at once, or refuse such a large number.
 _SIZES = {"acre": 1 << 10, "word_ladder": 20_000}
-# This many draws in a row that bring no question to use: the family has run out of them.
+# After this many draws in a row without a usable question, the family counts as exhausted.
 _DRAWS_WITHOUT_NEWS = 2000
 
 _OF_EPISODES = ("answer_cluster", "answer_parsed", "tool_calls", "reward.format", "reward.correct", "reward.answer")
@@ -60,7 +60,7 @@ class _Payload:
 
 
 class ReasoningGym:
-    """An environment on reasoning-gym's generators and scorers, with tools.
+    """Environment of reasoning-gym's tasks and scorers, with tools.
 
     The first observation is the question, after a system message if there are `instructions`. An action ends in one of
     two forms, with any text before it:
@@ -92,14 +92,14 @@ class ReasoningGym:
     inline if all tools declare that they are pure and fast (`runs = "inline"`, like the calculator), else in threads.
 
     Args:
-        families: names of reasoning-gym families, or names with settings. A bare name takes `DEFAULT_FAMILIES` or else
-            the package's own settings.
-        tools: what `<call>` reaches. Default: one `Calculator()`.
-        seed: which tasks; two seeds share no range of reasoning-gym's seeds.
-        max_turns: actions in an episode.
-        held_out: how many held-out tasks there are (over all families).
+        families: names of reasoning-gym families, or names with settings. A name without settings uses those of
+            `DEFAULT_FAMILIES`, or else the defaults of the package.
+        tools: the tools that `<call>` can use. Default: one `Calculator()`.
+        seed: seed of the tasks; two seeds share no range of reasoning-gym's seeds.
+        max_turns: most actions in an episode.
+        held_out: number of held-out tasks (over all families).
         instructions: text of a system message; True: a description of the two forms with examples; False: none.
-        allow_unlearnable: accept these families too.
+        allow_unlearnable: also accept the families in `UNLEARNABLE`.
 
     Raises:
         MissingDependencyError: reasoning-gym is not installed.
@@ -173,7 +173,7 @@ class ReasoningGym:
         self._streams = {"train": train_streams, "held_out": held_out_streams}
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split; the same call always gives the same tasks.
+        """Return tasks `start` to `start + count` of a split; the same call always returns the same tasks.
 
         Raises:
             InvalidInputError: a negative number, an unknown split, more held-out tasks than there are, or more training
@@ -192,7 +192,7 @@ class ReasoningGym:
         return [streams[i % len(streams)][i // len(streams)] for i in range(start, start + count)]
 
     def task(self, task_id: str) -> Task:
-        """Return the task of that name, which `tasks` gave in this process or another.
+        """Return the task with an id, which `tasks` returned in this process or another one.
 
         Raises:
             InvalidInputError: this environment has no such task.
@@ -206,7 +206,7 @@ class ReasoningGym:
         raise InvalidInputError(f"task: {task_id!r} is no task of this ReasoningGym; give an id like 'lcm/train/0'")
 
     def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:  # noqa: ARG002 -- the protocol's argument
-        """Return a fresh episode. Nothing in it is random, so `seed` changes nothing here.
+        """Return a new episode. Nothing in it is random, so `seed` has no effect.
 
         Raises:
             InvalidInputError: the task is not one of this environment's.
@@ -219,7 +219,7 @@ class ReasoningGym:
         return ReasoningGymEpisode(self, task, self._streams["train"][self._families.index(payload.family)].dataset)
 
     def called(self, text: str) -> tuple[str, str]:
-        """Return the name of the tool that a call is for, and what it is called with."""
+        """Return the name of the called tool, and its input."""
         if len(self.tools) > 1:
             name, _, text = text.strip().partition(" ")
             return name, text
@@ -230,7 +230,7 @@ class ReasoningGym:
 
 
 class ReasoningGymEpisode:
-    """One run of one task; see `ReasoningGym`."""
+    """One run of one reasoning-gym task; see `ReasoningGym`."""
 
     def __init__(self, environment: ReasoningGym, task: Task, dataset: _Dataset) -> None:
         self.observation: str | list[Message] = task.question
@@ -247,7 +247,7 @@ class ReasoningGymEpisode:
         self._over = False
 
     def step(self, action: str) -> StepResult:
-        """Give one action; see `ReasoningGym` for its two forms.
+        """Apply one action; see `ReasoningGym` for its two forms.
 
         Raises:
             InvalidInputError: the episode is over.
@@ -294,7 +294,7 @@ class ReasoningGymEpisode:
         )
 
     def _summary(self, answer: str, *, success: bool) -> dict[str, float]:
-        """Facts at the end of an episode; clusters are numbers that f32 represents exactly."""
+        """Return the facts of an ended episode; clusters are numbers that f32 represents exactly."""
         numbers = (
             float(zlib.crc32(answer.encode()) % (1 << 24)),
             float(bool(answer)),
@@ -317,7 +317,7 @@ class ReasoningGymEpisode:
 
 
 def _form(action: str) -> tuple[str, str]:
-    """Return the form at the end of an action, call or answer, and its text; empty: neither."""
+    """Return the form at the end of an action, `call` or `answer`, and its text; both empty if there is none."""
     for kind in ("answer", "call"):
         body = action.rstrip().removesuffix(f"</{kind}>")
         _, opening, text = body.rpartition(f"<{kind}>")
@@ -327,7 +327,7 @@ def _form(action: str) -> tuple[str, str]:
 
 
 def _instructions(tools: Sequence[str]) -> str:
-    """Instructions for a model that does not know the two forms."""
+    """Return instructions for a model that was not trained on the two forms."""
     use, example = "", ""
     if tools:
         whose = "the tool" if len(tools) == 1 else f"a tool ({', '.join(tools)})"
@@ -344,7 +344,7 @@ def _instructions(tools: Sequence[str]) -> str:
 
 
 class _Stream:
-    """The questions of one family and one split, drawn as far as they were asked for.
+    """The questions of one family and one split, drawn on access.
 
     Held-out questions are distinct. Training questions repeat as they are drawn (a repeated question is the same task):
     without repetition short numbers, of which there are few, would be rare in training and common in the held-out set.
@@ -378,7 +378,7 @@ class _Stream:
         return self._tasks[index]
 
     def drawn(self, number: int) -> Task:
-        """Return question `number` of the drawn ones, as a task."""
+        """Return the question drawn at `number`, as a task."""
         with _own_chances(f"{self._family} {number}"):
             entry = self.dataset[number]
         task_id = f"{self._family}/{self._split}/{number}"
@@ -387,7 +387,7 @@ class _Stream:
 
 @contextlib.contextmanager
 def _own_chances(seed: str) -> Iterator[None]:
-    """Keep the global generators unchanged: `list_functions` draws from one, `pool_matrix` seeds another."""
+    """Preserve the global random generators: `list_functions` draws from one, `pool_matrix` seeds another."""
     before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 -- to give it back
     random.seed(seed)
     try:
@@ -400,7 +400,7 @@ def _own_chances(seed: str) -> Iterator[None]:
 def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:
     try:
         with warnings.catch_warnings():
-            # A package that reasoning-gym imports compares with literals by `is`; Python says so when it compiles it.
+            # A package that reasoning-gym imports compares with literals by `is`; Python warns when it compiles it.
             warnings.simplefilter("ignore", SyntaxWarning)
             import reasoning_gym
             from reasoning_gym.factory import DATASETS

@@ -46,12 +46,12 @@ _REFUSED = {
     "acct": (163, 89), "quotactl": (179, 60), "ioprio_set": (251, 30),
     "migrate_pages": (256, 238), "move_pages": (279, 239), "setpriority": (141, 140),
 }  # fmt: skip
-# System calls that a process may use on itself only (first argument 0), since the watching process has the same user.
+# System calls that a process may only use on itself (first argument 0), since the watching process has the same user.
 _TO_ITSELF = {
     "prlimit64": (302, 261), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
     "sched_setattr": (314, 274), "sched_setaffinity": (203, 122),
 }  # fmt: skip
-# Calls of Linux 5.1 and later have one number everywhere; of these only some are let through: signals and waiting by
+# Calls of Linux 5.1 and later have the same number everywhere; only some of them are permitted: signals and waiting by
 # descriptor, clone3, close_range, openat2, faccessat2, epoll_pwait2, futexes, cachestat, fchmodat2, mseal.
 _FIRST_NEW = 424
 _LET_THROUGH = (424, 434, 435, 436, 437, 439, 441, 449, 451, 452, 454, 455, 456, 462)
@@ -65,7 +65,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Settings(TypedDict):
-    """Settings from `Python`."""
+    """Settings of the sandbox, passed by `Python` as JSON."""
 
     status: int
     root: str
@@ -90,7 +90,7 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
 
 
 def _leave_namespaces() -> None:
-    """Namespaces of its own: mounts, network, processes, IPC; without root a user namespace permits that."""
+    """Enter new namespaces: mounts, network, processes, IPC; without root, a user namespace permits that."""
     user, group = os.geteuid(), os.getegid()
     _checked("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID | _NEWNET | (0 if user == 0 else _NEWUSER)))
     if user != 0:
@@ -99,7 +99,7 @@ def _leave_namespaces() -> None:
 
 
 def _sources(readable: list[str]) -> list[str]:
-    """Return readable paths: the interpreter and its packages, the system's libraries, four devices."""
+    """Return the readable paths: the interpreter, its packages, the system's libraries and four devices."""
     wanted = [*readable, "/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
     wanted += [f"/dev/{name}" for name in ("null", "zero", "random", "urandom")]
     found: list[str] = []
@@ -110,7 +110,7 @@ def _sources(readable: list[str]) -> list[str]:
 
 
 def _change_root(root: str, readable: list[str], home: str, files: int) -> int | None:
-    """Change to a file system of its own: what `_sources` names, to be read, and an empty folder, to be written."""
+    """Change to a new file system: the paths of `_sources` read-only, and an empty writable folder."""
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,nr_inodes=1000,mode=755")
     for source in _sources(readable):
@@ -163,7 +163,7 @@ def _die_with_parent() -> None:
 
 
 def _filter() -> bytes:
-    """Return the seccomp filter, a program of the kernel's packet filter: which system calls are let through."""
+    """Return the seccomp filter, a program for the kernel's packet filter that selects the permitted system calls."""
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         raise OSError(_ENOSYS, f"seccomp: system calls of {machine} are not known, only those of x86_64 and aarch64")
@@ -197,7 +197,7 @@ def _filter() -> bytes:
 
 
 def _filter_calls() -> None:
-    """Have the kernel refuse the system calls of `_REFUSED` in all that this process becomes or starts."""
+    """Install the seccomp filter for this process and all processes that it starts."""
     program = ctypes.create_string_buffer(_filter())
     lines = (len(program) - 1) // 8
     given = struct.pack("HxxxxxxQ", lines, ctypes.addressof(program))
@@ -205,7 +205,7 @@ def _filter_calls() -> None:
 
 
 def _own_processes(root: str) -> int | None:
-    """Open the list of the processes in here, which the code does not see; None if the system does not permit that."""
+    """Open the sandbox's process list, hidden from the code; None if the system does not permit that."""
     place = f"{root}/proc"
     Path(place).mkdir()
     try:
@@ -218,13 +218,13 @@ def _own_processes(root: str) -> int | None:
 
 
 def _memory(processes: int) -> int:
-    """Memory of all processes but this one in bytes, each page once; 0 of a single one, which its own limit holds."""
+    """Return the bytes of memory of all processes but this one; 0 for a single one, which has its own limit."""
     numbers = [name for name in os.listdir(processes) if name.isdigit() and name != "1"]
     total = 0
     for number in numbers if len(numbers) > 1 else ():
         try:
             with os.fdopen(os.open(f"{number}/smaps_rollup", os.O_RDONLY, dir_fd=processes)) as rows:
-                # A page that several share counts for each in part.
+                # A page shared by several processes counts in part for each.
                 total += next((int(row.split()[1]) << 10 for row in rows if row.startswith("Pss:")), 0)
         except OSError:  # it ended meanwhile
             continue
@@ -232,7 +232,7 @@ def _memory(processes: int) -> int:
 
 
 def _watched(child: int, processes: int | None, memory: int) -> int:
-    """The status of the code's process; all of them are killed when they take more memory together."""
+    """Wait for the code's process and return its status; kill all processes if they exceed the memory together."""
     beyond = 0
     while processes is not None and signal.sigtimedwait({signal.SIGCHLD}, _WATCH_SECONDS) is None:
         used = _memory(processes)

@@ -19,11 +19,11 @@ _NO_LIMIT = 1 << 30
 
 
 class ScienceWorld:
-    """The thirty tasks of ScienceWorld in many variations, with the package's own split of them.
+    """Environment of the thirty tasks of ScienceWorld in many variations, with the package's splits.
 
-    The first observation has the task, the room, and what is carried. An action is a command, alone or in
-    `<action>…</action>`; the reward is what the score rose, as a part of 1 (less than 0 where the task was failed for
-    good), success a full score. A command that is not understood is flagged `StepFlag.FORMAT_ERROR`.
+    The first observation has the task, the room and the inventory. An action is a command, alone or in
+    `<action>…</action>`; the reward is the increase of the score, as a fraction of 1 (negative if the task has failed
+    for good), success a full score. A command that the game does not understand is flagged `StepFlag.FORMAT_ERROR`.
 
     Facts: `points` (of 1), `command`, `admissible` (number of accepted commands, often hundreds). The state is the
     task, the room and the inventory.
@@ -32,9 +32,9 @@ class ScienceWorld:
     one takes about two seconds.
 
     Args:
-        tasks: names of tasks, such as `boil`; default: all. They take turns.
-        simplifications: those of the package, such as `easy` or `teleportAction,openDoors`.
-        max_turns: actions in an episode.
+        tasks: names of tasks, such as `boil`, which alternate; default: all.
+        simplifications: simplifications of the package, such as `easy` or `teleportAction,openDoors`.
+        max_turns: most actions in an episode.
 
     Raises:
         MissingDependencyError: scienceworld or Java is not installed.
@@ -69,7 +69,7 @@ class ScienceWorld:
             raise
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split: each task's first variation, each second; training goes round.
+        """Return tasks `start` to `start + count` of a split: all first variations, then second ones; training repeats.
 
         Raises:
             InvalidInputError: a negative number, an unknown split, or more held-out tasks than there are.
@@ -88,7 +88,7 @@ class ScienceWorld:
         ]
 
     def reset(self, task: Task, seed: int) -> GameEpisode:  # noqa: ARG002 -- no chance here; the protocol's argument
-        """Return a fresh episode.
+        """Start an episode of the task.
 
         Raises:
             InvalidInputError: the task is not one of this environment's.
@@ -107,7 +107,7 @@ class ScienceWorld:
         self._simulators.give_back(simulator)
 
     def close(self) -> None:
-        """End all simulators, those of running episodes too; a second time does nothing."""
+        """End all simulators, including those of running episodes; a second call does nothing."""
         self._simulators.close()
 
     def _list_variations(self) -> None:
@@ -174,7 +174,7 @@ def _runs(simulator: Any) -> bool:
 
 
 def _stop(simulator: Any) -> None:
-    """End Java, and close pipes that the package leaves open."""
+    """End the Java process, and close pipes that the package leaves open."""
     java = simulator._gateway.java_process  # noqa: SLF001 -- the package has no other way to wait for it
     with contextlib.suppress(Exception):  # whatever the package raises if Java died, it is over
         simulator.close()

@@ -26,8 +26,8 @@ class ScreenAction:
     """One action on a screen.
 
     Attributes:
-        kind: what it does.
-        numbers: of a click its element, its point or its box; of a scroll its element or its point, and the pixels.
+        kind: kind of the action, such as `click` or `type`.
+        numbers: for a click the element, point or box; for a scroll the element or point, and the pixels.
         text: typed text, or the name of a key.
     """
 
@@ -40,10 +40,10 @@ _COUNTS = {"click": (1, 2, 4), "scroll": (2, 3)}
 
 
 def parse_action(action: str) -> ScreenAction | None:
-    r"""Read the action of a text: what stands between its last `<action>` and `</action>`, else the whole text.
+    r"""Parse an action: the text in its last `<action>…</action>`, otherwise the whole text.
 
     Returns:
-        the action, or None if the text is not in one of the forms of `LEGEND`.
+        The action, or None if the text is in none of the forms of `LEGEND`.
 
     Example:
         >>> from agentrl_core.env.screen_action import parse_action

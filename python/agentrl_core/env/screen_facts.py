@@ -1,4 +1,4 @@
-"""Facts of actions on a screen, as recipes for interfaces read them."""
+"""Facts of actions on a screen, read by recipes for user interfaces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCREEN_FACTS: Mapping[str, ExtraColumn] = {
 }
 """Facts of an action on a screen; those about the target are missing if the target is not known.
 
-- `points`, `command`: as of games;
+- `points`, `command`: as for games;
 - `click_x`, `click_y`: the clicked point; `matched`: 1 if it lies in the target, else 0;
 - `box_x1` ...: the last clicked box, of no area if a point was clicked; `target_x1` ...: the target;
 - `image_width`, `image_height`: of the screen; `task_weight`: 1 / (5 sqrt(a)) between 1/2 and 2, with the part a of the
@@ -41,12 +41,12 @@ SCREEN_FACTS: Mapping[str, ExtraColumn] = {
 
 
 class ScreenFacts:
-    """Facts of one episode, action after action.
+    """Facts of one episode on a screen, updated action by action.
 
     Args:
-        width: pixels of the screen.
-        height: pixels of the screen.
-        target: box that a right action clicks; None: it is not known.
+        width: width of the screen in pixels.
+        height: height of the screen in pixels.
+        target: box that a correct action clicks; None if it is unknown.
     """
 
     def __init__(self, width: float, height: float, target: Box | None) -> None:
@@ -61,9 +61,9 @@ class ScreenFacts:
         """Return the facts after an action.
 
         Args:
-            action: the action; None: it was in no known form.
-            box: box that it clicked; a point is a box of no area.
-            cut: whether a limit cut the action, which is no fault of its form.
+            action: the action; None if its text was in no known form.
+            box: the clicked box; a point is a box without area.
+            cut: whether a limit cut the action, so that its form is not a mistake.
         """
         facts = self._known
         if action is None and not cut:

@@ -1,4 +1,4 @@
-"""Search over documents of your own: a tool."""
+"""A tool that searches your own documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
 
 class Search:
-    """Search documents by BM25, with the package `bm25s`.
+    """Tool that searches documents by BM25, with the package `bm25s`.
 
     The reply has the best documents, numbered, best first, each truncated to `max_characters`; ties are in the given
     order. Words are those of `bm25s.tokenize`: lower case, letters and digits, without English stop words. If no
@@ -70,7 +70,7 @@ class Search:
         self._index.index((rows, self._known), show_progress=False)
 
     def __call__(self, text: str) -> ToolReply:
-        """The documents for the query `text`; see the class."""
+        """Return the best documents for the query `text`; see the class."""
         words = [self._known[word] for word in self._words(text) if word in self._known]
         if not words:
             return ToolReply("nothing found", error=False)

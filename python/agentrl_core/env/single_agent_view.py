@@ -1,4 +1,4 @@
-"""An environment of several agents looked at as one of a single agent, so that `check` plays it like any other."""
+"""Single-agent view of a multi-agent environment, so that `check` can play it like any other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SingleAgentView:
         return tasks
 
     def reset(self, task: Task, seed: int) -> Any:
-        """Return a fresh episode of the environment."""
+        """Return a new episode of the environment as a single-agent episode."""
         episode = self._environment.reset(task, seed)
         return _later(episode) if inspect.isawaitable(episode) else SingleAgentEpisode(episode)
 
@@ -46,7 +46,7 @@ class SingleAgentEpisode:
         return getattr(self._episode, name)
 
     def step(self, action: str) -> Any:
-        """Return the result of a joint move as one outcome."""
+        """Let all moving agents take the same action, and return their results combined into one."""
         moves = list(self._episode.turn_of())
         outcomes = self._episode.step(dict.fromkeys(moves, action))
         unknown = [agent for agent in (*moves, *outcomes) if agent not in self._agents]
@@ -80,6 +80,6 @@ async def _later(episode: Any) -> SingleAgentEpisode:
 
 
 def _told(said: Mapping[str, Content]) -> Content:
-    """Return the observations of all agents, in the order of names."""
+    """Return the observations of all agents as messages, in the order of their names."""
     told = [message for agent in sorted(said) for message in as_messages(said[agent])]
     return told or "nothing is said"

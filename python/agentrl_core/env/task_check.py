@@ -13,7 +13,7 @@ _TEXTS = ("task_id", "question", "domain")
 
 
 def task_problem(task: Any) -> str | None:
-    """Return what is wrong with a task and what to do, or None."""
+    """Return an error text for an invalid task; None if it is valid."""
     if not all(hasattr(task, name) for name in _TEXTS):
         return f"is {task!r:.200}; give env.Task(task_id, question, domain, payload), the first three of them texts"
     for name in _TEXTS:
@@ -34,7 +34,7 @@ def task_problem(task: Any) -> str | None:
 
 
 def task_problems(tasks: Sequence[Any]) -> Iterator[tuple[int, str]]:
-    """Yield the place of each task that cannot be used, and why: its parts, or another task of the same id."""
+    """Yield the index of each unusable task and the reason: an invalid part, or another task with the same id."""
     seen: dict[str, Any] = {}
     for place, task in enumerate(tasks):
         problem = task_problem(task)
@@ -47,7 +47,7 @@ def task_problems(tasks: Sequence[Any]) -> Iterator[tuple[int, str]]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two tasks of one id are one task."""
+    """Return whether two tasks with one id are equal."""
     if any(getattr(one, name) != getattr(other, name) for name in ("question", "domain")):
         return False
     first, second = ((getattr(each, "payload", None), list(getattr(each, "solution", ()))) for each in (one, other))
@@ -60,7 +60,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _pickled(value: object) -> bytes:
-    """The bytes of a value; its text if it cannot be pickled."""
+    """Return a value as bytes, pickled or, if that fails, its text."""
     try:
         return pickle.dumps(value)
     except Exception:  # noqa: BLE001 -- see above

@@ -1,4 +1,4 @@
-"""Tasks from lists: those that are trained on, and those that are held out."""
+"""Tasks from lists, for training and held out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agentrl_core.exceptions import InvalidInputError
 
 
 class TaskList:
-    """Tasks by split and by name. Training goes round its list; held-out tasks are counted.
+    """Tasks by split and by id. The training list repeats without end; the held-out list does not.
 
     Args:
-        title: of the environment, for messages.
+        title: title of the environment, for messages.
         tasks: the training tasks, or a mapping of splits to tasks.
 
     Raises:
-        InvalidInputError: no training task, a task that cannot be used, or an id twice.
+        InvalidInputError: there is no training task, a task is invalid, or an id occurs twice.
     """
 
     def __init__(self, title: str, tasks: Sequence[Task] | Mapping[Split, Sequence[Task]]) -> None:
@@ -40,17 +40,17 @@ class TaskList:
         self._by_id = {task.task_id: task for each in self._tasks.values() for task in each}
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
-        """See `Environment.tasks`."""
+        """Return tasks `start` to `start + count` of a split; see `Environment.tasks`."""
         limit = len(self._tasks["held_out"]) if split == "held_out" else start + count
         numbers = checked_range(count, split, start, limit)
         tasks = self._tasks[split]
         return [tasks[number % len(tasks)] for number in numbers]
 
     def task(self, task_id: str) -> Task:
-        """Return the task of that name.
+        """Return the task with an id.
 
         Raises:
-            InvalidInputError: there is none.
+            InvalidInputError: there is no such task.
         """
         if task_id not in self._by_id:
             raise InvalidInputError(f"task: {task_id!r} is not a task of this {self._title}; give an id of tasks()")

@@ -15,7 +15,7 @@ GAME_FACTS: Mapping[str, ExtraColumn] = {"points": ExtraColumn("trajectory"), "c
 """Facts of every game: its score so far, and the command of the action."""
 
 SEEDS_PER_SPLIT = 1 << 20
-"""How many seeds each split of each environment seed has for its own."""
+"""Number of seeds reserved for each split of each environment seed."""
 
 # Text that is not a command may be as long as the token limit.
 _LONGEST_FACT = 200
@@ -24,7 +24,7 @@ _COMMAND = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
 @dataclass(frozen=True)
 class GameStep:
-    """Result of one command; `refused` if the game does not accept it here."""
+    """Result of one command; `refused` is true if the game does not accept it in this state."""
 
     observation: Content
     score: float
@@ -37,10 +37,10 @@ class GameStep:
 
 
 class Game(Protocol):
-    """A game that is being played."""
+    """Interface of running games."""
 
     def play(self, command: str) -> GameStep:
-        """Give a command to the game."""
+        """Execute a command in the game, and return the result."""
         ...
 
     def state(self) -> str:
@@ -53,12 +53,11 @@ class Game(Protocol):
 
 
 class GameEpisode:
-    """One run of a game.
+    """An episode that is one run of a text game.
 
-    An action's command stands between the last `<action>` and `</action>`; without them the whole action is the
-    command. A command that the game refuses is answered in its words and flagged `StepFlag.FORMAT_ERROR`. The action
-    number `max_turns` that does not end the game truncates the episode. The last words of the game are kept in
-    `info["end"]`.
+    The command of an action is the text between its last `<action>` and `</action>`, otherwise the whole action. The
+    game's reply to a refused command is flagged `StepFlag.FORMAT_ERROR`. If the game has not ended after `max_turns`
+    actions, the episode is truncated. The game's last text is saved in `info["end"]`.
     """
 
     def __init__(self, game: Game, observation: Content, *, max_turns: int) -> None:
@@ -68,7 +67,7 @@ class GameEpisode:
         self._over = False
 
     def step(self, action: str) -> StepResult:
-        """Give one action.
+        """Apply one action, and return the result.
 
         Raises:
             InvalidInputError: the episode is over.
@@ -102,7 +101,7 @@ class GameEpisode:
 
 
 def command_of(action: str) -> str:
-    """Return the command of an action; see `GameEpisode`.
+    """Return the command in an action, with single spaces; see `GameEpisode`.
 
     Example:
         >>> from agentrl_core.env.text_game import command_of
@@ -114,17 +113,17 @@ def command_of(action: str) -> str:
 
 
 def seed_of(seed: int, split: Split, index: int) -> int:
-    """Return the seed of a task: no two tasks of an environment share one, nor do environments of different seeds."""
+    """Return the seed of a task, which differs for all tasks, splits and environment seeds."""
     return (2 * seed + (split == "held_out")) * SEEDS_PER_SPLIT + index
 
 
 def seeded_tasks(
     name: str, question: str, *, seed: int, split: Split, count: int, start: int, held_out: int
 ) -> list[Task]:
-    """Tasks that are a seed each.
+    """Return tasks of which each is a different seed.
 
     Raises:
-        InvalidInputError: a range that the split does not have.
+        InvalidInputError: the split has no such range.
     """
     limit = held_out if split == "held_out" else SEEDS_PER_SPLIT
     return [
@@ -134,7 +133,7 @@ def seeded_tasks(
 
 
 def checked_range(count: int, split: Split, start: int, limit: int) -> range:
-    """Return the numbers of the tasks asked for.
+    """Return the numbers of the requested tasks, after checking their range.
 
     Raises:
         InvalidInputError: a negative number, an unknown split, or more tasks than there are.
@@ -151,10 +150,10 @@ def checked_range(count: int, split: Split, start: int, limit: int) -> range:
 
 
 def payload_of(task: Task, owner: str, names: Sequence[str]) -> list[object]:
-    """Values of a task's payload by name.
+    """Return values of a task's payload by name.
 
     Raises:
-        InvalidInputError: the task is not one of `owner`.
+        InvalidInputError: the task is not one of the environment `owner`.
     """
     payload = task.payload
     if not isinstance(payload, Mapping) or any(name not in payload for name in names):
@@ -163,7 +162,7 @@ def payload_of(task: Task, owner: str, names: Sequence[str]) -> list[object]:
 
 
 def check_counts(owner: str, **counts: int) -> None:
-    """Refuse counts out of range.
+    """Check that seeds and held_out are at least 0, and other counts at least 1.
 
     Raises:
         InvalidInputError: a seed or held_out below 0, or another number below 1.

@@ -1,4 +1,4 @@
-"""Text adventures that the package `textworld` makes on this machine."""
+"""Text adventures that the package `textworld` generates on this machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _OF_SPLIT: Mapping[str, Mapping[Split, Mapping[str, object]]] = {
     "simple": {"train": {"test": False}, "held_out": {"test": True}},
     "cooking": {"train": {"split": "train"}, "held_out": {"split": "test"}},
 }
-# Words for the interpreter of the game and not for the game: they would end it, or write files.
+# Commands to the interpreter instead of the game: they would end it, or write files.
 _NOT_FOR_PLAYERS = frozenset(
     ("quit", "q", "die", "restart", "save", "restore", "undo", "script", "unscript", "recording", "replay")
 )
@@ -65,9 +65,10 @@ _SEEDS = (1 << 31) // SEEDS_PER_SPLIT
 
 
 class TextWorld:
-    """Text adventures of TextWorld, generated from seeds: rooms, objects, and a goal in the first observation.
+    """Environment of TextWorld adventures generated from seeds: rooms, objects, and a goal to reach.
 
-    The reward of a step is the increase of the game's score; success is a won game. An action is a command of the
+    The first observation has the goal. The reward of a step is the increase of the game's score; success is a won game.
+    An action is a command of the
     game, alone or in `<action>…</action>`. Commands that change nothing and are not admissible are flagged
     `StepFlag.FORMAT_ERROR`.
 
@@ -80,19 +81,19 @@ class TextWorld:
     Args:
         game: `coin_collector`, `treasure_hunter`, `simple`, `cooking` or `custom` (any world of
             `textworld.GameOptions`).
-        settings: those of the game, over these: `level` (3) of the first two; `rewards` ("dense"), `goal`
-            ("detailed"); `recipe` (1), `take` (1), `go` (1), `open`, `cook`, `cut`, `drop` (False), `recipe_seed`
-            (0); `nb_rooms` (2), `nb_objects` (4), `quest_length` (2). Held-out games of `simple` and `cooking` come
-            from the package's test distributions.
+        settings: settings of the game that override these defaults: for the first two `level` (3); for `simple`
+            `rewards` ("dense") and `goal` ("detailed"); for `cooking` `recipe` (1), `take` (1), `go` (1), `open`,
+            `cook`, `cut`, `drop` (False), `recipe_seed` (0); for `custom` `nb_rooms` (2), `nb_objects` (4),
+            `quest_length` (2). Held-out games of `simple` and `cooking` come from the package's test distributions.
         show_commands: list the admissible commands in every observation.
-        max_turns: actions in an episode.
-        seed: which games; two seeds share none.
-        held_out: how many held-out games there are.
-        folder: where games are kept, for several runs to share; default: a temporary folder that goes with the
-            environment.
-        files: games that were made elsewhere, instead of `game`: of TextWorld (`.z8` with its `.json`) or ALFWorld
-            (`.tw-pddl`, which needs `alfworld`). A file, a folder of them, or one of these for each split as in
-            `{"train": ..., "held_out": ...}`. A task is a file; those that ALFWorld marks as unsolvable are left out.
+        max_turns: most actions in an episode.
+        seed: seed of the games; two seeds share none.
+        held_out: number of held-out games.
+        folder: folder in which games are stored, which several runs can share; default: a temporary folder that is
+            removed with the environment.
+        files: existing games to use instead of `game`: of TextWorld (`.z8` with its `.json`) or ALFWorld (`.tw-pddl`,
+            which needs `alfworld`). A file, a folder of files, or one of these for each split as in
+            `{"train": ..., "held_out": ...}`. A task is a file; games that ALFWorld marks as unsolvable are left out.
 
     Raises:
         MissingDependencyError: textworld is not installed.
@@ -152,7 +153,7 @@ class TextWorld:
         self._folder = Path(folder).absolute()
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split; the same call always gives the same tasks.
+        """Return tasks `start` to `start + count` of a split; the same call always returns the same tasks.
 
         Raises:
             InvalidInputError: the range is not in the split.
@@ -187,7 +188,7 @@ class TextWorld:
         return GameEpisode(game, game.first, max_turns=self._max_turns)
 
     def close(self) -> None:
-        """Remove the temporary folder of the games; a second time does nothing."""
+        """Remove the temporary folder of the games; a second call does nothing."""
         if self._temporary is not None:
             self._temporary()
 
@@ -195,7 +196,7 @@ class TextWorld:
         return {**self.__dict__, "_temporary": None}
 
     def _made(self, seed: int, split: Split) -> Path:
-        """Return the file of a game, generated once even for concurrent requests."""
+        """Return the file of a game, which is generated once even for concurrent requests."""
         settings = {**self._settings, **_OF_SPLIT.get(self._game, {}).get(split, {})}
         words = json.dumps([self._game, settings, seed], sort_keys=True)
         name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
@@ -244,7 +245,7 @@ class _TextWorldGame:
             wanted.append("facts")
         textworld = _textworld()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the interpreter knows other games better, and says so
+            warnings.simplefilter("ignore")  # the interpreter warns that it supports other games better
             infos = textworld.EnvInfos(**dict.fromkeys(wanted, True))
             wrappers = [_names_of_alfworld()] if path.suffix == PDDL else []
             self._environment = textworld.start(str(path), infos, wrappers)
@@ -310,7 +311,7 @@ def _remove(folder: str, process: int) -> None:
 
 
 def _names_of_alfworld() -> Any:
-    """Return a function that names the things of a game of ALFWorld, such as `mug 1`."""
+    """Return a class that names the objects of an ALFWorld game, such as `mug 1`."""
     try:
         import fast_downward  # noqa: F401 -- textworld finds out later, with another message
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler

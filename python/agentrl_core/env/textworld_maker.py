@@ -12,7 +12,7 @@ from typing import Any
 
 
 def make(game: str, settings: dict[str, Any], seed: int, path: str) -> None:
-    """Make a game and write it to `path`, and what TextWorld knows of it beside."""
+    """Generate a game, and write it to `path` with its metadata in a second file."""
     import textworld
     from textworld.challenges import CHALLENGES
 

@@ -1,4 +1,4 @@
-"""An environment of your own tasks: tools called in JSON, an answer that your function scores."""
+"""An environment of your own tasks, with tools that are called in JSON and a function that scores the answer."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ Tools = Sequence[Tool] | Callable[[Task, int], Sequence[Tool]]
 
 
 class ToolEnvironment:
-    """Tasks from a list, tools that are called in JSON, and a function that scores the answer.
+    """Environment of tasks from a list, with tools called in JSON, and a function that scores the answer.
 
     The first observation is a list of messages: the system prompt, if there is one, and the task's question; an
-    episode's `tools` are the schemas for the model's template. An action calls tools in the form of that template; for
-    a model whose template has none, and for scripts, it is that of Hermes and Qwen,
+    episode's `tools` are the schemas for the model's template. An action calls tools in the form of that template. If
+    the template has no such form, and in scripts, calls are in the form of Hermes and Qwen,
 
         <tool_call>{"name": "calculator", "arguments": {"expression": "73+15"}}</tool_call>
 
-    It calls as often as it likes; each call is answered by a message of role `tool`, in their order. An action without
-    calls is the answer (its reasoning is left out) and ends the episode: its reward is the score, success a score of
-    at least 1. A call that does not parse is answered with the mistake and flagged `StepFlag.FORMAT_ERROR`; a tool
-    that does not exist, wrong arguments, and a tool's own error are flagged `StepFlag.TOOL_ERROR`. The action number
-    `max_turns` that does not answer truncates the episode with reward 0.
+    An action may have any number of calls; each is answered by a message of role `tool`, in order. An action without
+    calls is the answer (without its reasoning) and ends the episode: its reward is the score, success a score of at
+    least 1. A call that cannot be parsed is answered with the mistake and flagged `StepFlag.FORMAT_ERROR`; unknown
+    tools, wrong arguments and errors of a tool are flagged `StepFlag.TOOL_ERROR`. If there is no answer after
+    `max_turns` actions, the episode is truncated with reward 0.
 
-    An action that a limit cut (`Action.finish_reason` is "length") is no mistake of form: a call that it leaves open is
-    answered without a flag, and an answer is scored as it is and truncates the episode.
+    If a limit cut an action (`Action.finish_reason` is "length"), its form is not a mistake: an unclosed call is
+    answered without a flag, and an answer is scored unchanged and truncates the episode.
 
-    Facts: `points` (the score) and `answer` of the trajectory, `calls` (how many) and `tool` (their names) of each step
-    that calls.
+    Facts: `points` (the score) and `answer` of the trajectory; `calls` (their number) and `tool` (their names) of each
+    step with calls.
 
     Args:
-        tasks: the training tasks, or a mapping of splits to tasks. Training goes round the list; held-out tasks are
-            counted.
-        tools: tools of all episodes, or a function of (task, seed) that makes those of one episode, which are closed
-            with it. Give a function if tools have a state: shared tools with one would break replay.
-        score: a function of (task, answer) that gives a number.
+        tasks: the training tasks, or a mapping of splits to tasks. The training list repeats without end; the held-out
+            list does not.
+        tools: tools of all episodes, or a function of (task, seed) that creates those of one episode, which are closed
+            with it. Give a function if tools have a state, since shared state would break replay.
+        score: a function of (task, answer) that returns a number.
         system: text of the system message.
-        max_turns: actions in an episode.
-        replayable: False if tools act on a world that the same calls do not restore.
+        max_turns: most actions in an episode.
+        replayable: False if tools change a state that repeating the calls does not restore.
 
     Raises:
-        InvalidInputError: no task, an id twice, two tools of one name, or an argument out of range.
+        InvalidInputError: there is no task, an id occurs twice, two tools have one name, or an argument is out of
+            range.
 
     Example:
         >>> task = Task("sum", "What is 73 + 15?", "sums", "88")
@@ -89,7 +90,7 @@ class ToolEnvironment:
         self.replayable = replayable
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split; training goes round.
+        """Return tasks `start` to `start + count` of a split; the training list repeats without end.
 
         Raises:
             InvalidInputError: a negative number, an unknown split, or more held-out tasks than there are.
@@ -97,15 +98,15 @@ class ToolEnvironment:
         return self._tasks.tasks(count, split=split, start=start)
 
     def task(self, task_id: str) -> Task:
-        """Return the task of that name.
+        """Return the task with an id.
 
         Raises:
-            InvalidInputError: there is none.
+            InvalidInputError: there is no such task.
         """
         return self._tasks.task(task_id)
 
     def reset(self, task: Task, seed: int) -> ToolEpisode:
-        """Return a fresh episode; `seed` is for tools that are made for each episode."""
+        """Return a new episode; `seed` is passed to tools that are created for each episode."""
         own = callable(self._tools)
         tools = _by_name(self._tools(task, seed) if callable(self._tools) else self._tools)
         messages: list[Message] = [{"role": "user", "content": task.question}]
@@ -120,7 +121,7 @@ class ToolEnvironment:
 
 
 class ToolEpisode:
-    """One run of one task; see `ToolEnvironment`."""
+    """One run of one task with tools; see `ToolEnvironment`."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class ToolEpisode:
         self._over = False
 
     def step(self, action: str) -> StepResult:
-        """Give one action; see `ToolEnvironment` for its forms.
+        """Apply one action; see `ToolEnvironment` for its forms.
 
         Raises:
             InvalidInputError: the episode is over.
@@ -181,7 +182,7 @@ class ToolEpisode:
         return json.dumps([self._task.question, self._seen], sort_keys=True).encode()
 
     def close(self) -> None:
-        """Close the tools that were made for this episode; a second time does nothing."""
+        """Close the tools that were created for this episode; a second call does nothing."""
         self._over = True
         if self._close_tools:
             self._close_tools = False
@@ -200,7 +201,7 @@ class ToolEpisode:
         )
 
     def _reply(self, call: Mapping[str, Any]) -> tuple[str, ToolReply, int]:
-        """Return the name of the tool that a call names, its reply, and the flags of the step."""
+        """Execute a call; return the tool's name, its reply, and flags for the step."""
         if "error" in call:
             return "", ToolReply(call["error"], error=True), StepFlag.FORMAT_ERROR
         name, arguments = call["function"]["name"], call["function"]["arguments"]
@@ -214,7 +215,7 @@ class ToolEpisode:
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """Return the JSON schema of a tool, as chat templates take it.
+    """Return the JSON schema of a tool for chat templates.
 
     Example:
         >>> from agentrl_core.env import Calculator
@@ -233,7 +234,7 @@ def schema_of(tool: Tool) -> dict[str, Any]:
 
 
 def _text_for(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """Return the text that a tool is called with; None if it does not take these arguments."""
+    """Return the input text of a tool for a call's arguments; None if they are wrong."""
     if hasattr(tool, "parameters"):
         return json.dumps(arguments, ensure_ascii=False)
     (value,) = arguments.values() if list(arguments) == [getattr(tool, "argument", "text")] else (None,)

@@ -26,7 +26,7 @@ def _nothing(_environment: Any) -> str:
 
 @dataclass(frozen=True)
 class GameText:
-    """Text form of a game; by default observations are shown unchanged."""
+    """Texts of a gymnasium game: instruction, view and success; by default observations are shown unchanged."""
 
     instruction: Callable[[Any], str] = _nothing
     actions: Sequence[str] = ()
@@ -106,4 +106,4 @@ TOY_TEXT: Mapping[str, GameText] = {
     "Blackjack": GameText(_blackjack_instruction, ("stick", "hit"), _blackjack),
     "CliffWalking": GameText(_cliff_instruction, ("up", "right", "down", "left"), _cliff, solved=_by_ending),
 }
-"""By the environment's id without its version."""
+"""Texts of the games, by the environment's id without its version."""

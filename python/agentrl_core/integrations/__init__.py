@@ -1,6 +1,6 @@
-"""Ways to the tools that people have: Polars, dashboards of metrics, trainers and formats of trajectories.
+"""Integrations with other tools: Polars, metrics dashboards, trainers and trajectory formats.
 
-Packages of their own, imported by name: `integrations.verl`, `integrations.trl`, `integrations.slime` and
+Import these subpackages by name: `integrations.verl`, `integrations.trl`, `integrations.slime` and
 `integrations.trajectories`.
 """
 

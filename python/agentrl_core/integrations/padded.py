@@ -1,4 +1,4 @@
-"""Losses on the padded tensors of a trainer: what verl, TRL and slime have in their hands when they ask for a loss."""
+"""Losses on the padded tensors of trainers: the inputs with which verl, TRL and slime call a loss."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _WHOLE = ("token", "step", "trajectory")  # a row of a micro batch is one trajec
 
 
 def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = False) -> Loss:
-    """Return the loss of a recipe, if it can be made of the rows of one micro batch.
+    """Return the loss of a recipe, if it can be computed from the rows of one micro batch.
 
     Args:
         recipe: the recipe.
-        columns: which further numbers of each token the trainer has, such as `reference_logprob`.
+        columns: further token columns that the trainer has, such as `reference_logprob`.
         entropy: whether the trainer has the entropies of the tokens.
 
     Raises:
-        RecipeError: the recipe has several losses or none, one that changes with the iteration, or one that needs more
-            than the rows: another answer of the model, a group, a pair or all rows of an update at once.
+        RecipeError: the recipe has several losses or none, a loss that changes with the iteration, or one that needs
+            more than the rows: another model output, a group, a pair or all rows of an update at once.
 
     Example:
         >>> from agentrl_core import recipes
@@ -75,7 +75,7 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
 
 
 def _reads_entropy(loss: Loss) -> bool:
-    """Return whether a loss depends on the entropy of the rows; found by asking it twice."""
+    """Return whether a loss depends on the entropy of the rows, by evaluating it with two entropies."""
     if loss.needs_entropy_gradient:
         return True
     rng = np.random.default_rng(0)
@@ -108,17 +108,17 @@ def evaluate(
     entropy: Tensor | None = None,
     factor: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Return a loss of rows of tokens, and the means of its metrics.
+    """Return a loss on padded rows of tokens, and the means of its metrics.
 
     Args:
-        loss: what `row_loss` gave.
-        logprob: `[B, T]`, log-prob of each token under the policy that is trained; gradients flow.
-        mask: `[B, T]`, which tokens the policy sampled; each run of them is a step.
-        weight: `[B, T]`, weight of each token in the loss, the denominators included.
-        advantage: `[B, T]`.
-        columns: `[B, T]` each: `old_logprob`, and what else the loss reads.
-        entropy: `[B, T]`, or None.
-        factor: `[B, T]`, multiplies the advantage: weights of an importance correction; or None.
+        loss: the result of `row_loss`.
+        logprob: `[B, T]`, log-prob of each token under the trained policy, with gradient.
+        mask: `[B, T]`, 1 for tokens that the policy sampled; each run of them is a step.
+        weight: `[B, T]`, loss weight of each token, including the denominators.
+        advantage: `[B, T]`, advantage of each token.
+        columns: `[B, T]` each: `old_logprob`, and further columns that the loss reads.
+        entropy: `[B, T]`, entropy of each token, or None.
+        factor: `[B, T]`, factor of the advantage: weights of an importance correction; or None.
     """
     inside = mask.bool()
     rows = inside.nonzero()[:, 0]
@@ -143,15 +143,15 @@ def evaluate(
 
 
 def paid(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.float64]:
-    """Return the reward at each token of a row: that of the row at its end, and that of each turn.
+    """Return the reward at each token of a row: the rewards of turns at their ends, and the row's at its end.
 
     Args:
-        mask: of the row's tokens which were sampled.
-        reward: of the row.
-        steps: a number for each turn, or None.
+        mask: 1 for the sampled tokens of the row.
+        reward: reward of the row.
+        steps: reward of each turn, or None.
 
     Raises:
-        InvalidInputError: the row has another number of turns.
+        InvalidInputError: the number of turns differs from that of `steps`.
     """
     sampled = np.asarray(mask) != 0
     rewards = np.zeros(len(sampled))

@@ -1,4 +1,4 @@
-"""Sequences: rollouts as trainers hold them, a row of prompt and response each, into a `Batch` and back."""
+"""Convert rollouts as rows of prompt and response, the form of other trainers, to a `Batch` and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Rows of prompt and response with a mask, the form in which verl, TRL and slime hand rollouts to each other.
+    """Rollouts as rows of prompt and response with a mask, as in verl, TRL and slime.
 
     Each run of sampled tokens (mask 1) in a response is a turn; the tokens between two runs are the environment's
     observation. Rows of the same rollout are the contexts of one trajectory, in their order: an agent that compacts its
@@ -26,20 +26,20 @@ class Sequences:
     Args:
         prompts: token ids before each response, an array for each row.
         responses: token ids of each response.
-        masks: of each response which tokens the policy sampled.
-        groups: what the rows of a task have in common, such as verl's `uid`.
-        rewards: what was paid at each token of each response; what was paid after a turn is that turn's reward. Or one
-            number for each row, which is paid at its end.
-        rollouts: which rows are of one rollout; None: each row is one.
-        logprobs: log-prob of each token of the responses as it was sampled; None if unknown.
-        components: of each row the parts of its reward by name; they become columns `reward.<name>`. Of a rollout
-            with several rows those of the last count, here and of `success`.
-        success: of each row whether its task was solved; None: unknown.
-        columns: further numbers of each token of the responses by name, such as `reference_logprob`.
-        iteration: the iteration that the batch is of.
+        masks: for each response, 1 for the tokens that the policy sampled.
+        groups: for each row a key that the rows of a group share, such as verl's `uid`.
+        rewards: rewards at each token of each response; rewards after a turn belong to that turn. Or one number for
+            each row, the reward at its end.
+        rollouts: for each row a key that the rows of one rollout share; None: each row is a rollout.
+        logprobs: log-prob of each response token as sampled; None if unknown.
+        components: for each row the parts of its reward by name, which become columns `reward.<name>`. For a rollout
+            with several rows, those of the last row count, also in `success`.
+        success: for each row whether its task was solved; None: unknown.
+        columns: further numbers for each response token by name, such as `reference_logprob`.
+        iteration: the iteration of the batch.
 
     Raises:
-        InvalidInputError: arrays of different lengths, or rows of one rollout in two groups.
+        InvalidInputError: arrays have different lengths, or the rows of one rollout are in two groups.
 
     Example:
         Two rollouts of a task; the first has two turns, with one token of a tool between them:
@@ -110,21 +110,20 @@ class Sequences:
 
     @functools.cached_property
     def _sampled(self) -> NDArray[np.bool_]:
-        """Of all tokens of the responses, one after the other, which were sampled."""
+        """Mask of the sampled tokens in the concatenated responses."""
         sampled: NDArray[np.bool_] = _joined(self.masks, np.float64) != 0
         return sampled
 
     @functools.cached_property
     def _rows(self) -> NDArray[np.int64]:
-        """The row of each token of the responses."""
+        """The row of each token in the concatenated responses."""
         return np.repeat(np.arange(len(self._lengths)), self._lengths)
 
     @functools.cached_property
     def _order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The draw of each row (-1: it has none), and its number among the rows of its rollout (-1: it is left out).
+        """The draw of each row, and the row's number in its rollout; both -1 for rows that are left out.
 
-        Draws are in the order of their groups, and in these in the order of the first rows. A row of which nothing was
-        sampled is left out.
+        Draws are ordered by group, and within a group by their first row. A row without sampled tokens is left out.
         """
         live = np.bincount(self._rows[self._sampled], minlength=len(self._lengths)) > 0
         rows = np.flatnonzero(live)
@@ -141,12 +140,12 @@ class Sequences:
 
     @functools.cached_property
     def draws(self) -> NDArray[np.int64]:
-        """The draw of each row in `batch`, `int64[rows]`; -1 where nothing was sampled."""
+        """The draw of each row in `batch`, `int64[rows]`; -1 for a row without sampled tokens."""
         return self._order[0]
 
     @functools.cached_property
     def _places(self) -> NDArray[np.int64]:
-        """Return the places of the batch's action tokens, in their order, among all tokens of the responses."""
+        """Positions of the batch's action tokens, in batch order, in the concatenated responses."""
         draws, within = self._order
         rows = self._rows[self._sampled]
         places: NDArray[np.int64] = np.flatnonzero(self._sampled)[np.lexsort((within[rows], draws[rows]))]
@@ -154,10 +153,10 @@ class Sequences:
 
     @functools.cached_property
     def batch(self) -> Batch:
-        """The rollouts as a batch, with the further columns.
+        """The rollouts as a batch, including the further columns.
 
         Raises:
-            InvalidInputError: a log-prob that is NaN or positive.
+            InvalidInputError: a log-prob is NaN or positive.
         """
         draws, within = self._order
         forest = Forest(iteration=self.iteration, reward_components=list(self.components) or None)
@@ -185,7 +184,7 @@ class Sequences:
 
     @functools.cached_property
     def _paid(self) -> NDArray[np.float64]:
-        """Return the reward at each token; one number for a row is paid at its last token."""
+        """Return the reward at each token; a single number for a row is the reward at its last token."""
         lengths = self._lengths.tolist()
         rows = [
             np.asarray(value, np.float64) if np.ndim(value) else np.append(np.zeros(max(length - 1, 0)), value)[:length]
@@ -194,7 +193,7 @@ class Sequences:
         return _joined(rows, np.float64)
 
     def _grow(self, forest: Forest, handles: NDArray[np.int64], picked: NDArray[np.bool_]) -> None:
-        """Give trajectories another row each: its prompt opens a context, and what follows is appended to it."""
+        """Append one more row to each trajectory: its prompt opens a context, and the response follows."""
         inside = picked[self._rows]
         tokens = _joined(self.responses, np.int32)[inside]
         rows, sampled = self._rows[inside], self._sampled[inside]
@@ -205,7 +204,7 @@ class Sequences:
         runs = np.flatnonzero(action)
         opens = np.append(True, np.diff(owner[runs]) != 0)  # the first action of each row
         starts = np.flatnonzero(np.append(True, np.diff(rows) != 0))
-        # What is paid from an action to the next one of its row is that action's, and what comes before it the first's.
+        # Rewards from one action to the next in a row belong to that action; earlier ones to the first action.
         since = begins[runs]
         since[opens] = starts
         reward = np.full(len(begins), np.nan, np.float32)
@@ -225,7 +224,7 @@ class Sequences:
             of(tokens, first),
             logprobs=None if logprobs is None else of(logprobs, first),
             reward=reward[first],
-            # Rows of a rollout that say the same in the same context are told apart by their seeds.
+            # Rows of a rollout with the same context and tokens get different seeds, so that they stay distinct.
             seed=None if self.rollouts is None else entering,
         )
         behind = np.flatnonzero(np.arange(len(begins)) > np.repeat(first, np.bincount(owner)[entering]))
@@ -242,14 +241,14 @@ class Sequences:
             )
 
     def spread(self, values: Any, *, fill: float = 0.0) -> list[NDArray[np.float64]]:
-        """Numbers of the action tokens of `batch` as numbers of the responses' tokens, an array for each row.
+        """Convert values of the batch's action tokens to values of response tokens, one array for each row.
 
         Args:
-            values: one for each row at level `token`, in the order of the batch.
-            fill: of tokens that were not sampled.
+            values: one value for each row at level `token`, in batch order.
+            fill: value for tokens that were not sampled.
 
         Raises:
-            InvalidInputError: there is another number of them.
+            InvalidInputError: the number of values is wrong.
         """
         values = np.asarray(values, np.float64)
         if values.shape != self._places.shape:
@@ -263,15 +262,15 @@ class Sequences:
 
     @classmethod
     def of(cls, batch: Batch, *, columns: Sequence[str] = ()) -> Sequences:
-        """Return the rows of a batch: one for each context of each draw, its prompt up to the first sampled token.
+        """Create the rows of a batch: one for each context of each draw, with the prompt up to the first sampled token.
 
-        Tokens after the last action of a context are left out, and tokens of actions that are not trained count as
-        context. The reward of a step is at the end of its action; the reward of its trajectory beyond all steps
-        is at the end of its last row.
+        Tokens after the last action of a context are left out, and tokens of untrained actions count as context. The
+        reward of a step is at the end of its action; the part of a trajectory's reward that is not in its steps is at
+        the end of its last row.
 
         Args:
             batch: the batch.
-            columns: names of token columns that come along.
+            columns: names of token columns to include.
 
         Example:
             >>> import agentrl_core as arl
@@ -345,6 +344,6 @@ def _joined(rows: Sequence[Any], dtype: Any) -> NDArray[Any]:
 
 
 def _numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
-    """Dense numbers of keys in order of first appearance."""
+    """Return dense numbers of keys in order of first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(keys))

@@ -1,6 +1,6 @@
-"""Recipes in slime: functions for its custom paths, which credit whole rollouts and make its loss.
+"""Recipes in slime: functions for its custom paths that compute the credit of whole rollouts, and the loss.
 
-A module of yours on slime's path makes them once, and slime's arguments name them there:
+Create them in your own module on slime's path, and name them in slime's arguments:
 
     # my_run.py
     from agentrl_core import recipes
@@ -38,14 +38,14 @@ _REFERENCE = "reference_logprob"
 
 
 class Functions:
-    """Functions that slime calls by its custom paths, for one recipe.
+    """Functions for slime's custom paths, for one recipe.
 
-    `rewards` and `advantages` belong together: the first sees whole groups, and hands the advantages of their tokens
-    to the second in the place of the rewards.
+    Use `rewards` and `advantages` together: the first one computes advantages of whole groups, and passes them to the
+    second one in place of the rewards.
 
     Args:
-        recipe: its phases reward, advantage and weight, and its loss.
-        collector: who makes the rollouts of `rollouts`, or None.
+        recipe: the recipe, of which phases reward, advantage and weight, and the loss are used.
+        collector: the collector for `rollouts`, or None.
 
     Example:
         Two rollouts of a prompt; slime hands over its own `Sample`, which this has the fields of:
@@ -70,10 +70,10 @@ class Functions:
         self._collected: Batch | None = None
 
     def rewards(self, args: Any, samples: Sequence[Any]) -> tuple[list[float], list[list[float]]]:
-        """`--custom-reward-post-process-path`: what each sample was paid, and the advantages of its tokens.
+        """Return the reward of each sample, and the advantages of its tokens; for `--custom-reward-post-process-path`.
 
-        Samples of one `rollout_id` are the contexts of one rollout and one member of their group. A sample whose
-        `metadata` has `step_rewards`, one number for each turn, is paid for these beside its reward.
+        Samples with one `rollout_id` are the contexts of one rollout, a single member of its group. If the `metadata`
+        of a sample has `step_rewards`, one number for each turn, these are added to its reward.
 
         Raises:
             RecipeError: the recipe reads columns that a sample does not have.
@@ -93,11 +93,11 @@ class Functions:
         return [float(each.get_reward_value(args)) for each in flat], [values.tolist() for values in spread]
 
     def advantages(self, args: Any, rollout_data: dict[str, Any]) -> None:
-        """`--custom-advantage-function-path`: the advantages that `rewards` made, as the tensors of this rank.
+        """Set the advantages of `rewards` as tensors of this rank; for `--custom-advantage-function-path`.
 
         Raises:
-            InvalidInputError: they are no lists: `rewards` did not make them; or they have other lengths than the
-                responses, as with context parallelism.
+            InvalidInputError: the rewards are not the lists of `rewards`, or their lengths differ from those of the
+                responses, such as with context parallelism.
         """
         del args
         found, kept = [], []
@@ -115,7 +115,7 @@ class Functions:
     def loss(
         self, args: Any, batch: dict[str, Any], logits: Tensor, sum_of_sample_mean: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`--custom-loss-function-path`: the loss of the recipe, with slime's denominators.
+        """Return the loss of the recipe with slime's denominators, and metrics; for `--custom-loss-function-path`.
 
         Raises:
             RecipeError: the loss needs more than the rows of a micro batch.
@@ -164,11 +164,11 @@ class Functions:
         return value, {"loss": value.detach(), **log}
 
     def rollouts(self, args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:  # noqa: FBT001, FBT002 - slime's signature
-        """`--rollout-function-path`: the collector's rollouts, in place of those of slime and its data source.
+        """Return rollouts of the collector instead of slime's, for `--rollout-function-path`.
 
         Raises:
             InvalidInputError: there is no collector.
-            UnsupportedError: slime asks for an evaluation; leave `--eval-interval` out.
+            UnsupportedError: slime requests an evaluation; leave `--eval-interval` out.
         """
         del data_source
         from slime.rollout.base_types import RolloutFnTrainOutput
@@ -184,11 +184,11 @@ class Functions:
 
 
 def sequences(args: Any, samples: Sequence[Any]) -> Sequences:
-    """Samples of slime as rows.
+    """Convert slime's samples to rows of prompt and response.
 
     Args:
-        args: slime's arguments, for its reward key.
-        samples: slime's `Sample` each.
+        args: slime's arguments, which have the reward key.
+        samples: instances of slime's `Sample`.
     """
     lengths = [sample.response_length for sample in samples]
     masks = [
@@ -224,7 +224,7 @@ def samples_of(batch: Batch, *, first: int = 0) -> list[list[Any]]:
 
     Args:
         batch: the batch.
-        first: the `rollout_id` of its first draw.
+        first: the `rollout_id` of the first draw.
 
     Raises:
         MissingDependencyError: slime is not installed.

@@ -1,4 +1,4 @@
-"""Metrics of a run as a dashboard of TensorBoard."""
+"""Log the metrics of a run to TensorBoard."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from agentrl_core.exceptions import MissingDependencyError
 
 
 class TensorBoard:
-    """Writes the numbers of each iteration to a folder that TensorBoard shows; give it to `collector.on_iteration`.
+    """Callback that writes the metrics of each iteration for TensorBoard; pass it to `collector.on_iteration`.
 
-    Numbers of tables in the metrics are named with a slash, `collect/draws`, which TensorBoard shows as sections. A run
-    that goes on gets another file in the same folder.
+    Nested metrics are named with a slash, such as `collect/draws`, which TensorBoard shows as sections. A resumed run
+    writes another file to the same folder.
 
     Args:
-        folder: where the files of events go.
+        folder: folder for the event files.
 
     Raises:
         MissingDependencyError: tensorboard is not installed.
@@ -40,11 +40,11 @@ class TensorBoard:
         self._writer: Any = Writer(fspath(folder))
 
     def __call__(self, iteration: int, metrics: Mapping[str, Any]) -> None:
-        """Write the numbers of an iteration, at once."""
+        """Write the metrics of an iteration, and flush the file."""
         for name, value in flatten_metrics(metrics).items():
             self._writer.add_scalar(name.replace(".", "/"), value, iteration)
         self._writer.flush()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the event file."""
         self._writer.close()

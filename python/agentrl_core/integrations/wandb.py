@@ -1,4 +1,4 @@
-"""Metrics of a run as a run of Weights & Biases."""
+"""Log the metrics of a run to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from agentrl_core.exceptions import MissingDependencyError
 
 
 class WeightsAndBiases:
-    """Logs the numbers of each iteration to a run of Weights & Biases; give it to `collector.on_iteration`.
+    """Callback that logs the metrics of each iteration to Weights & Biases; pass it to `collector.on_iteration`.
 
-    Numbers of tables in the metrics are named with a slash, `collect/draws`, which is shown as sections. The step of a
-    number is its iteration.
+    Nested metrics are named with a slash, such as `collect/draws`, which is shown as sections. The step of a metric is
+    its iteration.
 
     Args:
-        options: of `wandb.init`, such as `project`, `name`, `dir`, `mode="offline"`, `config=recipe.to_dict()`,
-            and `id` with `resume="allow"` for a run that goes on.
+        options: options of `wandb.init`, such as `project`, `name`, `dir`, `mode="offline"`, `config=recipe.to_dict()`,
+            and `id` with `resume="allow"` for a resumed run.
 
     Raises:
         MissingDependencyError: wandb is not installed.
@@ -40,11 +40,11 @@ class WeightsAndBiases:
         self.run: Any = wandb.init(**options)
 
     def __call__(self, iteration: int, metrics: Mapping[str, Any]) -> None:
-        """Log the numbers of an iteration."""
+        """Log the metrics of an iteration."""
         self.run.log(
             {name.replace(".", "/"): value for name, value in flatten_metrics(metrics).items()}, step=iteration
         )
 
     def close(self) -> None:
-        """End the run."""
+        """End the run of Weights & Biases."""
         self.run.finish()

@@ -2,11 +2,11 @@
 
 `Policy` is composed: a ratio (a vector), a clip range (a pair of vectors), a surrogate (a function of both), a mask and
 regularisers. The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, distil a
-teacher (`Divergence`), or train a critic (`Value`). Every one is a pure function of `[N]` vectors,
-`Loss.evaluate(tokens)`, and says which streams it reads, what must lie in one pack (`unit`; with
-`Update.gradient_cached` nothing must), and whether shared tokens may be folded (`foldable`). `Train` says which model
-one is for, and when. `run_fused`, `fused` and `linear_logprob` make them from hidden states without the logits of a
-batch. Parts that only one system has are in its file in `recipes`.
+teacher (`Divergence`), or train a critic (`Value`). Every loss is a pure function of `[N]` vectors,
+`Loss.evaluate(tokens)`. It declares the streams that it reads, the rows that must be in one pack (`unit`; not needed
+with `Update.gradient_cached`), and whether shared tokens may be folded (`foldable`). `Train` assigns a loss to a model
+and a stage. `run_fused`, `fused` and `linear_logprob` compute losses from hidden states without the logits of a batch.
+Parts that only one method uses are in its file in `recipes`.
 """
 
 from typing import TYPE_CHECKING

@@ -36,7 +36,7 @@ def linear_logprob_and_lse(
     softcap: float | None,
     workspace: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-prob, entropy and log of the sum of exponentials of each prediction pair."""
+    """Return log-prob, entropy and log-sum-exp of the logits of each prediction pair."""
     with torch.autocast(hidden.device.type, enabled=False):
         head = LMHead(hidden, weight, bias, softcap, workspace)
         scale = scale.to(head.dtype)
@@ -64,7 +64,7 @@ def linear_logprob_gradient(
     workspace: int,
     needed: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by hidden states, weight and bias, given those by log-prob and entropy; empty where not needed."""
+    """Return gradients of hidden states, weight and bias from those of log-prob and entropy; empty if not `needed`."""
     with torch.autocast(hidden.device.type, enabled=False):
         head = LMHead(hidden, weight, bias, softcap, workspace)
         scale = scale.to(head.dtype)
@@ -98,7 +98,7 @@ def fused_loss(
     workspace: int,
     needed: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Loss, metrics, log-probs and entropies of a separable loss; its gradients by hidden states, weight and bias."""
+    """Return loss, metrics, log-probs and entropies of a separable loss, and gradients of hidden, weight and bias."""
     component, _ = LOSSES[policy]
     with torch.autocast(hidden.device.type, enabled=False):
         head = LMHead(hidden, weight, bias, softcap, workspace)
@@ -127,7 +127,7 @@ def fused_loss(
 def _differentiated(
     policy: Loss, logprob: Tensor, entropy: Tensor, streams: dict[str, Tensor]
 ) -> tuple[Tensor, list[Tensor], Tensor, Tensor | None]:
-    """Value and metrics of some rows, and the derivatives by log-prob and, where the loss has one, by entropy."""
+    """Return a loss and its metrics for some rows, with derivatives by log-prob and, if the loss reads it, entropy."""
     with _autograd():
         logprob.requires_grad_()
         entropy.requires_grad_(policy.needs_entropy_gradient)
@@ -144,7 +144,7 @@ def _differentiated(
 
 @contextlib.contextmanager
 def _autograd() -> Iterator[None]:
-    """Ordinary autograd inside an operation of torch, which is called with autograd's keys shut out."""
+    """Enable ordinary autograd inside a custom torch operation; torch calls it without the autograd dispatch keys."""
     included, excluded = _dispatch_tls_local_include_set(), DispatchKeySet(DispatchKey.Undefined)
     with _ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
         yield
@@ -225,8 +225,8 @@ def _scaled(ctx: Any, by_loss: Tensor | None, *_: None) -> tuple[Any, ...]:
 
 
 def _times(gradient: Tensor, by_loss: Tensor) -> Tensor:
-    """A kept gradient times that of the loss; itself, where that is 1 and nobody comes back for it: it may be large."""
-    # A compiler traces with tensors of its own; on another device, to look would be to wait.
+    """Return a saved gradient times the loss's gradient; not copied if that is 1 and no later backward needs it."""
+    # A compiler traces with its own tensors. On another device, reading the value would synchronise.
     known = type(gradient) is Tensor and by_loss.device.type == "cpu"
     if known and float(by_loss) == 1.0 and not _get_current_graph_task_keep_graph():
         return gradient
@@ -237,11 +237,11 @@ fused_loss.register_autograd(_scaled, setup_context=_keep_gradients)
 
 
 def known_loss(policy: Loss, more: tuple[str, ...] = ()) -> tuple[str, tuple[str, ...]]:
-    """The name under which `fused_loss` finds a loss, which describes the loss completely; its metrics' names.
+    """Return the name by which `fused_loss` finds a loss, and the names of its metrics; the name describes it fully.
 
     Args:
         policy: the loss.
-        more: streams that the pack has beside those of the loss, and that its metrics read.
+        more: further streams of the pack that the metrics read.
     """
     name = f"{type(policy).__module__}.{policy!r}{''.join(more)}"
     if name not in LOSSES:

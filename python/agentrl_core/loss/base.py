@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Unit = Literal["token", "step", "trajectory", "pair", "group", "update"]
-"""The rows that a loss needs together: in one update, and in one pack if packs are to add up."""
+"""The rows that a loss needs together in one update; also in one pack, so that the losses of packs add up."""
 
 Denominator = Literal[
     "token_mean", "sequence_mean", "sequence_mean_sum", "turn_mean", "step_mean", "episode_mean", "constant"
@@ -28,7 +28,7 @@ UNITS: tuple[Unit, ...] = ("token", "step", "trajectory", "pair", "group", "upda
 
 ADVANTAGES = ("advantage_positive", "advantage_negative")
 SHARES = ("share_first", "share_second")
-"""How much of a row's weight is that of each term of a sum whose terms have denominators of their own."""
+"""For a sum of two losses with separate denominators: the share of each loss in a row's weight."""
 MADE = (
     *ADVANTAGES,
     *SHARES,
@@ -41,7 +41,7 @@ MADE = (
     "pair",
     "group",
 )
-"""The streams that an update makes, of its draws and denominators; every other one is a token column of its name."""
+"""Streams that an update computes from its draws and denominators; any other stream is a token column of that name."""
 
 REFERENCE = token("reference_logprob", model="reference")
 
@@ -52,46 +52,46 @@ class Output(Protocol[Pack_contra]):
     """Output of a model for a pack, such as `PackOutput`, from which a loss is computed."""
 
     def evaluated(self, loss: Loss, pack: Pack_contra, /) -> tuple[Tensor, dict[str, Tensor]]:
-        """Value and metrics of a loss."""
+        """Return the value and the metrics of a loss."""
 
 
 @dataclass(frozen=True)
 class Part(Component):
     """One piece of a loss: a ratio, a clip range, a surrogate, a mask or a regulariser.
 
-    It declares what it reads, and over which rows its term of one row is made; the loss that holds it asks its parts,
-    and they theirs.
+    A part declares the streams that it reads, and the rows that its term of one row depends on. A loss combines the
+    declarations of its parts, including nested ones.
     """
 
     reads: ClassVar[tuple[str | Column, ...]] = ()
-    """The streams it reads: a token column, or the name of one that the update makes (advantages, weights, ids)."""
+    """Streams that the part reads: token columns, or names of streams made by the update (advantages, weights, ids)."""
     reads_outputs: ClassVar[tuple[str, ...]] = ()
-    """The answers it asks of the model beside log-prob and entropy."""
+    """Model outputs that the part reads besides log-prob and entropy."""
     over: ClassVar[Unit] = "token"
-    """The rows that the term of a row needs together: the `token` alone, or a statistic over something larger."""
+    """The rows that the term of one row depends on: that `token` alone, or a larger unit if it reads a statistic."""
 
     def own_reads(self) -> Iterable[str | Column]:
-        """As `reads`, where it depends on options."""
+        """Streams that the part reads; overridden if they depend on its options."""
         return self.reads
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """As `reads_outputs`, where it depends on options."""
+        """Model outputs that the part reads; overridden if they depend on its options."""
         return self.reads_outputs
 
     def own_unit(self) -> Unit:
-        """As `over`, where it depends on options."""
+        """The rows that the term of one row depends on; overridden if that depends on options."""
         return self.over
 
     def own_foldable(self) -> bool:
-        """Whether branches that share a token may add up their advantages and weights on one row."""
+        """Whether branches that share a token may add up their advantages and weights in one row."""
         return self.own_unit() == "token"
 
     def own_by_advantage(self) -> bool:
-        """Whether draws without advantage may be left out: they add nothing to it, nor to what it makes of others."""
+        """Whether draws whose advantages are all 0 add nothing to this part and do not affect its other draws."""
         return UNITS.index(self.own_unit()) <= UNITS.index("trajectory")
 
     def own_needs(self) -> Iterable[Column]:
-        """The token columns among what it reads."""
+        """The token columns among the streams that the part reads."""
         return [stream for stream in self.own_reads() if isinstance(stream, Column)]
 
     def _parts(self) -> Iterator[Part]:
@@ -99,24 +99,24 @@ class Part(Component):
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Part):
-                yield from value._parts()  # noqa: SLF001 - a part asks its parts
+                yield from value._parts()  # noqa: SLF001 - recursion into inner parts
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """The streams of a pack that it reads."""
+        """The streams of a pack that the part and its inner parts read."""
         streams = (stream for part in self._parts() for stream in part.own_reads())
         return tuple(dict.fromkeys(stream.name if isinstance(stream, Column) else stream for stream in streams))
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The answers of the model that it reads beside log-prob and entropy, such as `value`."""
+        """The model outputs, besides log-prob and entropy, that the part and its inner parts read, such as `value`."""
         return tuple(dict.fromkeys(answer for part in self._parts() for answer in part.own_reads_outputs()))
 
     @property
     def unit(self) -> Unit:
-        """The rows that must lie in one pack, so that packs add up: the largest unit of any piece.
+        """The rows that must be in one pack so that the losses of packs add up: the largest unit of any inner part.
 
-        `update`: a statistic is over all rows. `Update.gradient_cached` needs nothing whole in a pack.
+        `update`: a statistic reads all rows. With `Update.gradient_cached`, units may be split over packs.
         """
         largest = 0  # a plain loop: torch.compile follows it
         for part in self._parts():
@@ -125,7 +125,7 @@ class Part(Component):
 
     @property
     def foldable(self) -> bool:
-        """Whether a token that several branches share may be one row.
+        """Whether a token that several branches share may be a single row.
 
         Then `advantage_positive`, `advantage_negative` and the weights are sums over the branches. That is exact, in
         value and gradient, if the term of a row is linear in those sums and everything else it reads is the same on
@@ -135,7 +135,7 @@ class Part(Component):
 
     @property
     def by_advantage(self) -> bool:
-        """Whether a draw whose advantages are all 0 changes neither the loss nor its gradient, and need not be run."""
+        """Whether a draw whose advantages are all 0 changes neither the loss nor its gradient, so it can be skipped."""
         return all(part.own_by_advantage() for part in self._parts())
 
     @property
@@ -145,32 +145,32 @@ class Part(Component):
 
 
 class OverRows(Part):
-    """A piece with a statistic, such as a quantile, over the rows of its option `scope`."""
+    """Part that computes a statistic, such as a quantile, over the rows of its option `scope`."""
 
     scope: Scope
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Sequence ids, where the statistic is of each sequence."""
+        """The streams to read, with sequence ids if the statistic is computed for each sequence."""
         return (*self.reads, "sequence") if self.scope == "sequence" else self.reads
 
     def own_unit(self) -> Unit:
-        """A trajectory where the statistic is of each sequence, else the update."""
+        """`trajectory` if the statistic is computed for each sequence, otherwise `update`."""
         return "trajectory" if self.scope == "sequence" else "update"
 
 
 @dataclass(frozen=True)
 class Loss(Part, ABC):
-    """Base of the losses: what the update must prepare for one, and the call itself.
+    """Base class of losses: properties that an update reads to prepare streams and weights, and the evaluation.
 
-    A loss is a plain sum over rows, of packs, and of ranks, as long as each holds the loss's `unit` whole: every
-    denominator is in the weights. A term that belongs to a larger unit (a sequence, a pair, a group) counts as the
-    weights of its rows add up: 1 / (sequences) for `sequence_mean`.
+    A loss is a plain sum over rows, packs and ranks, because every denominator is in the weights. Each pack must hold
+    the loss's `unit` whole. The weight of a term of a larger unit (a sequence, a pair, a group) is the sum of the
+    weights of its rows: 1 / (number of sequences) for `sequence_mean`.
     """
 
     phase: ClassVar[str] = "loss"
 
     def own_needs(self) -> Iterable[Column]:
-        """The token columns that it reads, and those behind what the update makes."""
+        """The token columns that the loss reads, including those from which the update makes streams."""
         streams = self.streams
         if not set(ADVANTAGES).isdisjoint(streams):
             yield token("advantage")
@@ -179,68 +179,68 @@ class Loss(Part, ABC):
         yield from super().own_needs()
 
     def own_by_advantage(self) -> bool:
-        """False unless a loss overrides it: there may be terms that read something else."""
+        """False unless a loss overrides it, since other terms may read more than the advantage."""
         return False
 
     @property
     @abstractmethod
     def denominator(self) -> Denominator:
-        """How the weights of the tokens are normalised."""
+        """How the weights of tokens are normalised."""
 
     @property
     def denominator_constant(self) -> float | None:
-        """A further denominator of the weights."""
+        """A further constant by which weights are divided; None: none."""
         return None
 
     @property
     def of_steps(self) -> bool:
-        """Whether a step has one row, that of its first trained token, which is read before the action begins."""
+        """Whether each step has a single row, at its first trained token; outputs there are read before the action."""
         return False
 
     @property
     def normaliser(self) -> str | None:
-        """The stream by whose mean over the tokens of a step, by their weights, the loss is divided; None: none."""
+        """The stream whose weighted mean over the tokens of an optimizer step divides the loss; None: no division."""
         return None
 
     @property
     def equal_groups(self) -> bool:
-        """Whether every group of a step counts the same, however many draws it has; such a loss reads `group`."""
+        """Whether all groups of an optimizer step have equal weight, whatever their size; such a loss reads `group`."""
         return False
 
     @property
     def needs_preference(self) -> bool:
-        """Whether pairs whose draws have the same advantage are left out: neither is preferred."""
+        """Whether pairs whose draws have equal advantages are left out, since neither draw is preferred."""
         return False
 
     @property
     def needs_score(self) -> bool:
-        """Whether draws without a score are left out: what their reward means is unknown."""
+        """Whether draws without a score are left out."""
         return True
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """Whether the loss is differentiated through the entropy."""
+        """Whether gradients of the loss flow through the entropy."""
         return True
 
     @abstractmethod
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of some rows and its metrics: a pure function of their vectors.
+        """Return the loss of some rows and its metrics, as a pure function of their vectors.
 
         Returns:
-            The loss, a scalar, and detached sums over the trained rows; `tokens` is how many there are.
+            The loss, a scalar, and metrics: detached sums over the trained rows, and their number as `tokens`.
         """
 
     def of_rows(
         self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], outputs: object = None, /
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """`evaluate` on the vectors of some rows, as `Tokens` takes them."""
+        """Evaluate the loss on vectors of rows; the arguments are those of `Tokens`."""
         return self.evaluate(Tokens(logprob, entropy, streams, outputs))
 
     def __call__(self, output: Output[Pack_contra], pack: Pack_contra) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a pack and its metrics, from the model's output.
+        """Return the loss of a pack and its metrics, from the model's output.
 
         Args:
-            output: what `pack.run(model)` gave, or `loss.fused` for this loss.
+            output: the result of `pack.run(model)`, or of `loss.fused` with this loss.
             pack: the pack.
         """
         return output.evaluated(self, pack)
@@ -258,14 +258,14 @@ class WeightedLoss(Loss, ABC):
             Dr. GRPO, arXiv:2503.20783), `sequence_mean_sum` (mean over the tokens of a draw, then the sum over draws,
             divided by `constant` if it is given: the batch size in LOOP's code), or another denominator of
             `Batch.token_weights`.
-        constant: above 0, of `constant` and, where it is given, of `sequence_mean_sum`; None otherwise.
+        constant: a number above 0, required by `constant` and optional for `sequence_mean_sum`; None otherwise.
     """
 
     aggregate: Denominator = "sequence_mean"
     constant: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """A constant is there where something divides by it."""
+        """Require a constant if `aggregate` divides by one, and refuse it otherwise."""
         if self.aggregate == "constant":
             self.require(self.constant is not None, "constant", "aggregate='constant' divides by it: give a number")
         elif self.aggregate != "sequence_mean_sum":
@@ -274,32 +274,32 @@ class WeightedLoss(Loss, ABC):
 
     @property
     def denominator(self) -> Denominator:
-        """How the weights of the tokens are normalised: the option `aggregate`."""
+        """How the weights of tokens are normalised: the option `aggregate`."""
         return self.aggregate
 
     @property
     def denominator_constant(self) -> float | None:
-        """A further denominator of the weights: the option `constant`."""
+        """A further constant by which weights are divided: the option `constant`."""
         return self.constant
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """False unless a loss overrides it: one with an entropy term does."""
+        """False unless a loss overrides it, because it has an entropy term."""
         return False
 
 
 def metric_sums(
     tokens: Tokens, counted: Tensor | None = None, count: str = "tokens", **values: Tensor
 ) -> dict[str, Tensor]:
-    """Metrics: the sum of each over some rows, detached, and how many rows those are.
+    """Return the sum of each metric over some rows, detached, and the number of these rows.
 
-    Where draws of several sources are trained together, also those of each source: `ratio@replay`.
+    If draws of several sources are trained together, the sums of each source are added: `ratio@replay`.
 
     Args:
         tokens: the rows.
-        counted: which count, `bool[N]`; None: those that are trained.
-        count: what their number is called.
-        values: of the rows, by name.
+        counted: the rows to sum over, `bool[N]`; None: the trained rows.
+        count: name of the metric with their number.
+        values: metric values of the rows, `[N]`, by name.
     """
     counted = tokens.trained if counted is None else counted
     found: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Imitation, sums of losses, and losses of one's own."""
+"""Imitation, sums of losses, and user-defined losses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Imitation(WeightedLoss):
-    """Trains on tokens as they are: those of demonstrations, or those of the policy's own good rollouts.
+    """Maximises the likelihood of given tokens: of demonstrations, or of the policy's own good rollouts.
 
         L = - sum of w c v log p        (normalised: divided by the mean of c, sum of w c / sum of w)
 
@@ -36,12 +36,12 @@ class Imitation(WeightedLoss):
     bridge"; a weight of ours, the paper's loss is not public).
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
         tokens: which tokens, see above.
         kind: v, see above.
-        mask: its factor of a positive advantage multiplies too; or None.
-        normalised: whether the c of an optimizer step count as weights of a mean, for `expert` and `imitation`.
+        mask: a mask whose factor for positive advantages multiplies the term; or None.
+        normalised: divide by the weighted mean of c over an optimizer step; only for `expert` and `imitation`.
 
     Raises:
         RecipeError: an option is out of range, or `normalised` for other tokens.
@@ -58,18 +58,18 @@ class Imitation(WeightedLoss):
     normalised: bool = False
 
     def check_options(self) -> None:
-        """The normalised column is a stream."""
+        """Require tokens `expert` or `imitation` for `normalised`, since c must be a stream."""
         super().check_options()
         streamed = self.tokens in ("expert", "imitation")
         self.require(streamed or not self.normalised, "normalised", "use tokens='expert' or tokens='imitation'")
 
     @property
     def normaliser(self) -> str | None:
-        """c, where it is normalised."""
+        """The stream of c if `normalised`, otherwise None."""
         return self.tokens if self.normalised else None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, what c is made of, and the reference's log-probs."""
+        """Weights, the stream that c is computed from, and the reference log-probs if `kind` reads them."""
         yield "weight_kl"
         if self.tokens in ("positive", "advantage"):
             yield "advantage_positive"
@@ -79,15 +79,15 @@ class Imitation(WeightedLoss):
             yield REFERENCE
 
     def own_foldable(self) -> bool:
-        """Not for `positive`, which counts branches."""
+        """False for `positive`, which counts branches; otherwise True."""
         return self.tokens != "positive"
 
     def own_by_advantage(self) -> bool:
-        """Whether the advantage marks the imitated tokens."""
+        """Whether the advantage selects the imitated tokens."""
         return self.tokens in ("positive", "advantage")
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The negative log-likelihood of the imitated tokens, and its metrics."""
+        """Return the weighted negative log-likelihood of the imitated tokens, and metrics."""
         factor = tokens.stream("weight_kl")
         if self.tokens == "advantage":
             factor = tokens.advantage_positive
@@ -108,16 +108,16 @@ class Imitation(WeightedLoss):
 class Sum(Loss):
     """Trains one model on two losses at once: first_coefficient * first + second_coefficient * second.
 
-    Without `first_where` and `second_where` both terms read all rows, with one denominator. With one of them each term
-    has a denominator of its own: that of the rows it reads. A mean over an expert's tokens is then no smaller because
-    the policy sampled more tokens, and a term may have another kind of mean than the other. The old policy's log-probs,
-    and metrics of the same name, are those of `first`.
+    Without `first_where` and `second_where` both terms read all rows and share one denominator. If either is given,
+    each term has its own denominator, over the rows that it reads: a mean over expert tokens then does not shrink when
+    the policy samples more tokens, and the terms may use different kinds of mean. The old policy's log-probs, and
+    metrics of the same name, are those of `first`.
 
     Args:
-        first: a loss.
-        second: a loss; with the denominator of `first`, if both read all rows.
-        first_coefficient: at least 0.
-        second_coefficient: at least 0.
+        first: the first loss.
+        second: the second loss; it must have the denominator of `first` if both read all rows.
+        first_coefficient: factor of `first`, at least 0.
+        second_coefficient: factor of `second`, at least 0.
         first_where: the draws that `first` trains and counts; None: all.
         second_where: the draws that `second` trains and counts; None: all.
 
@@ -142,7 +142,7 @@ class Sum(Loss):
     second_where: Where | None = field(default=None, kw_only=True)
 
     def check_options(self) -> None:
-        """Both are losses of one denominator, or each of its own rows."""
+        """Require equal denominators if both terms read all rows; refuse nested sums with separate rows."""
         mine, other = (
             (loss.denominator, loss.denominator_constant, loss.normaliser, loss.equal_groups)
             for loss in (self.first, self.second)
@@ -162,59 +162,59 @@ class Sum(Loss):
 
     @property
     def own_rows(self) -> bool:
-        """Whether each term has a denominator of its own."""
+        """Whether each term has its own denominator, over its own rows."""
         return self.first_where is not None or self.second_where is not None
 
     @property
     def terms(self) -> tuple[tuple[Loss, Where | None], ...]:
-        """Both losses, and the draws that each reads."""
+        """Both losses, each with the draws that it reads."""
         return (self.first, self.first_where), (self.second, self.second_where)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The share of each term in a row's weight, if each has a denominator of its own."""
+        """The share of each term in a row's weight, if each term has its own denominator."""
         return SHARES if self.own_rows else ()
 
     def own_by_advantage(self) -> bool:
-        """Where it is so of both."""
+        """True; the properties of the two terms decide."""
         return True
 
     @property
     def denominator(self) -> Denominator:
-        """That of both; of the first, if each has its own."""
+        """How the weights of tokens are normalised: as in both terms, or as in `first` if they differ."""
         return self.first.denominator
 
     @property
     def denominator_constant(self) -> float | None:
-        """That of both; of the first, if each has its own."""
+        """A further constant by which weights are divided: that of both terms, or of `first` if they differ."""
         return self.first.denominator_constant
 
     @property
     def of_steps(self) -> bool:
-        """That of both."""
+        """Whether each step has a single row, as in both terms."""
         return self.first.of_steps
 
     @property
     def normaliser(self) -> str | None:
-        """That of both."""
+        """The stream whose weighted mean divides the loss, as in both terms."""
         return self.first.normaliser
 
     @property
     def equal_groups(self) -> bool:
-        """That of both."""
+        """Whether all groups have equal weight, as in both terms."""
         return self.first.equal_groups
 
     @property
     def needs_score(self) -> bool:
-        """Where one of them needs it."""
+        """Whether one of the terms needs draws to have a score."""
         return self.first.needs_score or self.second.needs_score
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """Where one of them needs it."""
+        """Whether gradients of one of the terms flow through the entropy."""
         return self.first.needs_entropy_gradient or self.second.needs_entropy_gradient
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """Both losses added up, and the metrics of both."""
+        """Return the weighted sum of both losses, and the metrics of both."""
         if not self.own_rows:
             first, metrics = self.first.evaluate(tokens)
             second, more = self.second.evaluate(tokens)
@@ -229,7 +229,7 @@ class Sum(Loss):
 
 
 _OF_FIRST = ("compared", "ratio", "clip_fraction", "approximate_kl")
-"""Metrics of the first term that are not means over all trained rows, and keep their names."""
+"""Metrics of the first term that keep their names, because they are not means over all trained rows."""
 
 
 class _Declared(NamedTuple):
@@ -244,15 +244,15 @@ _FUNCTIONS: dict[str, _Declared] = {}
 
 @dataclass(frozen=True)
 class Function(WeightedLoss):
-    """A loss that is a function of one's own; `loss.function` makes it.
+    """A loss defined by a user's function; created by `loss.function`.
 
-    It is a value like every component: it holds the function's import path, so that a recipe with it can be written
-    and read again wherever that module can be imported.
+    It holds the function's import path, so a recipe that contains it can be saved, and loaded wherever that module can
+    be imported.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        path: `module:name`.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
+        path: import path of the function, `module:name`.
 
     Raises:
         RecipeError: nothing of that name was declared with `loss.function`.
@@ -269,7 +269,7 @@ class Function(WeightedLoss):
     path: str = ""
 
     def check_options(self) -> None:
-        """The path leads to a declared function."""
+        """Require that the path names a function declared with `loss.function`."""
         super().check_options()
         module = self.path.partition(":")[0]
         if self.path not in _FUNCTIONS and module:
@@ -284,24 +284,24 @@ class Function(WeightedLoss):
         self.require(self.path in _FUNCTIONS, "path", remedy)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """As declared."""
+        """Streams declared with `loss.function(needs=...)`, and `weight_kl`."""
         return _FUNCTIONS[self.path].streams
 
     def own_unit(self) -> Unit:
-        """As declared."""
+        """Unit declared with `loss.function(unit=...)`."""
         return _FUNCTIONS[self.path].unit
 
     def own_foldable(self) -> bool:
-        """As declared."""
+        """Whether the function was declared with `foldable=True`."""
         return _FUNCTIONS[self.path].foldable
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """True, unless a loss overrides it."""
+        """True: gradients may flow through the entropy."""
         return True
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The function's value, summed."""
+        """Return the sum of the function's value, and metrics."""
         streams = {name: tokens.stream(name) for name in self.streams}
         value = _FUNCTIONS[self.path].function(tokens.logprob, tokens.entropy, streams)
         return value.sum(), metric_sums(tokens, entropy=tokens.entropy)
@@ -315,17 +315,17 @@ def function(
     aggregate: Denominator = "token_mean",
     constant: float | None = None,
 ) -> Callable[[LossFunction], Function]:
-    """Make a loss of a function `(logprob, entropy, streams) -> [N] or scalar`, whose sum is the loss.
+    """Turn a function `(logprob, entropy, streams) -> [N] or scalar` into a loss, the sum of its result.
 
-    All vectors are 0 where nothing is trained. Weights are in the advantages and in `weight_kl`.
+    All vectors are 0 at untrained tokens. Advantages and `weight_kl` include the loss weights.
 
     Args:
-        needs: the streams it reads; `weight_kl` is always among them.
-        unit: what it needs whole: one token, or all trained tokens of a `step`, `trajectory`, `pair`, `group` or
-            `update`.
-        foldable: branches that share a token may add up their advantages and weights, see `Loss.foldable`.
-        aggregate: how weights are normalised.
-        constant: the constant of `constant`.
+        needs: the streams that the function reads; `weight_kl` is always added.
+        unit: the rows that the function needs together: one token, or all trained tokens of a `step`, `trajectory`,
+            `pair`, `group` or `update`.
+        foldable: whether branches that share a token may add up their advantages and weights; see `Loss.foldable`.
+        aggregate: how weights are normalised; see `WeightedLoss`.
+        constant: the number for the denominator `constant`.
 
     Returns:
         A decorator that turns the function into a `Function`.

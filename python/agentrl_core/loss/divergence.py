@@ -33,23 +33,22 @@ class Divergence(WeightedLoss):
     - `sampled`: the sampled token alone, an estimate of the reverse KL: log p - log q, with the gradient of KL(p || q)
       in expectation over tokens that p sampled: (log p - log q) times that of log p. The column is `teacher_logprob`.
 
-    w has the denominators, and the column `kl_weight` if there is one; `weight` scales advantages alone, and a recipe
-    without a loss that reads advantages refuses to make it. The teacher has no gradient. Both distributions have the
-    temperature of the sampling. No advantage and no score is read, so a batch with equal rewards is trained too, or one
-    without rewards. Add it to a policy loss with `loss.Sum`.
+    w includes the denominators, and the column `kl_weight` if there is one. The column `weight` scales advantages only,
+    so a recipe that computes it needs a loss that reads advantages. The teacher gets no gradient. Both distributions
+    use the sampling temperature. The loss reads neither advantages nor scores, so it also trains batches with equal
+    rewards or without rewards. Add it to a policy loss with `loss.Sum`.
 
     Args:
-        aggregate: as of every loss; here `token_mean` unless another is given.
-        constant: as of every loss.
+        aggregate: how weights are normalised, see `WeightedLoss`; by default `token_mean`.
+        constant: see `WeightedLoss`.
         beta: see above, from 0 to 1; 1 for `sampled`.
         support: see above.
-        ratio_at_most: upper bound of p / p_old, by which the term of a token is then multiplied, without gradient; for
-            batches with several optimizer steps (SDPO, arXiv:2601.20802: 2). None: no factor.
+        ratio_at_most: multiply each token's term by p / p_old, bounded by this number, without gradient; for batches
+            with several optimizer steps (SDPO, arXiv:2601.20802: 2). None: no factor.
 
     Metrics: `divergence` (D), `entropy`, and `teacher_kl`, the reverse KL: for `top` over its bins, for `sampled` the
-    estimate, in place of `divergence`; for `vocabulary` it is `divergence` with beta 1. For `top` also `coverage`, the
-    teacher's probability of its k tokens, and `policy_coverage`, the policy's: how many of the tokens that it samples
-    are among them, in expectation.
+    estimate, in place of `divergence`; for `vocabulary` it is `divergence` with beta 1. `top` adds `coverage`, the
+    teacher's total probability of its k tokens, and `policy_coverage`, the policy's total probability of these tokens.
 
     Raises:
         RecipeError: an option is out of range, or beta is not 1 for `sampled`.
@@ -66,17 +65,17 @@ class Divergence(WeightedLoss):
     ratio_at_most: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """The estimate from sampled tokens is one of the reverse KL."""
+        """Require beta 1 for `sampled`, which estimates the reverse KL."""
         super().check_options()
         self.require(self.support != "sampled" or self.beta == 1.0, "beta", "use beta=1 with support='sampled'")
 
     @property
     def needs_score(self) -> bool:
-        """Not: a teacher needs no reward."""
+        """False: distillation needs no reward."""
         return False
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, the teacher's columns, and the old log-probs for a ratio."""
+        """Weights, the teacher's columns, and the old log-probs if the ratio is used."""
         yield "weight_kl"
         if self.support == "sampled":
             yield token("teacher_logprob", model="teacher")
@@ -94,14 +93,14 @@ class Divergence(WeightedLoss):
             yield f"divergence:{self.beta!r}"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted divergence of all rows, and metrics."""
+        """Return the weighted divergence from the teacher, summed over rows, and metrics."""
         from agentrl_core.model.logit_statistics import bin_divergence, log_tail
 
         metrics: dict[str, Any] = {}
         if self.support == "sampled":
             away = tokens.log_ratio_to("teacher_logprob")
             metrics["teacher_kl"] = away
-            # The value is the estimate, the gradient that of the divergence and not of the estimate.
+            # The value is the estimate; the gradient is that of the divergence, not of the estimate.
             term = away.detach() * (1.0 + tokens.logprob - tokens.logprob.detach())
         elif self.support == "top":
             own, top = tokens.output("top_logprobs"), tokens.stream("teacher_top_logprobs")

@@ -1,9 +1,9 @@
-"""Losses straight from hidden states: the logits of a batch are never there all at once.
+"""Losses computed from hidden states, chunk by chunk, so that the logits of a batch are never in memory at once.
 
     update.loss(loss.run_fused(policy, pack, recipe.loss), pack).backward()
 
-Gradients of a token-separable loss are formed in the forward pass, while a chunk of logits is there: one product with
-the head's weight less than with recomputation.
+Gradients of a token-separable loss are computed in the forward pass, while a chunk of logits exists. That saves one
+product with the head's weight compared with recomputation.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FusedOutput(PackOutput):
-    """Result of `loss.fused` for a pack: its loss, beside detached log-probs and entropies.
+    """Result of `loss.fused` for a pack: its loss, and detached log-probs and entropies.
 
     `update.loss(output, pack)` takes it like the output of `pack.run`, and records its metrics.
 
     Attributes:
         loss: the loss, a scalar to call `backward` on.
-        metrics: as `Loss.evaluate` gives them, detached.
-        policy: the loss component that made both.
+        metrics: those of `Loss.evaluate`, detached.
+        policy: the loss component that computed `loss` and `metrics`.
     """
 
     loss: Tensor = field(kw_only=True)
@@ -44,10 +44,10 @@ class FusedOutput(PackOutput):
     policy: Loss = field(kw_only=True)
 
     def evaluated(self, loss: RowLoss, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:  # noqa: ARG002 - it was made of it
-        """Loss and metrics, for the component that made them.
+        """Return the loss and the metrics, if `loss` is the component that computed them.
 
         Raises:
-            InvalidInputError: another component asks; there is no gradient for it.
+            InvalidInputError: `loss` is another component, for which no gradient was computed.
         """
         if loss != self.policy:
             raise InvalidInputError(
@@ -68,39 +68,39 @@ def fused(
     softcap: float | None = None,
     workspace: int | None = None,
 ) -> FusedOutput:
-    """The loss of a pack from its hidden states and the head's weight, with gradients by both, and by the head's bias.
+    """Return the loss of a pack from hidden states, with gradients of hidden states, head weight and head bias.
 
-    The numbers are those of `pack.run` and `policy`: fp32 logits z = factor (h W^T + bias) of each prediction pair
-    (fp64 for fp64 inputs), behind a soft cap y = softcap tanh(z / softcap), else y = z, at its inverse temperature,
-    and of them log p and H. A loss whose term of a row depends on that row alone (`policy.separable`) goes over the
-    logits once: with g = dL/dlog p, h = dL/dH,
+    The result equals that of `pack.run` and `policy`. Each prediction pair has fp32 logits z = factor (h W^T + bias)
+    (fp64 for fp64 inputs), y = softcap tanh(z / softcap) with a soft cap, otherwise y = z. log p and H are those of y
+    times the pair's inverse temperature. A loss whose term of a row depends on that row alone (`policy.separable`)
+    computes the logits once: with g = dL/dlog p, h = dL/dH,
 
         dy_j = inverse_temperature [ g (1[j = target] - p_j) - h p_j (log p_j + H) ],
         dz_j = dy_j (1 - (y_j / softcap)^2)
 
-    Any other loss takes `linear_logprob`, ordinary autograd, and the logits once more.
+    Any other loss uses `linear_logprob` with ordinary autograd, which computes the logits twice.
 
     Args:
-        hidden: `[T, H]`, what `pack.forward` gives; bf16, fp16, fp32 or fp64.
-        weight: `[V, H]`, the weight of the head. Of two dtypes the wider one is computed in: where parameters are fp32
-            and activations bf16, `weight.to(hidden.dtype)` is faster.
-        pack: the pack that `hidden` is of.
-        policy: the loss; it may read log-probs and entropies, but no further answers of the model.
-        bias: `[V]`, the bias of the head, where it has one.
-        factor: what the model multiplies its logits by, above 0: `config.logit_scale` of Cohere,
-            `1 / config.logits_scaling` of Granite. `pack.run` finds it, and the soft cap, by itself.
-        softcap: the model's soft cap, above 0, behind the factor and before the temperature:
+        hidden: `[T, H]`, the result of `pack.forward`; bf16, fp16, fp32 or fp64.
+        weight: `[V, H]`, the weight of the head. If its dtype differs from that of `hidden`, the wider one is used: for
+            fp32 parameters and bf16 activations, `weight.to(hidden.dtype)` is faster.
+        pack: the pack from which `hidden` was computed.
+        policy: the loss; it may read log-probs and entropies, but no other model outputs.
+        bias: `[V]`, the bias of the head; None: it has none.
+        factor: number by which the model multiplies its logits, above 0: `config.logit_scale` of Cohere,
+            `1 / config.logits_scaling` of Granite. `pack.run` detects it and the soft cap.
+        softcap: the model's soft cap, above 0, applied after the factor and before the temperature:
             `config.final_logit_softcapping` of Gemma 2.
-        workspace: bytes that logits and their derivatives may take at a time, whatever T and N are; at least a tile of
-            512 rows on CUDA, 64 on a CPU with AVX-512, 128 on another is taken. None: 1 GiB on CUDA, 16 MiB on a CPU
-            with AVX-512, 32 MiB on another. The gradient by `weight` is summed up in fp32 beside it.
+        workspace: bytes for logits and their derivatives at a time, independent of T and N; at least one tile of
+            512 rows on CUDA, 64 on a CPU with AVX-512, 128 on other CPUs. None: 1 GiB on CUDA, 16 MiB on a CPU
+            with AVX-512, 32 MiB on other CPUs. The gradient of `weight` is summed in fp32 outside of it.
 
     Returns:
         `FusedOutput`: `loss` backpropagates into `hidden`, `weight` and `bias`, once (not twice differentiable).
 
     Raises:
         InvalidInputError: shapes, dtypes or devices do not fit.
-        UnsupportedError: the loss reads further answers.
+        UnsupportedError: the loss reads other model outputs.
 
     Example:
         >>> import torch
@@ -149,21 +149,21 @@ def fused(
 
 
 def run_fused(model: nn.Module, pack: Pack, policy: Loss) -> FusedOutput:
-    """Run a pack on a model and compute its loss at the output layer, inside the model's call, without keeping logits.
+    """Run a pack on a model and compute its loss at the output layer, without keeping logits.
 
     The numbers are those of `update.loss(pack.run(model), pack)`.
 
     Args:
-        model: as of `Pack.run`, bare or wrapped, with an output layer that is a plain `torch.nn.Linear`.
+        model: a model for `Pack.run`, bare or wrapped, with an output layer that is a plain `torch.nn.Linear`.
         pack: the pack.
-        policy: the loss, as of `fused`.
+        policy: the loss, as for `fused`.
 
     Returns:
-        As `fused`.
+        `FusedOutput`, as for `fused`.
 
     Raises:
-        UnsupportedError: the model cannot run the pack; its output layer has an adapter or is quantised, or it is not
-            known how it makes logits; the loss reads further answers.
+        UnsupportedError: the model cannot run the pack; its output layer has an adapter or is quantised, or is of an
+            unknown kind; the loss reads other model outputs.
 
     Example:
         >>> import torch
@@ -194,22 +194,22 @@ def linear_logprob(
     softcap: float | None = None,
     workspace: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies of tokens from hidden states, without keeping logits; the backward pass makes them again.
+    """Return log-probs and entropies of tokens from hidden states, without keeping logits; backward recomputes them.
 
     With z = factor (h W^T + bias) in fp32 (fp64 for fp64 inputs), y = softcap tanh(z / softcap) or, without a soft
     cap, y = z, x = inverse_temperature y, S = sum e^(x - max x) and U = sum e^(x - max x) (x - max x):
     log p = x_target - max x - log S, H = log S - U / S.
 
     Args:
-        hidden: `[T, H]`; bf16, fp16, fp32 or fp64.
-        weight: `[V, H]`.
+        hidden: `[T, H]`, hidden states; bf16, fp16, fp32 or fp64.
+        weight: `[V, H]`, the weight of the head.
         target: `int64[N]`, token ids.
         inverse_temperature: `[N]`, without gradient; None: 1.
         source_row: `int64[N]`, the row of `hidden` that each target is predicted from; None: row i predicts target i.
-        bias: `[V]`, or None; as factor and soft cap it is that of `fused`.
-        factor: above 0.
-        softcap: above 0, or None.
-        workspace: bytes that logits may take at a time, as of `fused`.
+        bias: `[V]`, the bias of the head, or None.
+        factor: number by which the model multiplies its logits, above 0; see `fused`.
+        softcap: the model's soft cap, above 0, or None; see `fused`.
+        workspace: bytes for logits at a time; see `fused`.
 
     Returns:
         `logprob` and `entropy` in nats, `[N]` each, fp32 or fp64; both differentiable by `hidden`, `weight` and `bias`.
@@ -235,7 +235,7 @@ def linear_logprob(
 
 
 def _behind(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor, float | None]:
-    """Refuse what does not fit; scale and soft cap with the factor in them."""
+    """Check factor and soft cap; return scale and soft cap with the factor folded in."""
     for name, value in (("factor", factor), ("softcap", softcap)):
         if value is not None and not 0.0 < value < float("inf"):
             raise InvalidInputError(f"{name}={value} is not possible; give a finite number above 0")
@@ -251,7 +251,7 @@ def _checked(
     scale: Tensor,
     workspace: int | None,
 ) -> tuple[Tensor, Tensor, int]:
-    """Refuse what does not fit; hidden states and weight in the wider of their dtypes, and the workspace in bytes."""
+    """Check shapes, dtypes and devices; return hidden states and weight in their wider dtype, and the workspace."""
     if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
         raise InvalidInputError(
             f"hidden has shape {tuple(hidden.shape)} and weight {tuple(weight.shape)}; give [tokens, size] and "
@@ -282,7 +282,7 @@ def _checked(
         workspace = WORKSPACE.get(hidden.device.type, WORKSPACE["cpu"])
     elif workspace < 1:
         raise InvalidInputError(f"workspace={workspace} is not possible; give a number of bytes above 0")
-    if hidden.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere it would wait
+    if hidden.device.type == "cpu" and not torch.compiler.is_compiling():  # on other devices this would synchronise
         for name, value, count in (("source_row", source_row, len(hidden)), ("target", target, len(weight))):
             if len(value) and (int(value.min()) < 0 or int(value.max()) >= count):
                 raise InvalidInputError(

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupLoss(WeightedLoss):
-    """Base of the losses on groups: what they read. A group counts as its rows' weights add up."""
+    """Base class of losses on groups. The weight of a group is the sum of the weights of its rows."""
 
     reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_kl", "sequence", "group")
     over: ClassVar[Unit] = "group"
 
     @staticmethod
     def group_sum(tokens: Tokens, cost: Tensor) -> Tensor:
-        """Sum over groups of their weight times their cost."""
+        """Return the sum over groups of weight times cost."""
         return (tokens.segments("group").sum(tokens.stream("weight_kl")) * cost).sum()
 
 
 @dataclass(frozen=True)
 class ListMatch(GroupLoss):
-    """Fits the policy's probabilities of a group's answers to their rewards: a softmax to a softmax.
+    """Fits the policy's distribution over the answers of a group to a softmax of their rewards.
 
     With x = sum over an answer of log p - log q, P = softmax of beta x and Q = softmax of A / temperature over the
     group. A is the reward, or the reward less a baseline of the group (`GroupRelative(scale="none")`), which gives the
@@ -38,17 +38,18 @@ class ListMatch(GroupLoss):
 
         `reverse`: sum of P (log P - log Q)   EXO, arXiv:2402.00856
         `forward`: - sum of Q log P           GDRO's top-1 loss; two answers and a small temperature give DPO
-        `ranked`: that of all answers, and that of all but the best, and so on, added up: P and Q are softmaxes over
-                  what is left then. GDRO's full loss (Plackett-Luce), arXiv:2601.02036; of equal A the first is better
+        `ranked`: the sum of `forward` over all answers, over all but the best, over all but the two best, and so on,
+                  each with P and Q over the remaining answers. GDRO's full loss (Plackett-Luce), arXiv:2601.02036.
+                  If A is equal, the first answer ranks higher
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
         direction: `reverse`, `forward` or `ranked`.
-        beta: above 0.
-        temperature: above 0.
-        reference: q: the `reference` model or the `old` policy.
-        reduce: x is a `sum`, or with `mean` the mean over the tokens of an answer.
+        beta: factor of x in P, above 0.
+        temperature: divisor of A in Q, above 0.
+        reference: the policy q: the `reference` model or the `old` policy.
+        reduce: x is the `sum` or the `mean` over the tokens of an answer.
 
     Example:
         >>> from agentrl_core import loss
@@ -63,16 +64,16 @@ class ListMatch(GroupLoss):
     reduce: Literal["sum", "mean"] = "sum"
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The streams of every group, and the log-probs of q."""
+        """The streams of every group loss, and the log-probs of q."""
         return (*self.reads, REFERENCE if self.reference == "reference" else "old_logprob")
 
     @property
     def equal_groups(self) -> bool:
-        """The loss is the mean over groups."""
+        """True: the loss is a mean over groups."""
         return True
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """How far the policy's distribution over each group's answers is from that of their rewards, and metrics."""
+        """Return the divergence of the policy's distribution over each group's answers from the target, and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         away = tokens.logprob - tokens.stream(f"{self.reference}_logprob")
         away = sequences.sum(away) if self.reduce == "sum" else sequences.mean(away)
@@ -91,7 +92,7 @@ class ListMatch(GroupLoss):
 
 @dataclass(frozen=True)
 class OutcomeClassifier(GroupLoss):
-    """Trains the policy, or a reward model, as a classifier that tells right answers from wrong ones by log-ratios.
+    """Trains a model by log-ratios as a classifier of right and wrong answers.
 
     With q = beta * sum of log p - log p_other, the score of an answer is psi = q - mean of the others' q
     (`leave_one_out`; 0 stands for the mean where there are no others), (q - mean) / (std + 1e-6) with the unbiased
@@ -103,15 +104,14 @@ class OutcomeClassifier(GroupLoss):
     other="reward_reference_logprob")` of the model `reward_model`.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        beta: above 0.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
+        beta: factor of the log-ratios, above 0.
         baseline: see above.
-        balanced: c = size / (2 * size of the answer's class) where a group has both classes; else 1.
-        label: the token column of y, or one of draws such as `score`; empty: y is the advantage. A group whose
-            advantages are all 0 because all its answers are right is taken for wrong: with `baseline="none"` name a
-            column.
-        other: the token column of log p_other; empty: the old policy's.
+        balanced: c = size / (2 * size of the answer's class) if a group has both classes, otherwise 1.
+        label: column of y, of tokens or, such as `score`, of draws; empty: y is the advantage. If all answers of a
+            group are right, their advantages are 0 and y counts as wrong: with `baseline="none"` name a column.
+        other: the token column of log p_other; empty: log-probs of the old policy.
 
     Example:
         >>> import torch
@@ -131,13 +131,13 @@ class OutcomeClassifier(GroupLoss):
     other: str = column_name("", level="token", optional=True)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The streams of every group, the labels, and the other policy's log-probs."""
+        """Weights, sequence and group ids, the labels, and the other policy's log-probs."""
         yield from ("weight_kl", "sequence", "group")
         yield from (token(self.label),) if self.label else ADVANTAGES
         yield token(self.other) if self.other else "old_logprob"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """How badly log-ratios tell the right answers of each group, and metrics."""
+        """Return the cross-entropy of classifying each group's answers by log-ratios, and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         away = tokens.log_ratio_to(self.other or "old_logprob")
         score = self._score(members, self.beta * sequences.sum(away))
@@ -162,6 +162,6 @@ class OutcomeClassifier(GroupLoss):
             return value - (members.spread(members.sum(value)) - value) / (size - 1.0).clamp(min=1.0)
         centred = value - members.spread(members.mean(value))
         variance = members.spread(members.sum(centred.square())) / (size - 1.0).clamp(min=1.0)
-        # Where all are equal the root has no derivative, and the centred values are 0 anyway.
+        # If all values are equal, the root has no derivative; the centred values are 0 anyway.
         spread = torch.where(variance > 0, variance, 1.0).sqrt() * (variance > 0)
         return centred / (spread + 1e-6)

@@ -1,4 +1,4 @@
-"""Masks: which tokens speak, as a pair of detached factors for positive and for negative advantages."""
+"""Masks: detached factors of tokens, one for positive and one for negative advantages."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ Score = Literal["entropy", "covariance", "advantage_entropy", "surprise", "depen
 
 @dataclass(frozen=True)
 class Mask(Part, ABC):
-    """Base of the masks: which tokens a loss lets speak, by what the policy is now."""
+    """Base class of masks, which select the tokens that contribute to a loss, given the current policy."""
 
     @abstractmethod
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:
-        """Factors of the surrogate where the advantage is positive, and where it is negative; `[N]`, no gradient."""
+        """Return factors of the surrogate for positive and for negative advantages, `[N]` each, without gradient."""
 
 
 @dataclass(frozen=True)
 class InBounds(Mask):
-    """Silences tokens whose ratio has left the clip range: with `Reinforce`, the clip of PPO without its ratio.
+    """Masks tokens whose ratio is outside the clip range: with `Reinforce`, PPO's clip without the ratio.
 
     `one_sided`: a positive advantage needs r <= upper, a negative one r >= lower (REC-OneSide of "Group-relative
     REINFORCE is secretly an off-policy algorithm", MiniRL). `two_sided`: both need lower <= r <= upper. `ring`: as
-    two-sided, and also positive ones with r <= ring_low and negative ones with r >= ring_high.
+    `two_sided`, but positive advantages with r <= ring_low and negative ones with r >= ring_high also count.
 
     Args:
-        kind: one of the three.
-        ring_low: below 1.
-        ring_high: above 1.
+        kind: `one_sided`, `two_sided` or `ring`, see above.
+        ring_low: bound for `ring`, below 1.
+        ring_high: bound for `ring`, above 1.
 
     Example:
         >>> import torch
@@ -57,7 +57,7 @@ class InBounds(Mask):
     ring_high: float = option(3.0, above=1)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """1 where the ratio lies within the bounds, else 0."""
+        """Return 1 if the ratio is within the bounds, otherwise 0, for positive and for negative advantages."""
         ratio = log_ratio.detach().exp()
         low, high = ratio >= bounds.lower, ratio <= bounds.upper
         if self.kind == "one_sided":
@@ -70,7 +70,7 @@ class InBounds(Mask):
 
 @dataclass(frozen=True)
 class TopTokens(OverRows, Mask):
-    """Trains only the tokens that matter most by a score, such as those where the policy was unsure.
+    """Trains only the tokens with the highest scores, such as those at which the policy was uncertain.
 
     Scores: `entropy` (80/20, arXiv:2506.01939; OmniQuality-R), `covariance` of advantage and log-prob (KL-Cov,
     arXiv:2505.22617), `advantage_entropy` |A| H (D3S), `surprise` - log p - H (Light-IF's imitation), or the stream
@@ -78,12 +78,12 @@ class TopTokens(OverRows, Mask):
 
     Args:
         score: see above.
-        fraction: between 0 and 1.
-        scope: the fraction is of `all` rows given or of each `sequence`.
-        kind: `quantile`: the tokens at or above the (1 - fraction)-quantile, as TRL; `ceil`: the ceil(fraction n)
-            highest, ties kept; `floor`: the floor(fraction n) highest and at least one, as verl's kl_cov.
-        denominator: `all`: dropped tokens still count in the denominator (TRL); `kept`: what is kept is scaled up by
-            n / kept (80/20; OmniQuality-R).
+        fraction: share of tokens to keep, between 0 and 1.
+        scope: take the fraction of `all` given rows, or of each `sequence`.
+        kind: `quantile`: the tokens at or above the (1 - fraction)-quantile, as in TRL; `ceil`: the ceil(fraction n)
+            highest, with ties; `floor`: the floor(fraction n) highest but at least one, as in verl's kl_cov.
+        denominator: `all`: dropped tokens still count in the denominator (TRL); `kept`: the factors of kept tokens are
+            scaled by n / kept (80/20; OmniQuality-R).
 
     Example:
         >>> import torch
@@ -100,7 +100,7 @@ class TopTokens(OverRows, Mask):
     denominator: Literal["all", "kept"] = "all"
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Sequence ids, and what the score is made of."""
+        """Sequence ids if the scope needs them, and the streams from which the score is computed."""
         yield from super().own_reads()
         if self.score == "dependency":
             yield token("dependency")
@@ -108,11 +108,11 @@ class TopTokens(OverRows, Mask):
             yield from ADVANTAGES
 
     def own_unit(self) -> Unit:
-        """That of the scope; the update where the score is a covariance, whose means are over all rows."""
+        """The unit of the scope, but `update` for a covariance, whose means are over all rows."""
         return "update" if self.score == "covariance" else super().own_unit()
 
     def chosen(self, tokens: Tokens) -> Tensor:
-        """`bool[N]`, the rows that are kept."""
+        """Return a mask of the kept rows, `bool[N]`."""
         segments = tokens.segments(self.scope)
         scores = score_of(tokens, self.score)
         if self.kind == "floor":
@@ -126,7 +126,7 @@ class TopTokens(OverRows, Mask):
         return tokens.trained & (scores >= threshold)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """1 for the tokens with the highest scores, else 0; scaled up where only what is kept counts."""
+        """Return 1 for the tokens with the highest scores, otherwise 0; scaled up if only kept tokens count."""
         kept = self.chosen(tokens).to(tokens.logprob.dtype)
         if self.denominator == "kept":
             segments = tokens.segments(self.scope)
@@ -136,7 +136,7 @@ class TopTokens(OverRows, Mask):
 
 @dataclass(frozen=True)
 class CovarianceMask(Mask):
-    """Keeps entropy from collapsing: leaves out a few tokens whose updates would reduce it most.
+    """Prevents entropy collapse: leaves out a few tokens whose updates would reduce the entropy most.
 
     Those are tokens with a large covariance of advantage and log-prob. Source: Clip-Cov, arXiv:2505.22617.
 
@@ -145,10 +145,10 @@ class CovarianceMask(Mask):
     over the rows given. The draw is keyed by `seed` and the number of the trained row.
 
     Args:
-        fraction: between 0 and 1: 2e-4 in the paper, 0.02 in SPEAR.
-        low: of the band.
-        high: of the band, above `low`.
-        seed: of the draw, from 0 to 2^31 - 1.
+        fraction: share of tokens to leave out, between 0 and 1: 2e-4 in the paper, 0.02 in SPEAR.
+        low: lower end of the covariance band.
+        high: upper end of the covariance band, above `low`.
+        seed: seed of the random draw, from 0 to 2^31 - 1.
 
     Example:
         >>> import torch
@@ -170,18 +170,18 @@ class CovarianceMask(Mask):
     seed: int = option(0, at_least=0, below=2**31)
 
     def check_options(self) -> None:
-        """The band is not empty."""
+        """Require that the covariance band is not empty."""
         self.require(self.high > self.low, "high", f"give a number above low={self.low}")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:
-        """0 for the tokens that are drawn among those whose covariance lies in the band, else 1."""
+        """Return 0 for the tokens drawn from those whose covariance is in the band, otherwise 1."""
         ratio = log_ratio.detach().exp()
         cut = ((ratio > bounds.upper) & (tokens.advantage_positive > 0)) | (
             (ratio < bounds.lower) & (tokens.advantage_negative < 0)
         )
         scores = score_of(tokens, "covariance")
         candidate = tokens.trained & ~cut & (scores > self.low) & (scores < self.high)
-        lots = _hash(tokens.trained.cumsum(0), self.seed)  # rows that are not trained change no draw
+        lots = _hash(tokens.trained.cumsum(0), self.seed)  # untrained rows do not affect the draw
         place = torch.where(candidate, lots, _LARGEST).argsort(stable=True).argsort(stable=True)
         number = (tokens.trained.sum() * self.fraction + 1e-9).floor().clamp(min=1)
         kept = (~(candidate & (place < number))).to(ratio)
@@ -189,7 +189,7 @@ class CovarianceMask(Mask):
 
 
 def _hash(number: Tensor, seed: int) -> Tensor:
-    """SplitMix64 of (seed, number) without its sign: the same on every device."""
+    """Return the lower 63 bits of SplitMix64 of (seed, number), which are the same on every device."""
     mixed = (number + 1 + (seed << 32)) * -0x61C8864680B583EB  # wraps around
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         mixed = (mixed ^ ((mixed >> shift) & (_LARGEST >> (shift - 1)))) * factor
@@ -197,7 +197,7 @@ def _hash(number: Tensor, seed: int) -> Tensor:
 
 
 def score_of(tokens: Tokens, score: Score) -> Tensor:
-    """The score of each row, without gradient."""
+    """Return the score of each row, without gradient."""
     if score == "dependency":
         return tokens.stream("dependency")
     if score == "entropy":

@@ -20,35 +20,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Policy(WeightedLoss):
-    """The loss of policy-gradient methods: ratio, clip range, surrogate, mask, penalties and entropy, each of choice.
+    """The loss of policy-gradient methods, composed of ratio, clip range, surrogate, mask, penalties and entropy.
 
     With r the ratio of a token, w its weight and A its advantage,
 
         L = sum_t [ - w max(A, 0) f(r) - w min(A, 0) g(r) + kl.coefficient * w * KL_t(reference)
                     + drift.coefficient * w * KL_t(old) - entropy * w * H_t ]
 
-    As it stands, r = exp(clamp(log p - log p_old, -20, 20)), f = min(r, 1 + high), g = min(max(r, 1 - low), dual):
+    By default, r = exp(clamp(log p - log p_old, -20, 20)), f = min(r, 1 + high), g = min(max(r, 1 - low), dual):
     PPO's clipped objective (arXiv:1707.06347). The denominators are in the weights (`Batch.token_weights`), so this is
     a plain sum and the packs of an update simply add up.
 
     Args:
-        aggregate: as of every loss; here `token_mean` unless another is given.
-        constant: as of every loss.
-        clip: how far the ratio may move, or None.
+        aggregate: how weights are normalised, see `WeightedLoss`; by default `token_mean`.
+        constant: see `WeightedLoss`.
+        clip: clip range of the ratio, or None.
         kl: penalty on the divergence from the reference model, or None.
         entropy: coefficient of the entropy bonus, at least 0; or an `EntropyTerm`.
-        ratio: what r is: of tokens, steps, segments or sequences, to which policy.
-        surrogate: what f and g are.
-        mask: which tokens speak: detached factors of f and g; or None.
+        ratio: definition of r: of tokens, steps, sequences or items, and relative to which policy.
+        surrogate: definition of f and g.
+        mask: detached factors of f and g for each token; or None.
         drift: penalty on the divergence from the old policy, or None.
-        expert: what f and g are on tokens whose stream `expert` is 1; or None. Masks do not apply to them.
+        expert: definition of f and g for tokens whose stream `expert` is 1, to which masks do not apply; or None.
 
-    Metrics (sums over tokens with positive weight, except `loss`; the first three only over those with an old log-prob,
-    and `compared` is how many these are): `ratio`, `clip_fraction` (r is outside the bound
-    that its advantage feels), `approximate_kl` (k3 of the old policy to the current one), `entropy`, with `kl` the
-    penalty's `reference_kl`, with `drift` its `drift`, with a mask `mask` (the mean factor of f and g), and those of an
-    `EntropyTerm`. Where fresh and stored draws are trained together, each is also reported for every source:
-    `approximate_kl@fresh`, `ratio@replay`.
+    Metrics (sums over tokens with positive weight, except `loss`): `ratio`, `clip_fraction` (r is outside the bound
+    for the sign of its advantage) and `approximate_kl` (k3 of the old policy to the current one), which only sum tokens
+    with an old log-prob, whose number is `compared`; `entropy`; with `kl` its `reference_kl`, with `drift` its `drift`,
+    with a mask `mask` (the mean factor of f and g), and those of an `EntropyTerm`. If fresh and stored draws are
+    trained together, each is also reported for every source: `approximate_kl@fresh`, `ratio@replay`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -73,7 +72,7 @@ class Policy(WeightedLoss):
     expert: Surrogate | None = None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Advantages, weights and old log-probs; with `kl` the reference's, with `entropy` its weights."""
+        """Advantages, weights, old log-probs; the reference log-probs for `kl`, and entropy weights for `entropy`."""
         yield from (*ADVANTAGES, "weight_kl", "old_logprob")
         if self.kl is not None and not self.kl.column:
             yield REFERENCE
@@ -83,16 +82,16 @@ class Policy(WeightedLoss):
             yield "expert"
 
     def own_by_advantage(self) -> bool:
-        """Without penalties and an entropy term, which are of all tokens."""
+        """True without penalties and an entropy term, which apply to all tokens."""
         return self.kl is None and self.drift is None and not self.entropy
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """Only with an entropy term."""
+        """Whether there is an entropy term."""
         return bool(self.entropy)
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The surrogate of all rows with its penalties and its entropy term, and metrics."""
+        """Return the policy loss with its penalties and entropy term, summed over rows, and metrics."""
         log_ratio, factor = self.ratio(tokens)
         bounds = OPEN if self.clip is None else self.clip(tokens, log_ratio)
         positive, negative = self.surrogate(tokens, log_ratio, bounds)

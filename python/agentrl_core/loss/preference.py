@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PairLoss(WeightedLoss):
-    """Base of the losses on pairs: what they read, and that a pair counts as its rows' weights add up.
+    """Base class of losses on pairs. The weight of a pair is the sum of the weights of its rows.
 
-    With `sequence_mean` over both members that is the mean over pairs.
+    With `sequence_mean` over both members, the loss is the mean over pairs.
     """
 
     reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_kl", "sequence", "pair")
@@ -28,7 +28,7 @@ class PairLoss(WeightedLoss):
 
 @dataclass(frozen=True)
 class Preference(PairLoss):
-    """Trains on pairs without a reward model, as DPO does: the answer of higher advantage is to be preferred.
+    """Trains on pairs without a reward model, like DPO: the answer with the higher advantage is preferred.
 
     With x = sum over an answer of log p - log q and m = g(x_chosen) - g(x_rejected), a pair costs
 
@@ -43,17 +43,17 @@ class Preference(PairLoss):
     with beta = eta and reference_share = tau / eta. TR-DPO is DPO with a reference that moves.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        kind: see above.
-        beta: above 0.
-        divergence: see above.
-        alpha: of `alpha`, between 0 and 1.
-        reference_share: from 0 to 1.
-        reduce: x is a `sum`, or with `mean` the mean over the tokens of an answer.
-        smoothing: of `logistic`, at least 0, below 1/2: how often labels are wrong.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
+        kind: `logistic`, `square` or `hinge`, see above.
+        beta: factor of the margin, above 0.
+        divergence: choice of g, see above.
+        alpha: exponent for `divergence="alpha"`, between 0 and 1.
+        reference_share: share of the reference model in log q, from 0 to 1.
+        reduce: x is the `sum` or the `mean` over the tokens of an answer.
+        smoothing: assumed rate of wrong labels for `logistic`, at least 0, below 1/2.
 
-    Metrics: `margin` (beta m) and `accuracy` (m > 0), of every row its pair's.
+    Metrics: `margin` (beta m) and `accuracy` (m > 0), for every row the value of its pair.
 
     Example:
         >>> from agentrl_core import loss
@@ -70,7 +70,7 @@ class Preference(PairLoss):
     smoothing: float = option(0.0, at_least=0, below=0.5)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The streams of every pair, and the log-probs that q mixes."""
+        """The streams of every pair loss, and the log-probs that q mixes."""
         yield from self.reads
         if self.reference_share > 0.0:
             yield REFERENCE
@@ -79,11 +79,11 @@ class Preference(PairLoss):
 
     @property
     def needs_preference(self) -> bool:
-        """True: pairs of equal advantages are no pairs."""
+        """True: a pair with equal advantages has no preferred answer."""
         return True
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """How badly the margin of each pair tells which answer is preferred, and metrics."""
+        """Return the cost of each pair's margin between preferred and rejected answer, summed, and metrics."""
         sequences, pairs, members = tokens.segments("sequence"), tokens.segments("pair"), tokens.members("pair")
         other = torch.zeros_like(tokens.weight)
         for name, share in (("reference_logprob", self.reference_share), ("old_logprob", 1.0 - self.reference_share)):

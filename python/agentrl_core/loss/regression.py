@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Regression(WeightedLoss):
-    """Fits the log-ratio of a token, step or sequence to its advantage, in place of a policy gradient.
+    """Fits the log-ratio of a token, step or sequence to its advantage, instead of a policy gradient.
 
     With x = sum over the segment of log p - log q,
 
@@ -32,20 +32,20 @@ class Regression(WeightedLoss):
     | ROVER (arXiv:2509.24981) | token, `next_value=1`; A = R - mean |
     | ROSA | `residual="log_ratio"`; A = reward shift |
 
-    A of a segment is the mean of the advantages of its tokens; a segment counts as the weights of its tokens add up.
+    A of a segment is the mean of the advantages of its tokens; its weight is the sum of the weights of its tokens.
 
     Args:
-        aggregate: as of every loss; `sequence_mean` gives the mean over sequences.
-        constant: as of every loss.
-        level: `token`, `step` or `sequence`.
-        beta: above 0.
-        reference: q: the `reference` model or the `old` policy.
-        reduce: x is a `sum`, or with `mean` the mean over the tokens.
-        residual: see above.
-        coefficient: above 0.
-        next_value: of tokens only, at least 0: the target is A + next_value * beta * (u - u_old) of the next token,
-            detached, 0 after the last; u is the mean log-prob of the vocabulary (the model's answer `mean_logprob`,
-            the stream `old_mean_logprob`), the value of the policy that draws uniformly.
+        aggregate: see `WeightedLoss`; `sequence_mean` gives the mean over sequences.
+        constant: see `WeightedLoss`.
+        level: the segment: `token`, `step` or `sequence`.
+        beta: factor of the log-ratio, above 0.
+        reference: the policy q: the `reference` model or the `old` policy.
+        reduce: x is the `sum` or the `mean` over the tokens of a segment.
+        residual: `advantage` or `log_ratio`, see above.
+        coefficient: factor of the loss, above 0.
+        next_value: at least 0, for level `token` only: the target is A + next_value * beta * (u - u_old) of the next
+            token, detached, 0 after the last token; u is the mean log-prob over the vocabulary (model output
+            `mean_logprob`, stream `old_mean_logprob`), the value of a policy that samples uniformly.
 
     Example:
         >>> from agentrl_core import loss
@@ -62,12 +62,12 @@ class Regression(WeightedLoss):
     next_value: float = option(0.0, at_least=0)
 
     def check_options(self) -> None:
-        """Only tokens have a next one."""
+        """Require level `token` for `next_value`, since only tokens have a next one."""
         super().check_options()
         self.require(self.next_value == 0.0 or self.level == "token", "next_value", "use it with level='token'")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Advantages, weights, the log-probs of q, and the ids of the segments."""
+        """Advantages, weights, the log-probs of q, segment ids, and the columns for `next_value`."""
         yield from (*ADVANTAGES, "weight_kl", REFERENCE if self.reference == "reference" else "old_logprob")
         if self.level != "token":
             yield self.level
@@ -75,19 +75,19 @@ class Regression(WeightedLoss):
             yield from ("sequence", token("old_mean_logprob", model="policy"))
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """The vocabulary's mean log-prob, for `next_value`."""
+        """The model output `mean_logprob`, the mean log-prob over the vocabulary, if `next_value` is used."""
         return ("mean_logprob",) if self.next_value else ()
 
     def own_unit(self) -> Unit:
-        """The segment; the trajectory where the next token is looked at."""
+        """`trajectory` for sequences or if the target reads the next token, otherwise the level."""
         return "trajectory" if self.level == "sequence" or self.next_value else self.level
 
     def own_foldable(self) -> bool:
-        """No: it squares the advantage."""
+        """False: the loss squares the advantage."""
         return False
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """How far the log-ratio of each segment is from its target, and metrics."""
+        """Return the squared distance of each segment's log-ratio from its target, summed, and metrics."""
         away, target = tokens.log_ratio_to(f"{self.reference}_logprob"), tokens.advantage
         if self.level != "token":
             segments = tokens.segments(self.level)

@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KL(Part):
-    """Keeps the policy near another one, q: a penalty on their divergence, estimated on the sampled tokens.
+    """Penalty on the divergence of the policy from another one, q, estimated on the sampled tokens.
 
     With x = log q - log p, within +-20 (`reverse`, an estimate of KL(p || q) where p sampled), or x = log p - log q
-    (`forward`, of KL(q || p) where q sampled), the estimators of http://joschu.net/blog/kl-approx.html are
+    (`forward`, an estimate of KL(q || p) where q sampled), the estimators of http://joschu.net/blog/kl-approx.html are
 
         k1 = -x,   k2 = x^2 / 2,   k3 = exp(x) - x - 1,   abs = |x|
 
-    k3 is non-negative and without bias in its value; k2's gradient is that of the divergence. As `Policy.kl` q is the
-    reference model (stream `reference_logprob`), as `Policy.drift` the old policy: k2 there is the squared log-ratio
-    of DRO, Kimi k1.5, REP and mirror descent; forward k3 PPO's KL(old || new); forward k1 has the gradient
+    k3 is non-negative and unbiased in its value; k2 has the gradient of the divergence. For `Policy.kl`, q is the
+    reference model (stream `reference_logprob`); for `Policy.drift`, the old policy. There k2 is the squared log-ratio
+    of DRO, Kimi k1.5, REP and mirror descent; forward k3 is PPO's KL(old || new); forward k1 has the gradient
     of - log p.
 
-    An estimate is not bounded, but for x within +-20. verl's k3 is at most 10 and has no gradient beyond, where x is
-    above 2.61: a token that the policy finds fourteen times less likely than the reference is not pulled back there. It
-    is `at_most=10`.
+    Apart from the limit of x, estimates are not bounded. verl bounds k3 by 10 and has no gradient beyond, for x above
+    2.61: a token fourteen times less likely under the policy than under the reference is not pulled back.
+    `at_most=10` reproduces that.
 
     Args:
-        coefficient: of the penalty, above 0. Its factor at a token is the column `kl_weight`.
-        kind: `k1`, `k2`, `k3`, `abs`, or `full`: the model's answer `full_kl`, see `model.answers`.
-        straight_through: the value of the kind with the gradient of k2 (verl's "k3+").
+        coefficient: factor of the penalty, above 0; the column `kl_weight` multiplies it at each token.
+        kind: `k1`, `k2`, `k3`, `abs`, or `full`: the model output `full_kl`, see `model.answers`.
+        straight_through: combine the value of `kind` with the gradient of k2 (verl's "k3+").
         direction: `reverse` or `forward`.
-        at_most: upper bound of the estimate of a token, above 0; beyond it there is no gradient. None: none.
-        column: the token column with the log-probs of q, such as `proximal_logprob`; empty: the one that its place
-            implies.
-        only: tokens that are penalised, or None for all. KL-Cov (arXiv:2505.22617) is KL(1.0, "abs",
+        at_most: upper bound of a token's estimate, above 0, with no gradient beyond it; None: no bound.
+        column: the token column with the log-probs of q, such as `proximal_logprob`; empty: the default of
+            `Policy.kl` or `Policy.drift`.
+        only: mask of the penalised tokens, or None for all. KL-Cov (arXiv:2505.22617) is KL(1.0, "abs",
             only=TopTokens("covariance", 2e-3, kind="floor")) as drift.
 
     Example:
@@ -61,20 +61,20 @@ class KL(Part):
     only: Mask | None = None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """`column`, where it is given."""
+        """The token column `column`, if given."""
         if self.column:
             yield token(self.column)
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """The divergence over the whole vocabulary, for `full`."""
+        """The model output `full_kl`, the divergence over the whole vocabulary, for `full`."""
         return ("full_kl",) if self.kind == "full" else ()
 
     def divergence(self, tokens: Tokens, implied: str) -> Tensor:
-        """The estimate of each token, `[N]`, with gradient.
+        """Return the divergence estimate of each token, `[N]`, with gradient.
 
         Args:
             tokens: the rows.
-            implied: the stream with the log-probs of q, unless `column` names one.
+            implied: the stream with the log-probs of q, used unless `column` names one.
         """
         ratio = tokens.log_ratio_to(self.column or implied)
         away = ratio if self.direction == "forward" else -ratio
@@ -89,7 +89,7 @@ class KL(Part):
         return estimate
 
     def estimate(self, tokens: Tokens, away: Tensor) -> Tensor:
-        """The estimate of each token from x, `[N]`, with gradient."""
+        """Return the divergence estimate of each token from its x, `[N]`, with gradient, without bounds and masks."""
         if self.kind == "k1":
             return -away
         if self.kind == "k2":
@@ -101,12 +101,12 @@ class KL(Part):
 
 @dataclass(frozen=True)
 class EntropyTerm(Part, ABC):
-    """Base of what may stand in place of a plain entropy bonus."""
+    """Base class of terms that replace a plain entropy bonus."""
 
     @abstractmethod
     def __call__(self, tokens: Tokens) -> Tensor:
-        """The term of the loss, a scalar."""
+        """Return the term that is added to the loss, a scalar."""
 
     def metrics(self, tokens: Tokens) -> dict[str, Tensor]:  # noqa: ARG002 - others read it
-        """Metrics of each row, `[N]` by name, beside those of the loss."""
+        """Return further metrics of each row, `[N]` by name."""
         return {}

@@ -1,8 +1,8 @@
 """The clipped objective of a token: its ratio to the old policy, the range in which it may move, and the surrogate.
 
-Ratios are logarithms, a vector. Clip ranges are pairs of vectors or numbers. Surrogates are linear in the advantage on
-either side of zero, so each is a pair of vectors `(f, g)` and the loss of every one of them is the same sum: - sum of
-(A_positive f + A_negative g), with the weights inside the two advantages.
+Ratios are vectors of logarithms. Clip ranges are pairs of vectors or numbers. Surrogates are linear in the advantage on
+either side of zero, so each is a pair of vectors `(f, g)`. The loss is always - sum of (A_positive f + A_negative g),
+with the weights included in the two advantages.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ Factors = tuple["Tensor", "Tensor"]
 
 @dataclass(frozen=True)
 class ImportanceRatio(Part, ABC):
-    """Base of the ratios: a vector, the log of the ratio of each token; and perhaps a factor outside the surrogate."""
+    """Base class of importance ratios: a log-ratio for each token, and optionally a factor of the surrogate."""
 
     @abstractmethod
     def __call__(self, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
-        """The log-ratios `[N]`, with gradient, and detached factors `[N]` of the surrogate, or None for 1."""
+        """Return log-ratios `[N]` with gradient, and detached factors `[N]` of the surrogate, or None for 1."""
 
 
 @dataclass(frozen=True)
 class Ratio(ImportanceRatio):
-    """How much likelier the policy finds a token, step, sequence or item now than the old policy did.
+    """Importance ratio of the policy to the old policy, for a token, step, sequence or item.
 
-    It is made of d = log p - log p_old within +-20.
+    It is computed from d = log p - log p_old, limited to +-20.
 
-    `token`: log r_t = d_t. Of a step (the tokens of one action), a sequence or an item: the mean of d over its
-    trained tokens (a geometric mean of ratios), or their sum (the joint ratio), within +-20 again. The sequence ratio
-    with `mean` is GSPO (arXiv:2507.18071), the step ratio that of IPA, the item ratio that of the items of a list
-    (Rank-GRPO, arXiv:2510.20150), the sums those of LOOP's turns and trajectories and of multi-agent PPO.
+    `token`: log r_t = d_t. For a step (the tokens of one action), a sequence or an item, log r is the mean of d over
+    the trained tokens (a geometric mean of ratios) or the sum (the joint ratio), again limited to +-20. The sequence
+    ratio with `mean` is that of GSPO (arXiv:2507.18071), the step ratio that of IPA, the item ratio that of the items
+    of a list (Rank-GRPO, arXiv:2510.20150); sums are used by LOOP for turns and trajectories, and by multi-agent PPO.
 
-    verl bounds the mean log-ratio of GSPO by 10 from above, and has no gradient beyond: `log_at_most=10`.
+    verl bounds the mean log-ratio of GSPO by 10 from above, with no gradient beyond: `log_at_most=10`.
 
     Args:
-        level: `token`, `step`, `sequence`, or `item`: the tokens of a sequence that have one number, from 1, in the
-            token column `item`, such as `arl.annotate` makes with `model.spans`; a token of none (0) is alone.
+        level: `token`, `step`, `sequence`, or `item`: the tokens of a sequence with the same number, from 1, in the
+            token column `item`, which `arl.annotate` computes with `model.spans`; a token with number 0 is alone.
         reduce: `mean` or `sum` over the tokens.
-        gradient: how a token moves the ratio of its segment. `segment`: as it does; a joint ratio (`sum`) wants this.
-            `token`: by its own log-prob alone, r_t = sg(r) p_t / sg(p_t), which is GSPO-token and what verl runs:
-            advantages and weights may then differ inside a segment. With `mean` both give the same gradient where the
-            advantage and the weight are one for the whole segment.
+        gradient: gradient of a segment's ratio. `segment`: the true gradient; use it for a joint ratio (`sum`).
+            `token`: each token's ratio only moves with its own log-prob, r_t = sg(r) p_t / sg(p_t), as in GSPO-token
+            and verl, so that advantages and weights may differ within a segment. With `mean`, both have the same
+            gradient if advantage and weight are equal within each segment.
         log_at_most: upper bound of log r, above 0, at most 20; there is no gradient beyond it.
 
     Example:
@@ -68,13 +68,13 @@ class Ratio(ImportanceRatio):
     log_at_most: float = option(LOG_RATIO_LIMIT, above=0, at_most=LOG_RATIO_LIMIT)
 
     def check_options(self) -> None:
-        """A token is no segment."""
+        """Refuse `reduce` and `gradient` for level `token`, which has nothing to reduce."""
         plain = self.reduce == "mean" and self.gradient == "token"
         remedy = "'token' has nothing to reduce: give step, sequence or item"
         self.require(self.level != "token" or plain, "level", remedy)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Old log-probs, and the ids of the segments."""
+        """Old log-probs, and the segment ids of the level."""
         yield "old_logprob"
         if self.level == "item":
             yield from ("sequence", token("item", model="spans"))
@@ -82,11 +82,11 @@ class Ratio(ImportanceRatio):
             yield self.level
 
     def own_unit(self) -> Unit:
-        """The unit of the ratio; an item lies in one sequence."""
+        """`trajectory` for sequences and items, since an item is within one sequence; otherwise the level."""
         return "trajectory" if self.level in ("sequence", "item") else self.level  # type: ignore[return-value]
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
-        """The log-ratio of each token, or of the step, sequence or item that it belongs to."""
+        """Return the log-ratio of each token, or of the step, sequence or item that contains it, and None."""
         if self.level == "token":
             return tokens.log_ratio.clamp(max=self.log_at_most), None
         segments = tokens.items if self.level == "item" else tokens.segments(self.level)
@@ -99,13 +99,13 @@ class Ratio(ImportanceRatio):
 
 @dataclass(frozen=True, eq=False)
 class ClipBounds:
-    """The interval of the ratio: `lower` is felt where the advantage is negative, `upper` where it is positive.
+    """Clip interval of the ratio: `lower` applies to negative advantages, `upper` to positive ones.
 
     Attributes:
-        lower: number or `[N]`.
-        upper: number or `[N]`.
-        dual: negative advantages have an upper bound as well, number or `[N]`, or None.
-        kept: `[N]`, 0 where a token has no term at all, else 1; None: all have one.
+        lower: lower bound, number or `[N]`.
+        upper: upper bound, number or `[N]`.
+        dual: upper bound for negative advantages, number or `[N]`, or None.
+        kept: `[N]`, 0 for tokens that are left out of the surrogate, otherwise 1; None: none is left out.
     """
 
     lower: Tensor | float = 0.0
@@ -114,20 +114,20 @@ class ClipBounds:
     kept: Tensor | None = None
 
     def above(self, ratio: Tensor) -> Tensor:
-        """Where a positive advantage has no more to gain."""
+        """Return whether the ratio exceeds the upper bound, so that a positive advantage gains nothing more."""
         return ratio > self.upper
 
     def below(self, ratio: Tensor) -> Tensor:
-        """Where a negative advantage has no more to gain, or is bounded by `dual`."""
+        """Return whether the ratio is outside the bounds for negative advantages: below `lower` or above `dual`."""
         outside = ratio < self.lower
         return outside if self.dual is None else outside | (ratio > self.dual)
 
     def cut_above(self, ratio: Tensor) -> Tensor:
-        """min(r, upper)."""
+        """Return min(r, upper), the ratio clipped for positive advantages."""
         return ratio.clamp(max=self.upper)
 
     def cut_below(self, ratio: Tensor) -> Tensor:
-        """min(max(r, lower), dual)."""
+        """Return min(max(r, lower), dual), the ratio clipped for negative advantages."""
         cut = ratio.clamp(min=self.lower)
         return cut if self.dual is None else cut.clamp(max=self.dual)
 
@@ -137,35 +137,35 @@ OPEN = ClipBounds()
 
 @dataclass(frozen=True)
 class ClipRange(Part, ABC):
-    """Base of the clip ranges, which bound the ratio of each token."""
+    """Base class of clip ranges, which bound the ratio of each token."""
 
     @abstractmethod
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:
-        """The bounds of each token, without gradient."""
+        """Return the bounds of each token, without gradient."""
 
 
 @dataclass(frozen=True)
 class Clip(ClipRange):
-    """How far the ratio r may move before the objective stops rewarding it: the same for every token.
+    """Clip range of the ratio r, the same for every token: beyond it, the objective gains nothing.
 
     Args:
-        low: felt where the advantage is negative; above 0. 1 - low is the lower bound (at most 1: no lower bound).
-        high: felt where the advantage is positive; at least 0. 1 + high is the upper bound. Larger than `low` is the
+        low: for negative advantages, above 0 and at most 1: 1 - low is the lower bound (1: no lower bound).
+        high: for positive advantages, at least 0: 1 + high is the upper bound. A value above `low` is the
             clip-higher of DAPO (arXiv:2503.14476).
         dual: for negative advantages the objective is bounded below by dual * A (arXiv:1912.09729); above 1,
             customarily 3. None: no such bound.
         scale: `linear`: [1 - low, 1 + high]; `reciprocal`: [1 / (1 + low), 1 + high] (LOOP's code, arXiv:2502.01600);
             `log`: [exp(-low), exp(high)] (GMPO, arXiv:2507.20673).
         center: `one`; or `proximal`: the bounds move with c = p_proximal / p_old (stream `proximal_logprob`, the
-            policy at the start of the step) while r = p / p_old keeps the importance of stale or foreign data.
+            policy at the start of the step) while r = p / p_old is the importance ratio of stale or foreign data.
             `proximal` multiplies: [c (1 - low), c (1 + high)], and c dual; it is decoupled PPO (arXiv:2110.00641,
             AReaL), PPO-EWMA and the code of DOTS+RR. `proximal_shift` adds: [max(c - low, 0), c + high] (ReMix,
             arXiv:2507.06892).
             `interpolated` multiplies by a c that needs no forward pass (A-3PO, arXiv:2512.06547, as AReaL's code):
-            log c = k (log p - log p_old), detached, k = (d - 1) / d with d the versions of the policy between who
-            sampled the token and the iteration; 0 where d < 1 or the version is not known.
-        center_at_most: tokens with a larger c have no term and count in the denominators, as AReaL's with c > 5; above
-            0. None: all have one.
+            log c = k (log p - log p_old), detached, k = (d - 1) / d, where d is the number of policy versions between
+            the one that sampled the token and the iteration; k is 0 if d < 1 or the version is unknown.
+        center_at_most: above 0: tokens with a larger c are left out of the surrogate but count in the denominators, as
+            AReaL does for c > 5. None: none is left out.
 
     Example:
         >>> import torch
@@ -187,7 +187,7 @@ class Clip(ClipRange):
     center_at_most: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """A linear lower bound is at least 0, a shift adds linear widths, and only a centre that moves is bounded."""
+        """Require a lower bound of at least 0, a linear scale for `proximal_shift`, and a moving centre to bound."""
         self.require(self.scale != "linear" or self.low <= 1.0, "low", "give a number above 0, at most 1")
         fits = self.center != "proximal_shift" or self.scale == "linear"
         self.require(fits, "center", "proximal_shift adds low and high themselves: use scale='linear'")
@@ -195,7 +195,7 @@ class Clip(ClipRange):
         self.require(moves, "center_at_most", "the centre is 1: choose center='proximal' or 'interpolated', or None")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The proximal policy's log-probs, where they are the centre; or the versions that it lies between."""
+        """Old log-probs, and the proximal log-probs or the policy versions, if the centre depends on them."""
         if self.center == "one":
             return ()
         if self.center == "interpolated":
@@ -203,12 +203,12 @@ class Clip(ClipRange):
         return ("old_logprob", token("proximal_logprob", model="policy"))
 
     def interval(self) -> tuple[float, float]:
-        """Lower and upper bound around 1."""
+        """Return the lower and upper bound around a centre of 1."""
         lower = {"linear": 1.0 - self.low, "reciprocal": 1.0 / (1.0 + self.low), "log": math.exp(-self.low)}
         return lower[self.scale], math.exp(self.high) if self.scale == "log" else 1.0 + self.high
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other bounds read it
-        """The same interval around the centre for every token."""
+        """Return the interval around the centre of each token; its width is the same for every token."""
         lower, upper = self.interval()
         if self.center == "one":
             return ClipBounds(lower, upper, self.dual)
@@ -220,7 +220,7 @@ class Clip(ClipRange):
         return ClipBounds(center * lower, center * upper, dual, kept)
 
     def _center(self, tokens: Tokens) -> Tensor:
-        """The centre of each token: 1 where it has no old log-prob."""
+        """Return the centre of each token, 1 for tokens without an old log-prob."""
         old = tokens.stream("old_logprob")
         if self.center == "interpolated":
             version = tokens.stream("policy_version")
@@ -233,10 +233,10 @@ class Clip(ClipRange):
 
 @dataclass(frozen=True)
 class TokenClip(ClipRange):
-    """Takes the clip range of each token from columns: [1 - clip_low, 1 + clip_high] of the columns of these names.
+    """Reads the clip range of each token from the columns `clip_low` and `clip_high`: [1 - clip_low, 1 + clip_high].
 
     Args:
-        dual: as of `Clip`.
+        dual: upper bound for negative advantages, see `Clip`.
 
     Example:
         >>> import torch
@@ -253,22 +253,22 @@ class TokenClip(ClipRange):
     dual: float | None = option(None, above=1)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other bounds read it
-        """The interval of each token, from its columns."""
+        """Return the interval of each token, from its columns."""
         return ClipBounds(1.0 - tokens.stream("clip_low"), 1.0 + tokens.stream("clip_high"), self.dual)
 
 
 @dataclass(frozen=True)
 class Surrogate(Part, ABC):
-    """Base of the surrogates: what a loss maximises times the advantage, such as a clipped ratio."""
+    """Base class of surrogates: the function of the ratio that a loss multiplies by the advantage and maximises."""
 
     @abstractmethod
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:
-        """Return the factors of a positive and of a negative advantage: two `[N]` vectors to be maximised."""
+        """Return the factors of positive and of negative advantages, two `[N]` vectors to be maximised."""
 
 
 @dataclass(frozen=True)
 class Clipped(Surrogate):
-    """Stops rewarding a token once its ratio has left the clip range: PPO, arXiv:1707.06347.
+    """Surrogate of PPO (arXiv:1707.06347): a token whose ratio has left the clip range gains nothing more.
 
     f = min(r, upper), g = min(max(r, lower), dual). Outside, the gradient is zero.
 
@@ -288,7 +288,7 @@ class Clipped(Surrogate):
     soft: Literal["none", "upper", "both"] = "none"
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:  # noqa: ARG002
-        """The ratio, held by the bounds on the side where going further would be rewarded."""
+        """Return the ratio clipped for positive and for negative advantages."""
         ratio = log_ratio.exp()
         positive, negative = bounds.cut_above(ratio), bounds.cut_below(ratio)
         moving = ratio / ratio.detach()  # 1, with the gradient of log p
@@ -301,7 +301,7 @@ class Clipped(Surrogate):
 
 @dataclass(frozen=True)
 class Reinforce(Surrogate):
-    """Plain policy gradient without a ratio's gradient: REINFORCE with a detached weight.
+    """Plain policy gradient, REINFORCE, with a detached weight in place of a differentiable ratio.
 
     f = sg(w) log p. The loss's gradient is - A w grad log p.
 
@@ -313,7 +313,7 @@ class Reinforce(Surrogate):
     Args:
         positive: weight of tokens with a positive advantage.
         negative: weight of tokens with a negative advantage.
-        at_most: of `ratio`, above 0; None: the ratio is limited to exp(20) only.
+        at_most: upper bound for weight `ratio`, above 0; None: the ratio is only limited to exp(20).
 
     Example:
         >>> from agentrl_core import loss
@@ -327,12 +327,12 @@ class Reinforce(Surrogate):
     at_most: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """`at_most` needs a ratio."""
+        """Require weight `ratio` for `at_most`."""
         used = self.at_most is None or "ratio" in (self.positive, self.negative)
         self.require(used, "at_most", "use it with 'ratio', or give None")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:
-        """The log-prob of each token, times a detached factor."""
+        """Return the log-prob of each token times its detached weight."""
         ratio = log_ratio.detach().exp()
         weights = {
             "one": torch.ones_like(ratio),
@@ -344,15 +344,15 @@ class Reinforce(Surrogate):
 
 @dataclass(frozen=True)
 class Expert(Surrogate):
-    """Stands in for the surrogate on tokens that another policy wrote, whose probabilities are not known.
+    """Replaces the surrogate on tokens written by another policy, whose probabilities are unknown.
 
         f = g = p / (p + shape)
 
-    Its gradient, shape / (p + shape)^2 grad p, favours what the policy finds unlikely (LUFFY arXiv:2504.14945, ICPO,
-    AMPO, SCOPE). It is not clipped. The stream `expert` is 1 on such tokens.
+    Its gradient, shape / (p + shape)^2 grad p, favours tokens that are unlikely under the policy (LUFFY
+    arXiv:2504.14945, ICPO, AMPO, SCOPE). It is not clipped. The stream `expert` is 1 on such tokens.
 
     Args:
-        shape: above 0: 0.1 in the public codes, 0.01 in ICPO's paper.
+        shape: above 0; 0.1 in the public implementations, 0.01 in ICPO's paper.
 
     Example:
         >>> import torch
@@ -365,7 +365,7 @@ class Expert(Surrogate):
     shape: float = option(0.1, above=0)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:  # noqa: ARG002
-        """The shaped probability of each token, in place of a ratio."""
+        """Return the shaped probability of each token, in place of a ratio."""
         probability = tokens.logprob.exp()
         factor = probability / (probability + self.shape)
         return factor, factor

@@ -12,25 +12,25 @@ from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 if TYPE_CHECKING:
     from torch import Tensor
 
-LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: beyond it a ratio says nothing more, and in fp32 it would soon overflow
+LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: a larger ratio carries no information, and in fp32 would soon overflow
 _MOST_SEGMENTS = 2**31  # no sequence has a segment of this number
 SOURCE = "source"  # the stream with the codes of the draws' sources, where they have several
 WEIGHTED = ("advantage_positive", "advantage_negative", "weight_kl", "weight_entropy")
 """The streams that are products with the loss weight of a row."""
-_LOWEST_LOGPROB = -1e4  # stands for -inf: a token that sampling could not give has no gradient, and no NaN
+_LOWEST_LOGPROB = -1e4  # replaces -inf: a token that sampling excludes then has no gradient, and no NaN
 
 SegmentKind = Literal["all", "group", "pair", "sequence", "step"]
 """Kind of a segment: all tokens given, or the rows with the same id in the stream of that name."""
 
 
 class Tokens:
-    """The prediction pairs that a loss is asked about.
+    """The prediction pairs of a loss: log-probs, entropies and streams, one row each.
 
-    A row without weight, and a log-prob of -inf, count nowhere: neither in the loss nor in its gradient.
+    Rows with weight 0, and log-probs of -inf, contribute neither to the loss nor to its gradient.
 
     Args:
-        logprob: `[N]`, log-prob of each target under the policy that is trained; gradients flow.
-        entropy: `[N]`, entropy in nats; None where the loss reads none.
+        logprob: `[N]`, log-prob of each target under the trained policy, with gradient.
+        entropy: `[N]`, entropy in nats; None if the loss reads none.
         streams: `[N]` each. `weight_kl` is always needed: the weight of each row, its denominators included.
             `advantage_positive` and `advantage_negative` are weight times max(A, 0) and min(A, 0), summed over the
             branches that share the row. Segment ids (`step`, `sequence`, `group`, `pair`) are whole numbers from 0,
@@ -59,7 +59,7 @@ class Tokens:
         self._segments: dict[str, Segments] = {}
 
     def raw(self, name: str) -> Tensor:
-        """A stream as it is.
+        """Return a stream unchanged.
 
         Raises:
             InvalidInputError: there is no such stream.
@@ -74,9 +74,10 @@ class Tokens:
             ) from None
 
     def stream(self, name: str) -> Tensor:
-        """A stream, `[N]` or `[N, k]`, 0 where nothing is trained.
+        """Return a stream, `[N]` or `[N, k]`, with 0 in untrained rows.
 
-        A token without an old log-prob (NaN in `old_logprob`) has its own: its ratio is 1, with the gradient of log p.
+        A token without an old log-prob (NaN in `old_logprob`) gets its current log-prob, detached: its ratio is 1, with
+        the gradient of log p.
         """
         if name not in self._known:  # no functools: its locks stop torch.compile
             values = self._where_trained(self.raw(name))
@@ -89,14 +90,14 @@ class Tokens:
         return torch.where(self.trained if values.dim() == 1 else self.trained[:, None], values, 0)
 
     def of_share(self, name: str) -> Tokens:
-        """The rows with a share of their weights, a stream; a row whose share is 0 is not trained."""
+        """Return the rows with their weights multiplied by a stream; rows with share 0 are not trained."""
         share = self.raw(name)
         streams = {key: value * share if key in WEIGHTED else value for key, value in self._streams.items()}
         return Tokens(self.logprob, self._entropy, streams, self._answers)
 
     @property
     def sources(self) -> list[tuple[str, Tensor]]:
-        """The rows of each source, by its name; none where all are of one."""
+        """The source names, each with a mask of its rows; empty if all rows are from one source."""
         if SOURCE not in self._streams:
             return []
         codes = self.raw(SOURCE)
@@ -104,11 +105,11 @@ class Tokens:
 
     @property
     def compared(self) -> Tensor:
-        """Return which trained rows have an old log-prob, and so a ratio."""
+        """Return a mask of trained rows that have an old log-prob, and so a ratio."""
         return self.trained & ~self.raw("old_logprob").isnan()
 
     def output(self, name: str) -> Tensor:
-        """Return the model's output `name`: `[N]` or `[N, k]`, 0 if nothing is trained.
+        """Return the model's output `name`, `[N]` or `[N, k]`, with 0 in untrained rows.
 
         Raises:
             UnsupportedError: the model has no such output.
@@ -123,7 +124,7 @@ class Tokens:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy, 0 where nothing is trained."""
+        """Entropy of each row, 0 in untrained rows."""
         return torch.zeros_like(self.logprob) if self._entropy is None else torch.where(self.trained, self._entropy, 0)
 
     @property
@@ -138,25 +139,25 @@ class Tokens:
 
     @property
     def advantage(self) -> Tensor:
-        """The advantage without its weight; of a row that several branches share, their weighted mean."""
+        """The advantage without its weight; if several branches share a row, their weighted mean."""
         return (self.advantage_positive + self.advantage_negative) / torch.where(self.trained, self.weight, 1.0)
 
     def log_ratio_to(self, name: str) -> Tensor:
-        """The log-ratio to the policy of a stream, within +-20."""
+        """Return the log-ratio to the policy whose log-probs a stream has, limited to +-20."""
         return self.limited(self.logprob - self.stream(name))
 
     @staticmethod
     def limited(log_ratio: Tensor) -> Tensor:
-        """A log-ratio within +-20, beyond which a ratio has no meaning."""
+        """Return a log-ratio limited to +-20, beyond which a ratio carries no information."""
         return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
     @property
     def log_ratio(self) -> Tensor:
-        """The log-ratio to the old policy, within +-20."""
+        """The log-ratio to the old policy, limited to +-20."""
         return self.log_ratio_to("old_logprob")
 
     def segments(self, level: SegmentKind) -> Segments:
-        """The trained rows by segment."""
+        """Return the trained rows, divided into segments of a kind."""
         if level not in self._segments:
             ids = torch.zeros_like(self.trained, dtype=torch.int64) if level == "all" else self.raw(level).long()
             self._segments[level] = Segments(ids, self.trained, level)
@@ -164,15 +165,15 @@ class Tokens:
 
     @property
     def strata(self) -> Segments:
-        """The trained rows by the stream `stratum`."""
+        """The trained rows, divided by the stream `stratum`."""
         return Segments(self.raw("stratum").long(), self.trained, "stratum")
 
     @property
     def items(self) -> Segments:
-        """The trained rows by sequence and number in the stream `item`, from 1; a row without one (0) is alone."""
+        """The trained rows, divided by sequence and by the stream `item`, from 1; a row with item 0 is alone."""
         number = self.raw("item").long()
         rows = torch.arange(len(number), device=number.device)
-        # One key for each item, in the order of sequences: the rows that are alone come behind all numbers.
+        # One key for each item, in the order of sequences; rows without an item come after all numbers.
         inside = torch.where(number < 1, _MOST_SEGMENTS + rows, number)
         order = inside.argsort(stable=True)
         order = order[self.raw("sequence").long()[order].argsort(stable=True)]
@@ -182,26 +183,26 @@ class Tokens:
         return Segments(ids, self.trained, "item")
 
     def members(self, level: Literal["pair", "group"]) -> Segments:
-        """The sequences by pair or group: row i of the ids stands for sequence i, not for token i."""
+        """Return sequences, divided by pair or group: row i of the ids is sequence i, not token i."""
         sequences = self.segments("sequence")
         ids = torch.zeros_like(sequences.ids).scatter(0, sequences.ids, self.segments(level).ids)
         return Segments(ids, sequences.exists, level)
 
 
 class Segments:
-    """Rows by segment. A value per segment is a vector of length N too, so that nothing waits for the device.
+    """Rows divided into segments. Values per segment are vectors of length N, so that no device synchronises.
 
     Args:
         ids: `int64[N]`, the segment of each row.
-        counted: `bool[N]`, the rows that count.
-        name: what error messages call the ids.
+        counted: `bool[N]`, the rows to include in statistics.
+        name: name of the ids in error messages.
 
     Attributes:
-        count: `float64[N]`, how many rows of each segment count.
+        count: `float64[N]`, number of counted rows in each segment.
     """
 
     def __init__(self, ids: Tensor, counted: Tensor, name: str) -> None:
-        readable = ids.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere it would wait
+        readable = ids.device.type == "cpu" and not torch.compiler.is_compiling()  # other devices would synchronise
         if readable and len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(ids)):
             raise InvalidInputError(
                 f"{name} ids range from {int(ids.min())} to {int(ids.max())} for {len(ids)} rows; number them from 0, "
@@ -212,52 +213,52 @@ class Segments:
         self.count = torch.zeros(len(ids), dtype=torch.float64, device=ids.device).index_add(0, ids, counted.double())
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum of the counted rows of each segment."""
+        """Return the sum over the counted rows of each segment."""
         values = torch.where(self.counted, values, 0.0)
         return torch.zeros_like(values).index_add(0, self.ids, values)
 
     @property
     def exists(self) -> Tensor:
-        """Which segments have rows that count."""
+        """Mask of segments that have counted rows."""
         return self.count > 0
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean of each segment; 0 of an empty one."""
+        """Return the mean over the counted rows of each segment, 0 for an empty one."""
         return self.sum(values) / self.count.clamp(min=1).to(values.dtype)
 
     def maximum(self, values: Tensor) -> Tensor:
-        """Largest value of each segment, without gradient; 0 of an empty one."""
+        """Return the largest value of each segment, without gradient, 0 for an empty one."""
         values = torch.where(self.counted, values.detach(), -torch.inf)
         largest = torch.full_like(values, -torch.inf).scatter_reduce(0, self.ids, values, "amax")
         return torch.where(self.exists, largest, 0.0)
 
     def spread(self, per_segment: Tensor) -> Tensor:
-        """To each row the value of its segment."""
+        """Return for each row the value of its segment."""
         return per_segment.index_select(0, self.ids)
 
     def log_sum_exp(self, values: Tensor) -> Tensor:
-        """Logarithm of the sum of exponentials of each segment; 0 of an empty one."""
+        """Return the logarithm of the sum of exponentials of each segment, 0 for an empty one."""
         largest = self.maximum(values)
         shifted = torch.where(self.counted, values - self.spread(largest), 0.0)
         return torch.where(self.exists, self.sum(shifted.exp()), 1.0).log() + largest
 
     def log_softmax(self, values: Tensor) -> Tensor:
-        """Log of the softmax over each segment."""
+        """Return the log-softmax of the values within each segment."""
         return torch.where(self.counted, values - self.spread(self.log_sum_exp(values)), 0.0)
 
     def rank(self, values: Tensor, *, descending: bool = False) -> Tensor:
-        """Position of each row among the counted rows of its segment, in order of value; ties in order of rows."""
+        """Return the rank of each row among the counted rows of its segment, from 0, by value; ties by row order."""
         order = self._order(values.detach(), descending=descending)
         position = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
         return position - self.spread(self._starts)
 
     def quantile(self, values: Tensor, q: float, *, nearest: bool = False) -> Tensor:
-        """The q-quantile of each segment, between neighbours linearly or the nearest; without gradient.
+        """Return the q-quantile of each segment, without gradient, by linear interpolation or the nearest value.
 
         Args:
             values: `[N]`.
             q: from 0 to 1.
-            nearest: take the nearest value (the even one in the middle) instead of interpolating.
+            nearest: take the nearest value (of two equally near ones the even rank) instead of interpolating.
         """
         if not len(values):
             return values.detach()
@@ -271,7 +272,7 @@ class Segments:
         return torch.where(self.exists, below + share.to(values.dtype) * (above - below), 0.0)
 
     def running_minimum(self, values: Tensor) -> Tensor:
-        """Smallest value of the counted rows before each row in its segment, +inf for the first; no gradient."""
+        """Return the smallest counted value before each row in its segment, +inf for the first, without gradient."""
         order, ids = self._in_turn()
         values = values.detach()[order]
         smallest = torch.where(self._joined(ids, 1), values.roll(1), torch.inf)
@@ -283,10 +284,10 @@ class Segments:
         return torch.empty_like(smallest).scatter(0, order, smallest)
 
     def rest_cross_entropy(self, values: Tensor, target: Tensor) -> Tensor:
-        """The cross-entropy of a softmax of the values to one of the targets, over each row and those ranked below it.
+        """Return for each row the cross-entropy of two softmaxes, of values to targets, over it and lower-ranked rows.
 
-        Ranked are the counted rows of its segment, by target; of equal ones the first is higher. The targets have no
-        gradient.
+        The counted rows of a segment are ranked by target; among equal targets the first row ranks higher. Targets have
+        no gradient.
         """
         order = self._order(target.detach(), descending=True)
         turn = torch.arange(len(order), device=order.device)
@@ -305,30 +306,30 @@ class Segments:
         return torch.zeros_like(total).scatter(0, order, torch.where(ids < 0, 0.0, total - mean))
 
     def following(self, values: Tensor) -> Tensor:
-        """The value of the next counted row of the same segment; 0 for the last."""
+        """Return the value of the next counted row in the same segment, 0 for the last row."""
         order, ids = self._in_turn()
         after = torch.where(self._joined(ids, 1).roll(-1), values[order].roll(-1), 0.0)
         return torch.zeros_like(after).scatter(0, order, after)
 
     @staticmethod
     def _joined(ids: Tensor, distance: int) -> Tensor:
-        """Whether a row is in the same segment as the one `distance` before it."""
+        """Return whether each row is in the same segment as the row `distance` before it."""
         inside = torch.arange(len(ids), device=ids.device) >= distance
         return inside & (ids == ids.roll(distance))
 
     def _in_turn(self) -> tuple[Tensor, Tensor]:
-        """The rows by segment and in their own order, and the segments of these; rows that do not count have none."""
+        """Return the rows ordered by segment, and the segment of each; uncounted rows have unique negative ids."""
         order = self._order(torch.zeros_like(self.ids))
         turn = torch.arange(len(order), device=order.device)
         return order, torch.where(self.counted, self.ids, -1 - turn)[order]
 
     @property
     def _starts(self) -> Tensor:
-        """Where each segment begins when the counted rows lie by segment."""
+        """Position of the first row of each segment when the counted rows are ordered by segment."""
         return (self.count.cumsum(0) - self.count).long()
 
     def _order(self, values: Tensor, *, descending: bool = False) -> Tensor:
-        """The counted rows by segment, in order of value inside each; the others at the end."""
+        """Return row indices ordered by segment, then by value; rows that do not count come last."""
         by_value = values.argsort(descending=descending, stable=True)
         keys = torch.where(self.counted, self.ids, len(self.ids))
         return by_value[keys[by_value].argsort(stable=True)]

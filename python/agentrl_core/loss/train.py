@@ -11,25 +11,25 @@ from agentrl_core.loss.base import Loss
 
 @dataclass(frozen=True)
 class Train(Component):
-    """A loss, the model that it trains, and when: for recipes that train more than the policy after the credit.
+    """A loss, the model that it trains, and its stage: for recipes that train more models than the policy.
 
-    Phase loss of a recipe may be a tuple of these, run in order; a loss by itself stands for `Train(loss)`. Each has
-    optimizer steps of its own, with denominators of its own, and names its model in `Update.model`. A stage holds one
-    loss for each model; `loss.Sum` adds up several losses of one model.
+    Phase loss of a recipe may be a tuple of `Train`, run in order; a plain loss means `Train(loss)`. Each has its own
+    optimizer steps and denominators, and names its model in `Update.model`. A stage has one loss for each model;
+    `loss.Sum` adds several losses of one model.
 
     Args:
-        loss: what is minimised.
-        model: a name, such as `policy`, `critic`, `reward_model`, `adapter`: the user's loop knows the model.
-        stage: `update`, what `recipe.updates(batch)` gives; or any other name, such as `warm_start` (before
-            reinforcement learning) or `before_credit` (a critic or reward model whose answers the credit reads):
-            `recipe.updates(batch, stage=...)` gives those, on any batch that has the columns the loss needs.
-        epochs: passes over a batch, at least 1; None: those of the recipe.
-        minibatches: optimizer steps of a pass, at least 1; None: those of the recipe.
-        deal: how draws come into minibatches: `mixed` at random; or `by_source`, each minibatch with as many of every
-            source (fresh, replay, expert, ...) as the others, up to one.
-        where: the draws that it trains; None: all. A stage may hold several losses of one model on different draws.
-        keep: whether the column `keep` leaves tokens out of this loss. None: yes, but not for a critic, a model other
-            than the policy whose values the loss trains: filters of what the policy learns do not reach it.
+        loss: the loss to minimise.
+        model: name of the model in the user's loop, such as `policy`, `critic`, `reward_model` or `adapter`.
+        stage: `update`, returned by `recipe.updates(batch)`; or any other name, such as `warm_start` (before
+            reinforcement learning) or `before_credit` (a critic or reward model whose outputs the credit reads),
+            returned by `recipe.updates(batch, stage=...)` for any batch that has the columns of the loss.
+        epochs: passes over a batch, at least 1; None: as in the recipe.
+        minibatches: optimizer steps of a pass, at least 1; None: as in the recipe.
+        deal: how draws are divided into minibatches: `mixed`: at random; `by_source`: each minibatch gets the same
+            number of draws of every source (fresh, replay, expert, ...), up to one.
+        where: the draws to train on; None: all. A stage may have several losses of one model on different draws.
+        keep: whether the column `keep` leaves tokens out of this loss. None: yes, except for a critic (a model other
+            than the policy whose values the loss trains), because filters of the policy's tokens do not apply to it.
 
     Example:
         >>> from agentrl_core import loss, recipes
@@ -64,6 +64,6 @@ class Train(Component):
         return self.model == "policy" or not any(output.startswith("value") for output in self.loss.outputs)
 
     def check_options(self) -> None:
-        """Names are names."""
+        """Require that `model` and `stage` are identifiers."""
         for name in ("model", "stage"):
             self.require(getattr(self, name).isidentifier(), name, "give a name of letters, digits and _")

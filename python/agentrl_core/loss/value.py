@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Value(WeightedLoss):
-    """Trains a critic: the model's answer `value` is fitted to the stream `return`, any target of V or Q.
+    """Trains a critic: fits the model output `value` to the column `return`, any target of V or Q.
 
         `squared`:       1/2 (V - R)^2
         `huber`:         1/2 e^2 where |e| = |V - R| <= delta, else delta (|e| - delta / 2)
@@ -26,31 +26,31 @@ class Value(WeightedLoss):
         `categorical`:   cross-entropy of softmax(`value_logits`, `[N, bins]`) and R spread over the bins as a Gaussian
                          of `sigma` bin widths (HL-Gauss, arXiv:2403.03950); see `expected_value`
 
-    V is given by the option `of`: the `head`'s answer; the `logit` of the token, a log p + `soft_value` with a the
-    temperature that it was sampled at, so that the policy is softmax(Q / a); or `duelling`: scale (l - max l) + V, l
-    the logits and V the head's answer (B-Coder, arXiv:2310.03173). The last two are a Q of the sampled token, and
-    train the logits.
+    The option `of` defines V: `head`: the output of the value head; `logit`: the logit of the token, a log p +
+    `soft_value` with sampling temperature a, so that the policy is softmax(Q / a); `duelling`: scale (l - max l) + V
+    with logits l and V of the head (B-Coder, arXiv:2310.03173). The last two are a Q of the sampled token, and train
+    the logits.
 
-    With `clip` the error is also taken of V_old + clamp(V - V_old, +-clip) (stream `old_value`), and the larger of both
-    counts (PPO), or their mean (SAFE). `value` may be `[N, k]`, k heads: each is fitted to R, and their errors add up
-    (twin critics); or their soft minimum is (see `soft_minimum`; it needs `[N, k]`).
+    With `clip` a second error is that of V_old + clamp(V - V_old, +-clip) (stream `old_value`); the loss takes the
+    larger error (PPO) or the mean (SAFE). `value` may be `[N, k]` for k heads: each is fitted to R and the errors are
+    added (twin critics), or their soft minimum is fitted (see `soft_minimum`; it needs `[N, k]`).
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        kind: see above.
-        delta: of `huber`, above 0.
-        clip: above 0, or None.
-        combine: `max` or `mean`.
-        heads: `each` or `soft_minimum`.
-        temperature: of the soft minimum, above 0.
-        level: `token`: a value of every token; `step`: one of each step, at its first trained token, which is what
-            `arl.annotate(batch, "value", critic, level="step")` reads. Only those tokens are in the denominators.
+        aggregate: see `WeightedLoss`.
+        constant: see `WeightedLoss`.
+        kind: `squared`, `huber`, `cross_entropy` or `categorical`, see above.
+        delta: threshold of `huber`, above 0.
+        clip: largest change of the value, above 0, or None.
+        combine: with `clip`, the `max` or `mean` of both errors.
+        heads: fit `each` head or their `soft_minimum`.
+        temperature: temperature of the soft minimum, above 0.
+        level: `token`: a value for every token; `step`: one for each step, at its first trained token, which
+            `arl.annotate(batch, "value", critic, level="step")` also reads. Only those tokens are in the denominators.
         of: `head`, `logit` or `duelling`, see above.
-        scale: of `duelling`, above 0.
-        low: value of the first bin, its middle. R is kept within the outer edges of the bins.
-        high: value of the last bin.
-        sigma: above 0.
+        scale: factor for `duelling`, above 0.
+        low: value at the middle of the first bin. R is clamped to the outer edges of the bins.
+        high: value at the middle of the last bin.
+        sigma: standard deviation for `categorical`, in bin widths, above 0.
 
     Metrics: `value` and `return`, and `value_error` (the error itself).
 
@@ -74,7 +74,7 @@ class Value(WeightedLoss):
     sigma: float = option(0.75, above=0)
 
     def check_options(self) -> None:
-        """Only distances can be clipped, and bins have a width."""
+        """Refuse `clip` for cross-entropies, an empty range of bins, and combinations that `of` does not support."""
         super().check_options()
         fits = self.clip is None or self.kind in ("squared", "huber")
         self.require(fits, "clip", "give it with kind='squared' or 'huber', or None")
@@ -83,7 +83,7 @@ class Value(WeightedLoss):
         self.require(plain, "of", "it is one value: use heads='each' and another kind than 'categorical'")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, returns, and with `clip` the old values."""
+        """Weights, returns, the old values for `clip`, and the inverse temperature unless V is the head's output."""
         yield from ("weight_kl", token("return"))
         if self.clip is not None:
             yield token("old_value", model="critic")
@@ -92,11 +92,11 @@ class Value(WeightedLoss):
 
     @property
     def of_steps(self) -> bool:
-        """Where its values are those of steps."""
+        """Whether values are those of steps: each step has a single row."""
         return self.level == "step"
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """The value, or its logits, or what a Q of the token is made of."""
+        """The model outputs from which V is computed: `value`, `value_logits`, or those for `logit` and `duelling`."""
         if self.of == "logit":
             return ("soft_value",)
         if self.of == "duelling":
@@ -104,11 +104,11 @@ class Value(WeightedLoss):
         return ("value_logits",) if self.kind == "categorical" else ("value",)
 
     def own_foldable(self) -> bool:
-        """No: branches that share a token may have different returns."""
+        """False: branches that share a token may have different returns."""
         return False
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """How far the values are from their targets, and metrics."""
+        """Return the error of the values, summed over rows by weight, and metrics."""
         target = tokens.stream("return")
         if self.kind == "categorical":
             logits = tokens.output("value_logits")
@@ -162,7 +162,7 @@ class Value(WeightedLoss):
 
 
 def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
-    """The value that `[N, bins]` logits of a categorical critic stand for: the mean of their bins, `[N]`.
+    """Return the value that logits `[N, bins]` of a categorical critic represent: the mean over bins, `[N]`.
 
     Example:
         >>> import torch
@@ -175,9 +175,10 @@ def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
 
 
 def soft_minimum(values: Tensor, temperature: float) -> Tensor:
-    """A smooth minimum over the last dimension: -a log mean exp(-v / a).
+    """Return a smooth minimum over the last dimension: -a log mean exp(-v / a).
 
-    a towards 0 gives the minimum (twin critics of TD3 and SAC), a large a the mean; SAFE takes 0.3.
+    The temperature a interpolates: near 0 it gives the minimum (twin critics of TD3 and SAC), a large a gives the mean;
+    SAFE uses 0.3.
 
     Example:
         >>> import torch

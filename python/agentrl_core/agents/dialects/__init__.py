@@ -1,6 +1,7 @@
 """Translate the APIs that clients use to `/v1/chat/completions` and back: one file for each API.
 
-A dialect has `FIELDS`, the rule of a body; `asked(body)`, the request to `/v1/chat/completions` that a body means;
-`reply(answer, body, name)`, the client's reply; and `events(reply, body)`, the same reply as server-sent events, made
-of the whole answer: tokens are never put together from a stream.
+A dialect has `FIELDS`, the rule that validates a body; `asked(body)`, which converts a body to a request to
+`/v1/chat/completions`; `reply(answer, body, name)`, which converts the answer to a reply for the client; and
+`events(reply, body)`, which yields that reply as server-sent events. Events are made from the whole answer; tokens are
+never assembled from a stream.
 """

@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/chat/completions`, which is also what the upstream speaks."""
+"""OpenAI's `/v1/chat/completions`, which is also the upstream's API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.upstream import ChatResponse
 
 _OURS = ("stream", "stream_options", "model", "user", "store", "metadata", "kv_transfer_params", "return_token_ids")
-"""Fields that are the client's and this endpoint's own business."""
+"""Fields that are not sent to the upstream: they concern only the client and this endpoint."""
 
 TEXT, NAME, FLAG, OBJECT = Text(), Text(least=1), Flag(), Object()
 
@@ -22,7 +22,7 @@ SAMPLING = {
     "seed": whole(-(2**63), 2**63 - 1),
     "chat_template_kwargs": OBJECT,
 }
-"""Rules of the fields that all dialects have in common."""
+"""Rules of the sampling fields of several dialects."""
 
 OPENAI = SAMPLING | {
     "model": TEXT,
@@ -85,19 +85,19 @@ FIELDS = Object(
     },
     required=("messages",),
 )
-"""Rule of a body. Fields that have none are passed on, for the upstream to judge."""
+"""Rule of a body. Fields without a rule are passed on, and the upstream checks them."""
 
 Event = tuple[str | None, Json | None]
-"""Name and data of a server-sent event; no data: the end of a stream of OpenAI's."""
+"""Name and data of a server-sent event; without data it is the end of an OpenAI stream."""
 
 
 def asked(body: Json) -> Json:
-    """Return the request to the upstream."""
+    """Convert a body to a request to the upstream's `/v1/chat/completions`."""
     return {name: value for name, value in body.items() if name not in _OURS and value is not None}
 
 
 def reply(answer: ChatResponse, body: Json, name: str) -> Json:
-    """Return the reply to the client."""
+    """Convert an answer to the client's reply, a `chat.completion`."""
     choices = [
         {
             "index": place,
@@ -118,7 +118,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:
-    """Yield the reply as a stream."""
+    """Yield a reply as server-sent events, `chat.completion.chunk` objects."""
     head = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
 
     def chunk(index: int, delta: Json, reason: str | None = None, details: Json | None = None) -> Event:

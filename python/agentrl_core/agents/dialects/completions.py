@@ -28,14 +28,14 @@ FIELDS = Object(
 
 
 def asked(body: Json) -> Json:
-    """Return the request to the upstream."""
+    """Convert a body to a request to the upstream's `/v1/completions`."""
     if body.get("echo"):
         raise InvalidInputError("echo is true; leave it out: the prompt's tokens are recorded without it")
     return {name: value for name, value in body.items() if name not in _OURS and value is not None}
 
 
 def reply(answer: ChatResponse, body: Json, name: str) -> Json:
-    """Return the reply to the client."""
+    """Convert an answer to the client's reply, a `text_completion`."""
     choices = [
         {
             "index": place,
@@ -56,7 +56,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:
-    """Yield the reply as a stream."""
+    """Yield a reply as server-sent events, one `text_completion` for each choice."""
     for choice in reply["choices"]:
         yield None, {name: value for name, value in reply.items() if name != "usage"} | {"choices": [choice]}
     if (body.get("stream_options") or {}).get("include_usage"):

@@ -55,7 +55,7 @@ FIELDS = Object(
 
 
 def asked(body: Json) -> Json:
-    """Return the request to the upstream."""
+    """Convert a body to a request to the upstream's `/v1/chat/completions`."""
     request: Json = {name: body[name] for name in _SAME if body.get(name) is not None}
     if body.get("max_tokens") is not None:
         request["max_tokens"] = body["max_tokens"]
@@ -63,7 +63,7 @@ def asked(body: Json) -> Json:
         request["stop"] = body["stop_sequences"]
     chat: list[Json] = []
     given = body.get("system")
-    # Texts of a system prompt are joined with nothing between, as in vLLM; those of a message are left to the template.
+    # Texts of a system prompt are joined without a separator, as in vLLM; the template joins those of a message.
     texts = [text_of([part]) for part in given] if isinstance(given, list) else [text_of(given)]
     if None in texts:
         raise InvalidInputError(f"system is {given!r:.60}; give a text, or a list of text parts")
@@ -85,7 +85,7 @@ def asked(body: Json) -> Json:
 
 
 def reply(answer: ChatResponse, body: Json, name: str) -> Json:
-    """Return the reply to the client."""
+    """Convert an answer to the client's reply, an Anthropic `message`."""
     choice = answer.choices[0]
     message = choice.message
     blocks: list[Json] = []
@@ -119,7 +119,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all dialects take both
-    """Yield the reply as a stream."""
+    """Yield a reply as server-sent events of Anthropic's API."""
     start = reply | {"content": [], "stop_reason": None}
     yield "message_start", {"type": "message_start", "message": start}
     for index, block in enumerate(reply["content"]):
@@ -146,7 +146,7 @@ def _pieces(block: Json) -> tuple[Json, Json]:
 
 
 def _from_client(message: Json) -> list[Json]:
-    """Convert a client's message to messages of a chat, where results of tools are messages of their own."""
+    """Convert an Anthropic message to chat messages; each tool result becomes its own message."""
     role, content = message.get("role"), message.get("content")
     if not isinstance(content, list):
         return [{"role": role, "content": content}]
@@ -180,7 +180,7 @@ def _from_client(message: Json) -> list[Json]:
 
 
 def _result(content: Any) -> str | list[Json]:
-    """Return the content of a tool's result: a text, or texts and images."""
+    """Return the content of a tool's result as a text, or as texts and images."""
     text = text_of(content)
     if text is not None:
         return text
@@ -209,7 +209,7 @@ def _tool(tool: Json) -> Json:
 
 
 def _object(arguments: Any) -> Json:
-    """Return the arguments of a call, which are an object in this dialect."""
+    """Return the arguments of a call as an object, which Anthropic's API requires."""
     try:
         value = json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:

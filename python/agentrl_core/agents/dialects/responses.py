@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/responses`: a client sends the whole history, or names the response that it goes on from."""
+"""OpenAI's `/v1/responses`: a client sends the whole history, or names the response that it continues."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FIELDS = Object(
 
 
 def asked(body: Json) -> Json:
-    """Return the request to the upstream."""
+    """Convert a body to a request to the upstream's `/v1/chat/completions`."""
     request: Json = {name: body[name] for name in _SAME if body.get(name) is not None}
     if body.get("max_output_tokens") is not None:
         request["max_tokens"] = body["max_output_tokens"]
@@ -80,7 +80,7 @@ def asked(body: Json) -> Json:
 
 
 def reply(answer: ChatResponse, body: Json, name: str) -> Json:
-    """Return the reply to the client."""
+    """Convert an answer to the client's reply, a `response` object."""
     choice = answer.choices[0]
     message = choice.message
     is_cut = choice.finish_reason == "length"
@@ -134,7 +134,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all dialects take both
-    """Yield the reply as a stream."""
+    """Yield a reply as server-sent events of OpenAI's Responses API."""
     number = 0
 
     def event(kind: str, **data: Any) -> Event:
@@ -169,14 +169,14 @@ def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all d
 
 
 def history(body: Json, reply: Json) -> list[Json]:
-    """Return the items of a request and of its reply: what `previous_response_id` stands for."""
+    """Return the items of a request and of its reply; a later `previous_response_id` refers to them."""
     given = body["input"]
     items = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
     return [*items, *reply["output"]]
 
 
 def _add(chat: list[Json], item: Json) -> None:
-    """Put an item behind a chat. Texts and calls of one answer are one message there."""
+    """Append an item to a chat. Texts and calls of one answer become one message."""
     kind = item.get("type") or "message"
     if kind == "message":
         role = item.get("role")

@@ -1,4 +1,4 @@
-"""Episodes in processes of our own."""
+"""Episodes in processes that this one starts."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from agentrl_core.env.runtime.remote_worker import RemoteWorker, WorkerServer
 _LENGTH = struct.Struct("<Q")
 _MOST_BYTES = 1 << 18
 _SECONDS_TO_DIE = 10.0
-"""Time after its last message to read its exit status; then the process is killed."""
+"""Seconds to wait for the exit status of a process after its last message; then it is killed."""
 _FULL = 77
-"""The exit code of one that needed more memory than it may have."""
+"""The exit code of a process that exceeded its memory limit."""
 _dumps = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 class ProcessWorker(RemoteWorker):
-    """A process of our own, spoken to by messages with their lengths over a pair of sockets.
+    """A worker process; messages with length prefixes are exchanged over a pair of sockets.
 
-    Neither side waits for the other to read: here nothing that would block is written, and what comes is always read.
+    Neither side blocks on the other: this side never writes more than the socket accepts, and always reads.
 
     Args:
-        environment: is sent there once.
-        memory_bytes: most memory that it may have of its own (RLIMIT_DATA), after which it is ended; None: no limit.
+        environment: the environment, sent to the process once.
+        memory_bytes: most private memory of the process (RLIMIT_DATA), above which it is ended; None: no limit.
     """
 
     def __init__(self, environment: Environment, memory_bytes: int | None = None) -> None:
@@ -48,7 +48,7 @@ class ProcessWorker(RemoteWorker):
         self._loop.add_reader(self._socket, self._read)
 
     def deliver(self, messages: list[bytes]) -> None:
-        """See `RemoteWorker`."""
+        """Queue messages for the process, and write as much as its socket accepts."""
         waiting = bool(self._outgoing)
         for message in messages:
             self._outgoing += _LENGTH.pack(len(message))
@@ -57,18 +57,18 @@ class ProcessWorker(RemoteWorker):
             self._write()
 
     def stop(self) -> None:
-        """See `RemoteWorker`."""
+        """Kill the process."""
         self._process.kill()
 
     def detach(self) -> None:
-        """See `RemoteWorker`."""
+        """Close the connection of a stopped process."""
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._process.join()
         self._socket.close()
 
     def _write(self) -> None:
-        """Write as much as there is room for; the rest when there is more."""
+        """Write as much as the socket accepts, and the rest when it accepts more."""
         try:
             del self._outgoing[: self._socket.send(self._outgoing)]
         except (BlockingIOError, InterruptedError):
@@ -116,12 +116,12 @@ class ProcessWorker(RemoteWorker):
 
 def _serve(connection: socket.socket, memory_bytes: int | None) -> None:
     """Process calls in sequence, until there are no more or the memory limit is reached."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the one who collects
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the collecting process
     try:
         _limited(memory_bytes)
         _answer_all(connection, WorkerServer(_dumps, raises=() if memory_bytes is None else (MemoryError,)))
     except MemoryError:
-        os._exit(_FULL)  # its other episodes may use the memory: all of them continue elsewhere
+        os._exit(_FULL)  # its other episodes may use the memory, so all of them continue in another process
 
 
 def _limited(memory_bytes: int | None) -> None:

@@ -21,7 +21,7 @@ class RayWorker(RemoteWorker):
 
     def __init__(self, environment: Environment) -> None:
         ray = connected(f'environment {type(environment).__name__} runs="ray"')
-        # By value what was written in a notebook or a script, as Ray does it.
+        # Like Ray, pickle classes of notebooks and scripts by value.
         super().__init__(environment, "ray", ray.cloudpickle.dumps)
         self._ray = ray
         self._actor = ray.remote(_WorkerActor).options(scheduling_strategy="SPREAD").remote()
@@ -30,19 +30,19 @@ class RayWorker(RemoteWorker):
         self._listener = self._loop.create_task(self._listen())
 
     def deliver(self, messages: list[bytes]) -> None:
-        """See `RemoteWorker`."""
+        """Queue messages for the actor; one call at a time sends them."""
         self._outgoing += messages
         if self._sender is None or self._sender.done():
             self._sender = self._loop.create_task(self._send())
 
     def stop(self) -> None:
-        """See `RemoteWorker`."""
+        """Kill the actor."""
         if self._ray.is_initialized():
             with contextlib.suppress(self._ray.exceptions.RayError):
                 self._ray.kill(self._actor)
 
     def detach(self) -> None:
-        """See `RemoteWorker`."""
+        """Stop listening to a stopped actor."""
         self._listener.cancel()
 
     async def _send(self) -> None:
@@ -63,7 +63,7 @@ class RayWorker(RemoteWorker):
 
 
 class _WorkerActor:
-    """The actor's class: a thread processes calls, and a poll returns the available answers."""
+    """Class of the Ray actor: a thread processes calls, and a poll returns the available answers."""
 
     def __init__(self) -> None:
         from ray import cloudpickle
@@ -75,7 +75,7 @@ class _WorkerActor:
         self._thread: threading.Thread | None = None
 
     async def take(self, messages: list[bytes]) -> None:
-        """Calls that come next."""
+        """Queue calls for the thread that processes them."""
         if self._thread is None:
             work: Any = self._work
             self._thread = threading.Thread(target=work, args=(asyncio.get_running_loop(),), daemon=True)
@@ -84,7 +84,7 @@ class _WorkerActor:
             self._calls.put(message)
 
     async def answers(self) -> list[bytes]:
-        """At least one answer, once there is one."""
+        """Wait for answers, and return all available ones."""
         await self._some.wait()
         self._some.clear()
         answers, self._answers = self._answers, []

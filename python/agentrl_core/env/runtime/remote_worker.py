@@ -1,4 +1,4 @@
-"""Episodes that run somewhere else: a host, a process or an actor, has many of them and runs one call at a time."""
+"""Episodes in other processes or actors: each worker has many episodes and runs one call at a time."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class RemoteWorker(ABC):
         self._where = where
         self._dumps = dumps
         self._calls: deque[tuple[asyncio.Future[Any], float | None]] = deque()
-        """Who waits, in the order in which they are run, and how long each may take."""
+        """Waiting callers in the order of their calls, each with its time limit."""
         self._started = False
         self._unsent: list[bytes] = []
         self._begun = 0.0
-        """When the first of the calls began, as far as is known here."""
+        """Time at which the first of the calls began, as far as this process can tell."""
         self._seconds: float | None = None
         self._look: asyncio.TimerHandle | None = None
         try:
@@ -55,18 +55,18 @@ class RemoteWorker(ABC):
 
     @abstractmethod
     def deliver(self, messages: list[bytes]) -> None:
-        """Send messages, without waiting."""
+        """Send messages to the worker, without waiting."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End what runs, at once; from any thread, and more than once."""
+        """End the worker at once; may be called from any thread, and repeatedly."""
 
     @abstractmethod
     def detach(self) -> None:
-        """Listen no more; it was stopped."""
+        """Stop listening to a worker that was stopped."""
 
     async def open(self, method: str, episode: int, arguments: tuple[Any, ...], seconds: float | None) -> Any:
-        """Have an episode made."""
+        """Create an episode in the worker, by `begin` or `restore`, and return the result."""
         self.episodes += 1
         try:
             return await self.send(method, episode, arguments, seconds)
@@ -75,12 +75,12 @@ class RemoteWorker(ABC):
             raise
 
     def end(self, episode: int) -> None:
-        """Have an episode closed. Its close() has as long as a step."""
+        """Close an episode in the worker; its `close` has the time limit of a step."""
         self.episodes -= 1
         self.send("end", episode, (), self._seconds)
 
     def send(self, method: str, episode: int, arguments: tuple[Any, ...], seconds: float | None) -> asyncio.Future[Any]:
-        """Have a method of an episode called; the future is for its answer."""
+        """Call a method of an episode in the worker; return a future of the result."""
         future = self._loop.create_future()
         if self.dead:
             _fail(future, WorkerDiedError(f"the {self._where} of the episode had died", culprit=False))
@@ -99,13 +99,13 @@ class RemoteWorker(ABC):
         return future
 
     def answered(self, answers: Sequence[bytes]) -> None:
-        """The next calls were answered."""
+        """Set the results of the next calls."""
         self._begun = self._loop.time()
         for answer in answers:
             future, _ = self._calls.popleft()
             try:
                 value, error = pickle.loads(answer)  # noqa: S301 -- our own process sent it
-            except Exception as unread:  # noqa: BLE001 -- whatever somebody's class does when it is unpickled
+            except Exception as unread:  # noqa: BLE001 -- user classes may raise anything when unpickled
                 value = None
                 error = AgentRLError(
                     f"the result of a worker cannot be unpickled in this process: {unread}; return values whose "
@@ -125,7 +125,7 @@ class RemoteWorker(ABC):
 
     def died(self, reason: str) -> None:
         """Fail all pending calls of a dead worker."""
-        # If the environment cannot be created, all calls fail: retries would fail equally.
+        # If the environment cannot be created, all calls fail, since retries would also fail.
         self._give_up(lambda first: WorkerDiedError(reason, culprit=first or not self._started))
 
     def _unmade(self, error: Exception) -> None:
@@ -175,7 +175,7 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 class WorkerPool:
-    """A pool of workers. An episode stays in its worker. A hanging or crashed worker is replaced.
+    """A pool of workers. An episode stays in its worker; a hanging or crashed worker is replaced.
 
     Args:
         start: starts a worker.
@@ -189,7 +189,7 @@ class WorkerPool:
         weakref.finalize(self, _stop, self._hosts)
 
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, RawStart]:
-        """See `Workers`."""
+        """Start an episode in the worker with the fewest episodes; return its handle and first observation."""
         host, number = self._host(), next(self._numbers)
         first = await host.open("begin", number, (task, seed), seconds)
         return (host, number), first
@@ -197,23 +197,23 @@ class WorkerPool:
     async def restore(
         self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
     ) -> tuple[Any, Any]:
-        """See `Workers`."""
+        """Restore an episode in the worker with the fewest episodes; return its handle and state."""
         host, number = self._host(), next(self._numbers)
         state = await host.open("restore", number, (task, seed, list(actions), snapshot), seconds)
         return (host, number), state
 
     async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:
-        """See `Workers`."""
+        """Execute one step of an episode in its worker."""
         host, number = handle
         return await host.send("act", number, (action,), seconds)  # type: ignore[no-any-return]
 
     def end(self, handle: Any) -> None:
-        """See `Workers`."""
+        """Close an episode in its worker, without waiting for it."""
         host, number = handle
         host.end(number)
 
     def close(self) -> None:
-        """End the hosts."""
+        """End all workers."""
         for host in self._hosts:
             if host is not None:
                 host.died("the collector was closed")
@@ -227,14 +227,14 @@ class WorkerPool:
 
 
 def _stop(hosts: list[RemoteWorker | None]) -> None:
-    """Stop workers without callers; the end of their output notifies their loop."""
+    """Stop workers that have no callers; their closed connection notifies their event loop."""
     for host in hosts:
         if host is not None and not host.dead:
             host.stop()
 
 
 class WorkerServer:
-    """Server side of a `RemoteWorker`, with the environment and its episodes.
+    """Worker side of a `RemoteWorker`, with the environment and its episodes.
 
     Args:
         dumps: serialiser.
@@ -265,13 +265,13 @@ class WorkerServer:
                 end(self._episodes.pop(episode, None))
         except self._raises:
             raise
-        except Exception as raised:  # noqa: BLE001 -- the one who asked gets it
+        except Exception as raised:  # noqa: BLE001 -- sent to the caller
             error = raised
         try:
             return self._dumps((value, error))
         except self._raises:
             raise
-        except Exception as unsent:  # noqa: BLE001 -- whatever somebody's class does when it is pickled
+        except Exception as unsent:  # noqa: BLE001 -- user classes may raise anything when pickled
             what = f"{value!r:.200}" if error is None else f"{type(error).__name__}: {error}"
             error = AgentRLError(f"{what} could not be pickled: {unsent}; return values that pickle can write")
             return self._dumps((None, error))

@@ -1,4 +1,4 @@
-"""Episodes in threads of our own."""
+"""Episodes in threads of this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_ABANDONED = 256
 
 
 class _Job:
-    """A call that a thread runs."""
+    """A call for a thread, with the future of its result."""
 
     def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self.function = function
@@ -29,11 +29,11 @@ class _Job:
         self.abandoned = False
 
     def run(self) -> None:
-        """Run it, and pass on its result."""
+        """Execute the call, and pass its result to the event loop."""
         self.began = time.monotonic()
         try:
             value, error = self.function(), None
-        except BaseException as raised:  # noqa: BLE001 -- whatever it is, the one who waits gets it
+        except BaseException as raised:  # noqa: BLE001 -- every error is passed to the waiting caller
             value, error = None, raised
         if not self.abandoned:
             self.loop.call_soon_threadsafe(self._done, value, error)
@@ -45,13 +45,13 @@ class _Job:
             self.future.set_result(value)
         else:
             self.future.set_exception(error)
-            self.future.exception()  # seen: the one who waited may be gone, since another branch of its group failed
+            self.future.exception()  # mark as retrieved: the caller may be gone after another branch failed
 
 
 class ThreadWorkers:
-    """In threads of our own, started as they are needed.
+    """Workers that are threads of this process, started on demand.
 
-    One that hangs is abandoned, and another takes its place, until too many hang.
+    A hanging thread is abandoned and replaced by another one, until too many hang.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -60,32 +60,32 @@ class ThreadWorkers:
         self._threads = 0
         self._waiting = 0
         self._abandoned = 0
-        """Those that hang, until they come back."""
+        """Number of abandoned threads whose call has not returned."""
         self._closed = False
         self._lock = threading.Lock()
 
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, RawStart]:
-        """See `Workers`."""
+        """Start an episode in a thread; return the episode as its handle, and its first observation."""
         return await self._call(lambda: begin(self._environment, task, seed), seconds)  # type: ignore[no-any-return]
 
     async def restore(
         self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
     ) -> tuple[Any, Any]:
-        """See `Workers`."""
+        """Restore an episode in a thread; return the episode as its handle, and its state."""
         call = lambda: restore(self._environment, task, seed, actions, snapshot)  # noqa: E731
         return await self._call(call, seconds)  # type: ignore[no-any-return]
 
     async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:
-        """See `Workers`."""
+        """Execute one step of an episode in a thread."""
         return await self._call(lambda: act(handle, action), seconds)  # type: ignore[no-any-return]
 
     def end(self, handle: Any) -> None:
-        """See `Workers`."""
+        """Close an episode in a thread, without waiting for it."""
         if hasattr(handle, "close"):
             self._put(_Job(lambda: end(handle), asyncio.get_running_loop()))
 
     def close(self) -> None:
-        """End the threads that wait; others end after their call."""
+        """End the idle threads; the others end after their call."""
         with self._lock:
             self._closed = True
             waiting = self._waiting

@@ -23,7 +23,7 @@ _LARGEST_TOKEN = 2**31 - 1
 
 
 class EnvironmentChecks:
-    """Validate the results of an environment.
+    """Validates the results of an environment.
 
     Args:
         title: title of the environment, for messages.
@@ -42,11 +42,11 @@ class EnvironmentChecks:
 
     @property
     def place(self) -> str:
-        """The checked place, for messages."""
+        """The checked step or reset, for messages."""
         return f"step {self.step}" if self.step else "reset"
 
     def start(self, first: RawStart) -> tuple[Any, bytes | str, list[dict[str, Any]] | None, tuple[Context, ...]]:
-        """Return the observation, state, tools and contexts of a new episode, checked."""
+        """Check the start of an episode; return its observation, state, tools and contexts."""
         self.step = 0
         remedy = "give a text, or messages with role and content"
         observation = first.observation
@@ -60,7 +60,7 @@ class EnvironmentChecks:
         return observation, self.state(first.state_key), tools, contexts
 
     def content(self, value: Any, name: str, remedy: str) -> Content:
-        """Return a content after checking that it is a text or messages."""
+        """Check that a value is a text or messages, and return it."""
         messages = [value] if isinstance(value, Mapping) else value
         if isinstance(value, str):
             return self._text(value, name)
@@ -153,7 +153,7 @@ class EnvironmentChecks:
             context = self._context(context, alone=not waits)
         if besides != ():
             besides = self.contexts(besides, "StepResult.parallel_requests", alone=not waits)
-        # Most are as they should be, and need no copy.
+        # Most results are valid as they are, and need no copy.
         if not (
             observation is outcome.observation
             and reward is outcome.reward
@@ -171,7 +171,7 @@ class EnvironmentChecks:
         return StepRecord(outcome, None if over or (waits and state is None) else self.state(state))
 
     def contexts(self, contexts: Any, name: str, *, alone: bool = True) -> tuple[Context, ...]:
-        """Return the contexts of waiting lanes; the first of an episode is that of its own observation."""
+        """Check the contexts of waiting conversations; an episode's first one is that of its own observation."""
         if not isinstance(contexts, Sequence):
             self.fail(f"{name} is {shown(contexts)}", "give env.Context, one for each lane that waits")
         checked = []
@@ -208,7 +208,7 @@ class EnvironmentChecks:
         )
 
     def fail(self, found: str, remedy: str) -> NoReturn:
-        """Raise the error."""
+        """Raise a `DataError` that names environment, step and task."""
         raise DataError(f"environment {self._title}, {self.place} of task {self._task!r}: {found}; {remedy}")
 
     def _reward(self, value: Any) -> float | None:
@@ -240,7 +240,7 @@ class EnvironmentChecks:
             self.fail(str(error).partition(";")[0], "give numbers, texts, lists and tables of them")
 
     def _tokens(self, tokens: object, name: str) -> None:
-        """The tokens that a message of role `prompt` may have."""
+        """Check the tokens of a message of role `prompt`."""
         if tokens is None:
             return
         whole = isinstance(tokens, (list, tuple)) and all(
@@ -284,18 +284,18 @@ class EnvironmentChecks:
 
 
 class _ProgramChecks(EnvironmentChecks):
-    """Check the actions of a program: a wrong one is a mistake in the program."""
+    """Validates the actions of a program, whose errors are mistakes in the program."""
 
     def fail(self, found: str, remedy: str) -> NoReturn:
-        """Raise the error."""
+        """Raise an `InvalidInputError`."""
         raise InvalidInputError(f"{found}; {remedy}")
 
 
 def checked_content(value: object, name: str) -> Content:
-    """Return a content that a program gives, as a journal gives it back.
+    """Return a content given by a program, checked and in the form that a journal restores.
 
     Raises:
-        InvalidInputError: it is neither a text nor messages; it names the value.
+        InvalidInputError: the value is neither a text nor messages; the message names it.
     """
     return _ProgramChecks("", "", {}).content(value, name, "give a text, or messages with role and content")
 

@@ -15,7 +15,7 @@ from agentrl_core.exceptions import DataError, InvalidInputError
 
 
 class WorkerDiedError(Exception):
-    """A process or an actor that runs episodes died; `culprit`: while it ran this very call."""
+    """A worker process or actor died; `culprit` is true if it was running this call."""
 
     def __init__(self, message: str, *, culprit: bool) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class WorkerDiedError(Exception):
 
 
 class OverdueError(Exception):
-    """A call exceeded its time limit; `abandoned`: its thread cannot be stopped and continues."""
+    """A call exceeded its time limit; `abandoned` is true if its thread cannot be stopped and continues."""
 
     def __init__(self, message: str, *, abandoned: bool = False) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class RawStep:
 
 @contextlib.contextmanager
 def of_environment() -> Iterator[None]:
-    """Raise an environment's own `InvalidInputError` as a `DataError`, since it is no wrong call of a program."""
+    """Convert an environment's `InvalidInputError` to a `DataError`, since it is not a wrong call of a program."""
     try:
         yield
     except DataError:
@@ -87,7 +87,7 @@ def restore(environment: Any, task: Task, seed: int, actions: Sequence[Any], sna
 
 
 def act(episode: Any, action: Any) -> RawStep:
-    """One step."""
+    """Execute one step of an episode, and return the result and the state after it."""
     with of_environment():
         return _replied(episode, episode.step(action))
 
@@ -126,7 +126,7 @@ class Workers(Protocol):
         ...
 
     async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:
-        """One step."""
+        """Execute one step of an episode, and return the result and the state after it."""
         ...
 
     def end(self, handle: Any) -> None:
@@ -139,13 +139,13 @@ class Workers(Protocol):
 
 
 class InlineWorkers:
-    """In the loop itself: for what is pure and fast, and for what is asynchronous."""
+    """Runs episodes in the event loop itself, for pure and fast or for asynchronous environments."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
 
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, RawStart]:
-        """See `Workers`."""
+        """Start an episode in the event loop; return the episode as its handle, and its first observation."""
         with of_environment():
             made: Any = self._environment.reset(task, seed)
             if inspect.isawaitable(made):
@@ -155,7 +155,7 @@ class InlineWorkers:
     async def restore(
         self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
     ) -> tuple[Any, Any]:
-        """See `Workers`."""
+        """Restore an episode in the event loop; return the episode as its handle, and its state."""
         with of_environment():
             made: Any = self._environment.restore(task, seed, actions, snapshot)  # type: ignore[attr-defined]
             if inspect.isawaitable(made):
@@ -163,7 +163,7 @@ class InlineWorkers:
             return made, made.state_key()
 
     async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:
-        """See `Workers`."""
+        """Execute one step of an episode in the event loop."""
         with of_environment():
             outcome = handle.step(action)
             if not isinstance(outcome, StepResult) and inspect.isawaitable(outcome):
@@ -171,11 +171,11 @@ class InlineWorkers:
             return _replied(handle, outcome)
 
     def end(self, handle: Any) -> None:
-        """See `Workers`."""
+        """Close an episode."""
         end(handle)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing, since there are no workers to end."""
 
 
 async def _in_time(awaitable: Any, seconds: float | None) -> Any:

@@ -12,9 +12,9 @@
     failed.agentrl.chats(run, "runs/demo")                      # as messages
     run.trajectories.agentrl.group_relative("reward")           # with the advantage of GRPO
 
-A method takes any frame that has its key column (`trajectory_id`, `draw_id` or `node_id`), filtered and joined as you
-like, keeps the order of its rows and all its columns, and adds columns. Of a DataFrame it makes a DataFrame, of a
-LazyFrame a LazyFrame. Where a name is taken by the frame, the added column gets the prefix that the method documents.
+A method accepts any frame with its key column (`trajectory_id`, `draw_id` or `node_id`), even filtered and joined. It
+keeps all columns and the order of rows, and adds columns. The result is a DataFrame or a LazyFrame like the input. If
+the frame already has a column of the same name, the added column gets the prefix that the method documents.
 """
 
 from __future__ import annotations
@@ -53,22 +53,21 @@ Source = Tables | Store | Batch | str | PathLike[str]
 
 
 def scan(source: Source) -> Tables:
-    """Scan the committed tables of a run as lazy frames. Works while another process writes the run.
+    """Return the committed tables of a run as lazy frames, even while another process writes the run.
 
-    Where the files have codes, the frames have names: `pl.col("kind") == "action"`, `pl.col("status") == "finished"`
-    (types `Enum`); `success`, `terminated`, `truncated`, `votes` and `trained` are truth values.
+    Codes in the files become names in the frames: `pl.col("kind") == "action"`, `pl.col("status") == "finished"`
+    (type `Enum`); `success`, `terminated`, `truncated`, `votes` and `trained` become booleans.
 
-    A frame reads the same rows whenever it is collected, from the files where they are then: the writer may have merged
-    them. (Where it has dropped iterations since, collecting raises an error: scan again.) A new call sees new
-    commits. Files are named by the manifest, not by a pattern; of a file the blocks are read that can have rows of the
-    filter, and compared with their checksums.
+    A frame always reads the rows of this snapshot, even if the writer has merged their files since. If the writer has
+    dropped iterations, collecting raises an error: scan again. A new call sees new commits. The manifest lists the
+    files. From each file, only the blocks that can have rows of the filter are read, with their checksums verified.
 
     Args:
-        source: the run's directory; or a Store or Batch that is open (or Tables, which come back as they are).
+        source: the run's directory; or an open Store or Batch (or Tables, which are returned unchanged).
 
     Raises:
-        NotFoundError: the directory holds no store.
-        CorruptError: its manifest is damaged; or, when rows are collected, what is read of a file.
+        NotFoundError: the directory has no store.
+        CorruptError: the manifest is damaged; or, when rows are collected, the read part of a file.
 
     Example:
         >>> from agentrl_core.integrations.polars import example, scan
@@ -88,7 +87,7 @@ def scan(source: Source) -> Tables:
 
 
 def example() -> Batch:
-    """Return a small batch to try things on: a trajectory, and a branch of it that left after the action's first token.
+    """Return a small example batch: a trajectory, and a branch that forks after the first token of its action.
 
     Example:
         >>> from agentrl_core.integrations.polars import example
@@ -115,7 +114,7 @@ def _of_batch(batch: Batch, name: str) -> pl.LazyFrame:
 
 
 def _measured(metrics: pl.LazyFrame) -> pl.LazyFrame:
-    """Return the metrics of a run with the names of today."""
+    """Return the metrics of a run with old names replaced by current ones."""
 
     def renamed(names: pl.Series) -> pl.Series:
         known = names.unique().drop_nulls().to_list()
@@ -125,20 +124,20 @@ def _measured(metrics: pl.LazyFrame) -> pl.LazyFrame:
 
 
 class _Namespace(Generic[Frame]):
-    """Methods of the frames of a run; the same for a DataFrame and a LazyFrame."""
+    """Methods of the namespace `agentrl`, the same for DataFrames and LazyFrames."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame: Any = frame
 
     def trajectories(self, source: Source) -> Frame:
-        """Each row with the facts of its trajectory, and the latest statistics of its task.
+        """Add to each row the columns of its trajectory, and the latest statistics of its task.
 
         Args:
-            source: where the trajectories are.
+            source: the run with the trajectories, see `scan`.
 
         Returns:
-            The frame and the columns of `trajectories` (with the prefix `trajectory_` where the frame has the name) and
-            `tasks` (with the prefix `task_`); null where there is no such trajectory or task.
+            The frame with the columns of `trajectories` (with the prefix `trajectory_` if the frame has the name) and
+            `tasks` (with the prefix `task_`); null if there is no such trajectory or task.
 
         Raises:
             InvalidInputError: the frame has no column `trajectory_id`.
@@ -163,14 +162,14 @@ class _Namespace(Generic[Frame]):
     def nodes(self, source: Source) -> Frame:
         """Return a row for each node on the path of each row's trajectory, from the prompt to the leaf.
 
-        This is also the way from a node to its trajectories: filter what comes out by `node_id`.
+        To find the trajectories of a node, filter the result by `node_id`.
 
         Args:
-            source: where the nodes and trajectories are.
+            source: the run with the nodes and trajectories, see `scan`.
 
         Returns:
-            The frame, `end` (i32, how many of the node's tokens lie on this path: fewer than all where a branch left in
-            its middle), and the columns of `nodes` (with the prefix `node_` where the frame has the name).
+            The frame, `end` (i32, number of the node's tokens on this path, fewer than all if the branch forked inside
+            the node), and the columns of `nodes` (with the prefix `node_` if the frame has the name).
 
         Raises:
             InvalidInputError: the frame has no column `trajectory_id`.
@@ -186,15 +185,15 @@ class _Namespace(Generic[Frame]):
         return self._eagerly(_token_frames.path_nodes, source, "trajectory_id")
 
     def paths(self, source: Source) -> Frame:
-        """Each row with all tokens of its trajectory's path, from the prompt to the leaf.
+        """Add to each row all tokens of its trajectory's path, from the prompt to the leaf.
 
         Args:
-            source: where the nodes and trajectories are.
+            source: the run with the nodes and trajectories, see `scan`.
 
         Returns:
-            The frame and lists of one length, a value for each token: `tokens` i32, `kinds` (prompt, action,
-            observation, injected), `trainable` u8, `logprobs` f32 and `entropies` f32 (null where not known), and
-            the columns computed for stored tokens.
+            The frame and lists with a value for each token: `tokens` i32, `kinds` (prompt, action, observation,
+            injected), `trainable` u8, `logprobs` f32 and `entropies` f32 (null if unknown), and the columns computed
+            for stored tokens.
 
         Raises:
             InvalidInputError: the frame has no column `trajectory_id`, or has one that would be added.
@@ -212,11 +211,11 @@ class _Namespace(Generic[Frame]):
         """Return a row for each turn of each row's trajectory, with the tokens of its action.
 
         Args:
-            source: where the nodes, steps and trajectories are.
+            source: the run with the nodes, steps and trajectories, see `scan`.
 
         Returns:
-            The frame, the columns of `steps` (its `reward` and `rewards` as `step_reward` and `step_rewards`, others
-            with the prefix `step_` where the frame has the name), `start` (i32, position of the action's first token in
+            The frame, the columns of `steps` (`reward` and `rewards` as `step_reward` and `step_rewards`, others with
+            the prefix `step_` if the frame has the name), `start` (i32, position of the action's first token in
             the path), and lists as in `paths`: `tokens`, `kinds`, `trainable`, `logprobs`, `entropies`, … of the
             action. A trajectory without a step has no row.
 
@@ -233,15 +232,15 @@ class _Namespace(Generic[Frame]):
         return self._eagerly(_token_frames.steps, source, "trajectory_id")
 
     def computed(self, source: Source) -> Frame:
-        """Each row with what was computed for it: advantages, weights, scores.
+        """Add to each row the columns computed for it: advantages, weights, scores.
 
         Args:
-            source: where the computed columns are.
+            source: the run with the computed columns, see `scan`.
 
         Returns:
-            The frame and those of `draw_columns` if it has `draw_id`, of `step_columns` if it has `step` too, of
-            `node_columns` if it has `node_id` and no `step`; null where nothing was computed. Where a draw and its
-            steps have a column of one name, that of the step counts, and that of the draw where there is none.
+            The frame with the columns of `draw_columns` if it has `draw_id`, of `step_columns` if it also has `step`,
+            of `node_columns` if it has `node_id` and no `step`; null if nothing was computed. If a draw and its steps
+            have a column of the same name, the step's value is used, and the draw's if the step has none.
 
         Raises:
             InvalidInputError: the frame has neither `draw_id` nor `node_id`, or has a column that would be added.
@@ -256,15 +255,15 @@ class _Namespace(Generic[Frame]):
         return self._lazily(lambda frame: _token_frames.computed(frame, tables), "draw_id", "node_id")
 
     def tokens(self, source: Source) -> Frame:
-        """Return a row for each token of each action of each row's trajectory, with all that was computed for it.
+        """Return a row for each token of each action of each row's trajectory, with all computed columns.
 
         Args:
-            source: where the nodes, steps, trajectories and computed columns are.
+            source: the run with the nodes, steps, trajectories and computed columns, see `scan`.
 
         Returns:
-            The columns of `steps` and `computed`, with a row for each token: the lists become single values (`tokens`
-            -> `token`, `kinds` -> `kind`, `logprobs` -> `logprob`, `entropies` -> `entropy`), those of draws and steps
-            are repeated, and `token_position` (i32) is the token's place in the path.
+            The columns of `steps` and `computed`, with a row for each token: lists become single values (`tokens`
+            -> `token`, `kinds` -> `kind`, `logprobs` -> `logprob`, `entropies` -> `entropy`), values of draws and steps
+            are repeated, and `token_position` (i32) is the token's position in the path.
 
         Raises:
             InvalidInputError: the frame has no column `trajectory_id`, or has one that would be added.
@@ -280,19 +279,19 @@ class _Namespace(Generic[Frame]):
         return self._eagerly(_token_frames.tokens, source, "trajectory_id")
 
     def sequences(self, source: Source) -> Frame:
-        """Return a row for each token sequence that a draw trains: what to hand to a trainer.
+        """Return a row for each token sequence that a draw trains, ready for a trainer.
 
-        That is one for a draw whose context only grows, and one more each time its context was rewritten: steps whose
-        contexts extend each other share a sequence, which ends with the action of the last of them. So every trained
-        token is in one sequence.
+        A draw whose context only grows has one sequence, and one more for each time its context was rewritten. Steps
+        whose contexts extend each other share a sequence, which ends with the last of their actions. So every trained
+        token is in exactly one sequence.
 
         Args:
-            source: where the nodes, steps, trajectories and computed columns are.
+            source: the run with the nodes, steps, trajectories and computed columns, see `scan`.
 
         Returns:
-            The frame, `sequence` (i32, which of the draw's), what was computed for the draw, and lists of one length as
-            in `paths`, with `trainable` 0 outside the actions of the sequence's steps; what was computed for steps or
-            their tokens is a list too, null outside of them. A draw without a step has no row.
+            The frame, `sequence` (i32, number of the sequence in its draw), the columns computed for the draw, and
+            lists as in `paths`, with `trainable` 0 outside the actions of the sequence's steps. Columns computed for
+            steps or their tokens are lists too, null outside of them. A draw without a step has no row.
 
         Raises:
             InvalidInputError: the frame has no column `draw_id` or `trajectory_id`, or has one that would be added.
@@ -308,13 +307,13 @@ class _Namespace(Generic[Frame]):
         return self._eagerly(_token_frames.sequences, source, "trajectory_id")
 
     def text(self, tokenizer: Any) -> Frame:
-        """Each row with its column `tokens` as text, markers of the template included.
+        """Add the text of each row's column `tokens`, including markers of the template.
 
         Args:
-            tokenizer: a run that keeps its own (`"runs/demo"`), a `tokenizer.json`, its directory, or a fast tokenizer.
+            tokenizer: a run with its tokenizer (`"runs/demo"`), a `tokenizer.json`, its directory, or a fast tokenizer.
 
         Returns:
-            The frame and `text`; an id that the tokenizer does not have stands as `<id>`.
+            The frame and `text`; an id that the tokenizer does not have becomes `<id>`.
 
         Raises:
             InvalidInputError: there is no such tokenizer, or the frame has no `tokens`, or has a column `text`.
@@ -339,16 +338,15 @@ class _Namespace(Generic[Frame]):
         return made
 
     def chats(self, source: Source, tokenizer: Any) -> Frame:
-        """Each row with the messages of its trajectory, as supervised fine-tuning takes them.
+        """Add the messages of each row's trajectory, in the form for supervised fine-tuning.
 
         Args:
-            source: where the nodes and trajectories are.
+            source: the run with the nodes and trajectories, see `scan`.
             tokenizer: as for `text`.
 
         Returns:
-            The frame and `messages`, a list of `role` and `content`: the prompt is a user's, what was sampled or
-            inserted for the policy an assistant's, what the environment answered a tool's. Markers of the template are
-            left out.
+            The frame and `messages`, a list of `role` and `content`: the prompt becomes a user's message, actions and
+            injected tokens an assistant's, observations a tool's. Markers of the template are left out.
 
         Raises:
             InvalidInputError: there is no such tokenizer; the frame has no `trajectory_id`, or has a column `messages`.
@@ -367,15 +365,15 @@ class _Namespace(Generic[Frame]):
     def group_relative(
         self, score: str = "reward", by: str = "group_id", *, name: str = "advantage", **options: Any
     ) -> Frame:
-        """Each row with how far its score lies above its group's mean, in standard deviations (GRPO, arXiv:2402.03300).
+        """Add the number of standard deviations of each score above its group's mean (GRPO, arXiv:2402.03300).
 
-        The frame and the column `name`; see `Expr.agentrl.group_relative`, which is what this calls.
+        It calls `Expr.agentrl.group_relative`.
 
         Args:
             score: column of the scores.
             by: column of the group ids.
-            name: of the new column.
-            options: those of `agentrl_core.advantage.group_relative`.
+            name: name of the new column.
+            options: options of `agentrl_core.advantage.group_relative`.
 
         Example:
             >>> import polars as pl
@@ -388,10 +386,10 @@ class _Namespace(Generic[Frame]):
         return made
 
     def words(self) -> Frame:
-        """Return a frame of a batch's table, or of the files, with names for its codes, as `scan` has them.
+        """Return a frame of a batch's table, or of the files, with names in place of codes, as in `scan`.
 
-        These are the columns `kind`, `status`, `finish_reason`, `origin`, `role`, `source`, `old_logprob`, `drift` and
-        `operation`, and the truth values.
+        It converts the columns `kind`, `status`, `finish_reason`, `origin`, `role`, `source`, `old_logprob`, `drift`
+        and `operation`, and the booleans.
 
         Example:
             >>> import polars as pl
@@ -441,17 +439,17 @@ def _renamed(added: pl.LazyFrame, frame: pl.LazyFrame, prefix: str, *, keep: tup
 
 @pl.api.register_dataframe_namespace("agentrl")
 class _OfDataFrame(_Namespace[pl.DataFrame]):
-    """`DataFrame.agentrl`."""
+    """Namespace `DataFrame.agentrl`."""
 
 
 @pl.api.register_lazyframe_namespace("agentrl")
 class _OfLazyFrame(_Namespace[pl.LazyFrame]):
-    """`LazyFrame.agentrl`."""
+    """Namespace `LazyFrame.agentrl`."""
 
 
 @pl.api.register_expr_namespace("agentrl")
 class _OfExpr:
-    """`Expr.agentrl`."""
+    """Namespace `Expr.agentrl`."""
 
     def __init__(self, expression: pl.Expr) -> None:
         self._expression = expression
@@ -465,20 +463,20 @@ class _OfExpr:
         eps: float = 1e-6,
         singleton: Literal["zero", "raw"] = "zero",
     ) -> pl.Expr:
-        """Return by how many standard deviations each score is above the mean of its group.
+        """Return the number of standard deviations of each score above the mean of its group.
 
-        The kernel of `agentrl_core.advantage.group_relative`, which has the formula and the options. Rows whose score
-        is null, NaN or infinite do not vote, and get null.
+        It uses the kernel of `agentrl_core.advantage.group_relative`, which documents the formula and the options. Rows
+        whose score is null, NaN or infinite do not count, and get null.
 
         Args:
             by: the group ids.
             scale: `std` or `none`.
             ddof: the variance divides by (count - ddof); 0 or 1.
-            eps: added to the standard deviation.
-            singleton: what a group of one gets: `zero` or `raw`.
+            eps: number added to the standard deviation.
+            singleton: result of a group of one: `zero` or `raw`.
 
         Returns:
-            f32 for f32 scores, else f64.
+            f32 for f32 scores, otherwise f64.
 
         Example:
             >>> import polars as pl

@@ -12,14 +12,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-# A predicate is tried on every whole number between the bounds of a column, unless there are more.
+# The most integers between the bounds of a column on which a predicate is evaluated.
 _MOST = 1 << 20
 
 _SIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Int64)
 
 
 class ColumnTexts(NamedTuple):
-    """The texts of a column, and pairs: block `block[i]` has `texts[text[i]]`. Each block has some, and no null."""
+    """Texts of a column by block: block `block[i]` has `texts[text[i]]`. Each block has at least one, and no null."""
 
     texts: list[str]
     block: NDArray[np.int64]
@@ -31,15 +31,15 @@ Bounds = Mapping[str, Any]
 of rows; or the `ColumnTexts` of blocks."""
 
 Told = Callable[[Bounds], tuple[Any, Any]]
-"""Of rows whose values lie between some bounds: whether any can pass, and whether all do. Arrays give arrays."""
+"""Returns whether any row with values between the bounds can pass, and whether all do; arrays for array bounds."""
 
 
 def teller(predicate: pl.Expr) -> Told:
     """Return a function that decides by column bounds whether the rows of files and blocks pass a predicate.
 
-    Each part of the predicate that has to be true and reads one column with bounds is asked about all values between
-    them, so every expression of Polars on a number is understood; values of a list are looked up. Columns with bounds
-    have no nulls; those without can have any value.
+    Each required part of the predicate that reads a single column with bounds is evaluated on all values between them,
+    so any Polars expression on a number is supported; values of a list are looked up. Columns with bounds have no
+    nulls; columns without bounds may have any value.
 
     Example:
         >>> import numpy as np
@@ -84,7 +84,7 @@ def _teller(term: pl.Expr) -> Told:
             values = pl.DataFrame({name: pl.int_range(low, high + 1, dtype=pl.Int64, eager=True)})
             try:
                 passing = values.filter(term)[name].to_numpy()
-            except pl.exceptions.PolarsError:  # a value between the bounds that no row need have
+            except pl.exceptions.PolarsError:  # raised for a value between the bounds that no row may have
                 return _unknown(bounds)
         count = np.searchsorted(passing, last, "right") - np.searchsorted(passing, first)
         return count > 0, count == last - first + 1
@@ -108,7 +108,7 @@ def _unknown(_: Bounds) -> tuple[bool, bool]:
 
 
 def _listed(term: pl.Expr, name: str) -> NDArray[np.int64] | None:
-    """Return the values of which a column has to have one, sorted, if the predicate has this form."""
+    """Return the sorted values of an `is_in` predicate on a column; None if the predicate has another form."""
     for part in term.meta.pop():
         if part.meta.is_literal() and term.meta.eq(pl.col(name).is_in(part)):
             values = pl.select(part).to_series()
@@ -118,7 +118,7 @@ def _listed(term: pl.Expr, name: str) -> NDArray[np.int64] | None:
 
 
 def terms(predicate: pl.Expr) -> list[pl.Expr]:
-    """Return the parts of a predicate that all have to be true."""
+    """Return the parts of a predicate that must all be true."""
     if len(set(predicate.meta.root_names())) == 1:
         return [predicate]
     with warnings.catch_warnings():
@@ -126,7 +126,7 @@ def terms(predicate: pl.Expr) -> list[pl.Expr]:
         try:
             trees = _split(json.loads(predicate.meta.serialize(format="json")))
             return [pl.Expr.deserialize(StringIO(json.dumps(tree)), format="json") for tree in trees]
-        except (pl.exceptions.PolarsError, ValueError):  # a function of Python, say
+        except (pl.exceptions.PolarsError, ValueError):  # such as for a Python function
             return [predicate]
 
 

@@ -1,4 +1,4 @@
-"""Names for the codes of the tables, and truth values for their zeros and ones."""
+"""Names for the codes of the tables, and booleans for their zeros and ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import polars as pl
 from agentrl_core.data.codes import CODES
 
 TRUTHS = ("success", "terminated", "truncated", "votes", "trained")
-"""Columns of zeros and ones."""
+"""Columns of zeros and ones, which become booleans."""
 
 OPERATIONS = ("start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume")
 """Names of the codes of `decisions.operation`."""
@@ -18,7 +18,7 @@ _NAMES = {**CODES, "operation": OPERATIONS}
 
 
 def named(frame: Any) -> Any:
-    """Return a frame, lazy or not, with names in place of codes. Unknown codes are null; names stay."""
+    """Return a frame, lazy or not, with names in place of codes. Unknown codes become null; names are unchanged."""
     schema = frame.collect_schema()
     codes = [name for name in schema.names() if name in _NAMES and schema[name].is_integer()]
     truths = [name for name in schema.names() if name in TRUTHS and schema[name].is_integer()]
@@ -31,5 +31,5 @@ def named(frame: Any) -> Any:
 
 
 def to_enum(codes: Any, kind: Any) -> Any:
-    """Name codes by the categories of an Enum. Before polars 2 a cast does that."""
+    """Convert codes to an Enum, by a cast before polars 2."""
     return codes.cat.to(kind) if hasattr(codes.cat, "to") else codes.cast(kind)

@@ -13,10 +13,10 @@ Indices = NDArray[np.int64]
 
 
 class NodeColumns(NamedTuple):
-    """Nodes as columns, in any order.
+    """Nodes of token trees as columns, in any order.
 
-    `node_id` int64[n]; `parent` int64[n], index of the parent, -1 for a root; `parent_end` int64[n], how many of the
-    parent's tokens come before the node, -1: all; `length` int64[n], tokens of the node.
+    `node_id` int64[n]; `parent` int64[n], index of the parent, -1 for a root; `parent_end` int64[n], number of the
+    parent's tokens before the node, -1: all; `length` int64[n], number of the node's tokens.
     """
 
     node_id: Indices
@@ -26,7 +26,7 @@ class NodeColumns(NamedTuple):
 
     @classmethod
     def of(cls, node_id: Indices, parent_id: Indices, parent_end: Indices, length: Indices) -> NodeColumns:
-        """Return the tree of node columns, where -1 stands for no parent and for all of the parent's tokens."""
+        """Create the columns from node and parent ids, where -1 means no parent, or all of the parent's tokens."""
         parent = np.full(len(node_id), -1, np.int64)
         has_parent = parent_id >= 0
         parent[has_parent] = find(node_id, parent_id[has_parent])
@@ -34,9 +34,10 @@ class NodeColumns(NamedTuple):
 
 
 class PathNodes(NamedTuple):
-    """One row for each node of each path, paths in order, each from its first node to its last.
+    """The nodes of paths, one row each: paths in order, each from its first to its last node.
 
-    `path` int64[m], which path; `node` int64[m], index of the node; `end` int64[m], how many of its tokens are on it.
+    `path` int64[m], number of the path; `node` int64[m], index of the node; `end` int64[m], number of its tokens on the
+    path.
     """
 
     path: Indices
@@ -45,7 +46,7 @@ class PathNodes(NamedTuple):
 
 
 def find(node_id: Indices, wanted: Indices) -> Indices:
-    """Index of each wanted node.
+    """Return the index of each wanted node id.
 
     Raises:
         NotFoundError: there is no such node.
@@ -64,17 +65,17 @@ def find(node_id: Indices, wanted: Indices) -> Indices:
 def walk(tree: NodeColumns, last: Indices, end: Indices, first: Indices | None = None) -> PathNodes:
     """Return the nodes of paths that end after `end[i]` tokens of node `last[i]`, from a root or node `first[i]`.
 
-    A node that a later one of the path continues in its middle counts with `parent_end` of its tokens. One round for
-    each generation, so the cost is that of the rows that come out.
+    If the next node on the path forks inside a node, only `parent_end` of its tokens are on the path. There is one
+    round for each generation, so the cost is proportional to the number of resulting rows.
 
     Args:
         tree: the nodes.
         last: index of the last node of each path.
-        end: how many of its tokens are on the path; -1: all.
-        first: index of the first one, an ancestor of the last or the same.
+        end: number of its tokens on the path; -1: all.
+        first: index of the first node, an ancestor of the last one or the same.
 
     Raises:
-        CorruptError: the parents form a circle, or `first` is no ancestor.
+        CorruptError: the parents form a cycle, or `first` is not an ancestor.
     """
     rounds: list[PathNodes] = []
     path = np.arange(len(last))
@@ -100,6 +101,6 @@ def walk(tree: NodeColumns, last: Indices, end: Indices, first: Indices | None =
 
 
 def ranges(starts: Indices, lengths: Indices) -> Indices:
-    """Return the indices `starts[i]`, `starts[i] + 1`, … of each range, one range after the other."""
+    """Return the indices `starts[i]`, `starts[i] + 1`, … of all ranges, concatenated."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)

@@ -1,4 +1,4 @@
-"""A table of a store as a lazy frame that finds its rows wherever they are when it is collected."""
+"""A table of a store as a lazy frame that finds its rows when it is collected, even if files were merged."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from agentrl_core.data.store import Store
 from agentrl_core.integrations.polars._bounds import Bounds, ColumnTexts, Told, teller
 from agentrl_core.integrations.polars._paths import Indices, ranges
 
-# Columns of computed tables that are always there.
+# Columns that computed tables always have.
 KEYS: dict[str, dict[str, pl.DataType]] = {
     "draw_columns": {"draw_id": pl.Int64()},
     "step_columns": {"draw_id": pl.Int64(), "step": pl.Int32()},
     "node_columns": {"node_id": pl.Int64()},
 }
 
-# What a batch does not have, and a store does.
+# Schema of a table that stores have and batches do not.
 METRICS: dict[str, pl.DataType] = {"iteration": pl.Int64(), "name": pl.String(), "value": pl.Float64()}
 
-# What stands behind the name of lists, where there are values of their name too.
+# Suffix of list columns if other files have single values under the same name.
 _OF_TOKENS = "_of_tokens"
 
-# How often files that the writer merges away are looked for again.
+# How often reading is retried if the writer merges files meanwhile.
 _ATTEMPTS = 100
 
 Found = TypeVar("Found")
 
 
 def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
-    """Yield the rows of a table that a reader sees.
+    """Return a table of a reader's snapshot as a lazy frame.
 
     Args:
         store: the reader; it stays at its snapshot.
-        name: of the table.
+        name: name of the table.
         empty: the table without rows.
 
     Raises:
@@ -80,7 +80,7 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
 
 
 class _RowRanges(NamedTuple):
-    """Rows by their numbers, in ascending ranges: the first of each, and the one after its last."""
+    """Row numbers as ascending ranges: the first row of each, and the one after its last."""
 
     firsts: Indices
     ends: Indices
@@ -91,14 +91,14 @@ class _RowRanges(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """A table of a store, whose files may have some of its columns."""
+    """A table of a store, whose files may lack some of its columns."""
 
     store: Store
     name: str
     schema: pl.Schema
 
     def read(self, rows: _RowRanges, wanted: pl.Schema) -> pl.DataFrame:
-        """Some rows with some columns, wherever they are now."""
+        """Read some columns of some rows, from the files that currently have them."""
         names = [*wanted, *(name.removesuffix(_OF_TOKENS) for name in wanted if name.endswith(_OF_TOKENS))]
         core = self.store._core  # noqa: SLF001
         found = [pl.DataFrame(table) for table in core.columns(self.name, rows.firsts, rows.ends, names)]
@@ -114,7 +114,7 @@ class _Table(NamedTuple):
     def chosen(
         self, file: _RowRanges, bounds: Bounds, wanted: pl.Schema, predicate: pl.Expr, told: Told
     ) -> pl.DataFrame | None:
-        """Return the rows of a file that a predicate is true of; None if its bounds exclude all rows."""
+        """Return the rows of a file that pass a predicate; None if its bounds exclude all rows."""
         can, every = told(bounds)
         if not can or every:
             return self.read(file, wanted) if can else None
@@ -128,7 +128,7 @@ class _Table(NamedTuple):
         asked = pl.Schema({column: self.schema[column] for column in predicate.meta.root_names()})
         if not asked or _has_lists(asked) or not _has_lists(wanted):
             return self.read(rows, pl.Schema({**wanted, **asked})).filter(predicate).select(wanted.names())
-        # Lists are most of what a row has: which rows are to be read stands in the other columns.
+        # Lists are most of a row's data, so the rows to read are selected by the other columns first.
         passes = self.read(rows, asked).select(predicate.fill_null(value=False)).to_series()
         numbers = rows.numbers()[passes.to_numpy()]
         cuts = np.flatnonzero(np.diff(numbers) > 1)
@@ -149,7 +149,7 @@ def _has_lists(schema: pl.Schema) -> bool:
 
 
 def _again(read: Callable[[], Found]) -> Found:
-    """Read again if the writer removed a file between listing and opening it."""
+    """Read, and retry if the writer removed a file between listing and opening it."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return read()
@@ -163,7 +163,7 @@ def _empty(schema: dict[str, pl.DataType]) -> pl.LazyFrame:
 
 
 def _diagonal(parts: list[pl.LazyFrame]) -> pl.LazyFrame:
-    """Parts of different columns below each other. Lists get another name where there are values of their name too."""
+    """Concatenate frames with different columns; lists are renamed if another frame has single values of that name."""
     schemas = [part.collect_schema() for part in parts]
     values = {name for schema in schemas for name, kind in schema.items() if not isinstance(kind, pl.List)}
     names = {f"{name}{_OF_TOKENS}" for name in values}
@@ -172,6 +172,6 @@ def _diagonal(parts: list[pl.LazyFrame]) -> pl.LazyFrame:
 
 
 def _renamed(schema: pl.Schema, names: set[str]) -> dict[str, str]:
-    """The other names of lists whose own name is that of values in other files."""
+    """Return the new names of list columns whose names are those of single values in other files."""
     lists = {name: f"{name}{_OF_TOKENS}" for name, kind in schema.items() if isinstance(kind, pl.List)}
     return {name: other for name, other in lists.items() if other in names}

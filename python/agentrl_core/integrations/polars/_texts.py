@@ -15,13 +15,13 @@ MESSAGES = pl.List(pl.Struct({"role": pl.String, "content": pl.String}))
 
 
 def text(frame: pl.DataFrame, vocabulary: Vocabulary) -> pl.DataFrame:
-    """Add the texts of tokens: `agentrl.text`."""
+    """Add the texts of token lists; see the namespace method `agentrl.text`."""
     _refuse(frame, "text")
     return frame.with_columns(vocabulary.texts(frame["tokens"]).alias("text"))
 
 
 def chats(frame: pl.DataFrame, tables: Tables, vocabulary: Vocabulary) -> pl.DataFrame:
-    """Add the messages of trajectories: `agentrl.chats`."""
+    """Add the messages of trajectories; see the namespace method `agentrl.chats`."""
     _refuse(frame, "messages")
     keyed = frame.select("trajectory_id").with_row_index("row")
     special = [token for token, marks in enumerate(vocabulary.special.tolist()) if marks]

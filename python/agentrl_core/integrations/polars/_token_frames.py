@@ -1,6 +1,6 @@
-"""Tokens of paths and of actions as Polars frames: what `agentrl_core.polars` adds to frames.
+"""Tokens of paths and of actions as Polars frames, for the namespace `agentrl`.
 
-Each function makes the columns that are asked for, and reads what they need.
+Each function computes the requested columns, and reads only the data that these need.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from agentrl_core.integrations.polars._wanted import WantedColumns
 if TYPE_CHECKING:
     from agentrl_core.integrations.polars.tables import Tables
 
-# Lists of nodes, and the name of one of their values.
+# List columns of nodes, and the name of a single value of each.
 SINGULAR = {"tokens": "token", "kinds": "kind", "logprobs": "logprob", "entropies": "entropy"}
 
 
-# The columns of nodes that the lists of a path are made of, beside those that were computed.
+# The node columns from which the lists of a path are built, besides computed columns.
 _SOURCES = {
     "tokens": ("tokens",),
     "kinds": ("kind",),
@@ -36,14 +36,14 @@ _SOURCES = {
 
 
 class _Nodes(NamedTuple):
-    """The nodes of some groups: as a frame with some of their columns, and as a tree."""
+    """The nodes of some groups, as a frame with selected columns and as a tree."""
 
     frame: pl.DataFrame
     tree: NodeColumns
 
 
 class _Actions(NamedTuple):
-    """A row for each step, and the path of its action: without what the tokens of the action have."""
+    """A row for each step, and the path of its action, without token columns."""
 
     rows: pl.DataFrame
     nodes: _Nodes
@@ -51,7 +51,7 @@ class _Actions(NamedTuple):
 
 
 def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """Add the nodes of paths: `agentrl.nodes`."""
+    """Add the nodes of paths; see the namespace method `agentrl.nodes`."""
     own = tables.nodes.collect_schema().names()
     prefix = {name: f"node_{name}" if name in frame.columns or name == "end" else name for name in own}
     asked = {name: other for name, other in prefix.items() if other in wanted or name == "node_id"}
@@ -61,13 +61,13 @@ def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl
 
 
 def paths(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """Add the tokens of paths: `agentrl.paths`."""
+    """Add the tokens of paths; see the namespace method `agentrl.paths`."""
     nodes, found = _paths_of(frame, tables, _sources(wanted))
     return _with_lists(frame, nodes, found, tables, wanted)
 
 
 def steps(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """Add the turns of trajectories: `agentrl.steps`."""
+    """Add the turns of trajectories; see the namespace method `agentrl.steps`."""
     rows, nodes, found = _actions(frame, tables, wanted)
     return _with_lists(rows, nodes, found, tables, wanted)
 
@@ -84,7 +84,7 @@ def _actions(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> _Act
     node_id = rows[prefix.get("node_id", "node_id")]
     last = find(ids, node_id.to_numpy())
     own = rows.select("trajectory_id").join(facts.unique("trajectory_id"), on="trajectory_id", maintain_order="left")
-    # The action of a branch that did not go on ends where the branch does.
+    # The action of a branch that was not continued ends at the end of the branch.
     end = np.where(node_id == own["leaf_node_id"], own["leaf_end"], -1)
     _refuse_taken(rows, "start")
     rows = rows.with_columns(start=nodes.frame["start"][first])
@@ -92,7 +92,7 @@ def _actions(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> _Act
 
 
 def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
-    """Add the computed columns: `agentrl.computed`."""
+    """Add the computed columns; see the namespace method `agentrl.computed`."""
     names = set(frame.collect_schema().names())
     if "draw_id" in names:
         frame = _joined(frame, tables.draw_columns, "draw_id")
@@ -104,7 +104,7 @@ def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
 
 
 def tokens(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """Add a row for each action token: `agentrl.tokens`."""
+    """Add a row for each action token; see the namespace method `agentrl.tokens`."""
     given = frame.columns
     frame = steps(frame, tables, wanted.also("tokens", *(name for name, one in SINGULAR.items() if one in wanted)))
     if "draw_id" in given:
@@ -127,7 +127,7 @@ def tokens(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.Dat
 
 
 def _with_steps(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
-    """The frame, which has the columns of draws, with those of steps; one that both have is filled from the draw."""
+    """Add step columns to a frame with draw columns; missing values of a shared name are filled from the draw."""
     twice = _names(tables.draw_columns, "draw_id") & _names(tables.step_columns, "draw_id", "step")
     frame = _joined(frame.rename({name: f"_{name}" for name in twice}), tables.step_columns, "draw_id", "step")
     schema = frame.collect_schema()
@@ -147,12 +147,12 @@ def _names(made: pl.LazyFrame, *keys: str) -> set[str]:
 
 
 def sequences(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """Add the training sequences: `agentrl.sequences`."""
+    """Add the training sequences; see the namespace method `agentrl.sequences`."""
     _refuse_taken(frame, "sequence")
-    # A frame may hold a draw twice: its rows are told apart by their number.
+    # A frame may have a draw twice, so rows are identified by their number.
     keyed = frame.select("draw_id", "trajectory_id").with_row_index("row")
     of_steps = [name for name in _names(tables.step_columns, "draw_id", "step") if name in wanted]
-    # What was computed for a draw is repeated for the tokens of a step that has nothing of its own.
+    # Values of a draw are repeated for the tokens of a step without its own values.
     of_actions = WantedColumns.of("tokens", "trainable") if of_steps else WantedColumns.of("trainable")
     needed = wanted.also("tokens", "trainable") if of_steps else wanted
     taken, nodes, found = _actions(keyed, tables, needed)
@@ -178,7 +178,7 @@ def sequences(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.
 
 
 def _last_of_context(row: Indices, tree: NodeColumns, last: Indices) -> NDArray[np.bool_]:
-    """Which steps end a sequence: those whose action is not wholly in the context of the next step of their row."""
+    """Return which steps end a sequence: those whose whole action is not in the context of the row's next step."""
     found = walk(tree, last, np.full(len(last), -1))
     whole = found.end == tree.length[found.node]
     on_path = found.path[whole] * len(tree.node_id) + found.node[whole]
@@ -189,9 +189,9 @@ def _last_of_context(row: Indices, tree: NodeColumns, last: Indices) -> NDArray[
 def _step_lists(
     taken: pl.DataFrame, length: Indices, sequence: Indices, total: Indices, tables: Tables, names: list[str]
 ) -> pl.DataFrame:
-    """Gather the columns of steps' tokens as lists of the sequences, which have `total` tokens each.
+    """Collect columns of steps' tokens into lists, one for each sequence, of `total` tokens each.
 
-    Step `i` of `taken` has `length[i]` tokens and lies in sequence `sequence[i]`.
+    Step `i` of `taken` has `length[i]` tokens and is in sequence `sequence[i]`.
     """
     count = pl.Series("count", length, dtype=pl.UInt32)
     made = computed(taken.lazy(), tables).collect() if names else taken
@@ -214,13 +214,13 @@ def _step_lists(
 
 
 def _lists(row: Indices, values: dict[str, pl.Series]) -> pl.DataFrame:
-    """Return the values of each row as lists; `row` counts up and leaves none out."""
+    """Collect the values of each row into lists; `row` is sorted and has no gaps."""
     flat = pl.DataFrame({"_row": pl.Series(row, dtype=pl.Int64).set_sorted(), **values})
     return flat.group_by("_row", maintain_order=True).agg(pl.all()).drop("_row")
 
 
 def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame:
-    """Return the frame with computed columns."""
+    """Return the frame joined with computed columns by keys."""
     for name in made.collect_schema().names():
         if name not in keys:
             _refuse_taken(frame, name)
@@ -228,7 +228,7 @@ def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame
 
 
 def _sources(wanted: WantedColumns) -> list[str]:
-    """Return the columns of nodes that lists are made of."""
+    """Return the node columns that the wanted lists are built from."""
     return ["node_id", "start", *{name: None for made, names in _SOURCES.items() if made in wanted for name in names}]
 
 
@@ -240,12 +240,12 @@ def _paths_of(frame: pl.DataFrame, tables: Tables, columns: Iterable[str]) -> tu
 
 
 def _trajectories(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
-    """Group, last node and its end (-1: all of its tokens) of each row's trajectory.
+    """Return for each row its trajectory's group, last node, and the end in that node (-1: all of its tokens).
 
-    The group of a draw is the one it votes in, which can be another.
+    The group in which a draw counts can be another one.
     """
     branch = pl.col("branch_node") == pl.col("leaf_node_id")
-    # A branch without tokens of its own ends where it left its parent.
+    # A branch without its own tokens ends at its fork.
     end = pl.when(branch).then("branch_end").fill_null(-1).cast(pl.Int64)
     ids = frame.select("trajectory_id")
     columns = tables.trajectories.select("trajectory_id", "group_id", "leaf_node_id", leaf_end=end)
@@ -272,14 +272,14 @@ def _nodes(groups: pl.Series, tables: Tables, columns: Iterable[str]) -> _Nodes:
 
 
 def _among(values: pl.Series) -> pl.Expr:
-    """Return whether a column has one of some values. As a filter, files that have none of them are not read."""
+    """Return an expression for whether a column has one of some values; as a filter, it skips files without any."""
     return pl.col(values.name).is_in(values.unique().implode())
 
 
 def _with_lists(
     rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tables, wanted: WantedColumns
 ) -> pl.DataFrame:
-    """Return the rows with lists of what the tokens of their nodes have, `found` being a path for each row."""
+    """Return the rows with token lists of their paths; `found` has a path for each row."""
     columns = _token_columns(nodes, tables, wanted)
     if not columns:
         return rows
@@ -297,7 +297,7 @@ def _with_lists(
 
 
 def _token_columns(nodes: _Nodes, tables: Tables, wanted: WantedColumns) -> dict[str, pl.Series]:
-    """Return the columns of the tokens of all nodes, one value a token."""
+    """Return the token columns of all nodes, flattened to one value per token."""
     frame = nodes.frame
     made = [name for name in tables.node_columns.collect_schema().names() if name in wanted and name != "node_id"]
     if made:
@@ -316,7 +316,7 @@ def _token_columns(nodes: _Nodes, tables: Tables, wanted: WantedColumns) -> dict
 
 
 def _filled(name: str, count: pl.Expr | pl.Series) -> pl.Expr:
-    """A list column with a null for each of `count` tokens where there is no list."""
+    """Return a list column in which missing lists are replaced by lists of `count` nulls."""
     nulls = pl.lit(None).repeat_by(count)
     return pl.when(pl.col(name).is_null()).then(nulls).otherwise(pl.col(name)).alias(name)
 

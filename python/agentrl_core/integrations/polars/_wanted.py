@@ -1,4 +1,4 @@
-"""Frames that are made of other frames when they are collected, with the rows and columns that are then asked for."""
+"""Lazy frames computed from other frames when they are collected, with only the requested rows and columns."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from polars.io.plugins import register_io_source
 
 from agentrl_core.integrations.polars._bounds import terms
 
-# Columns of a frame that others are found by.
+# Key columns, by which other columns are found.
 KEYS = {"trajectory_id", "draw_id", "step", "node_id"}
 
 
 @dataclass(frozen=True)
 class WantedColumns:
-    """The names of the columns that are asked for; all of them unless some are given."""
+    """The names of the requested columns; None means all."""
 
     names: frozenset[str] | None = None
 
     @classmethod
     def of(cls, *names: str) -> WantedColumns:
-        """These and no others."""
+        """Request only the given columns."""
         return cls(frozenset(names))
 
     def __contains__(self, name: str) -> bool:
         return self.names is None or name in self.names
 
     def also(self, *names: str) -> WantedColumns:
-        """These and some more."""
+        """Return these columns and some more."""
         return self if self.names is None else WantedColumns(self.names.union(names))
 
 
 Work = Callable[[pl.DataFrame, WantedColumns], pl.DataFrame]
-"""Makes a frame of another one, row by row: all its columns, and at least those of the added ones that are wanted."""
+"""Computes a frame from another one, row by row: with all its columns, and at least the wanted added columns."""
 
 
 def lazily(frame: pl.LazyFrame, schema: pl.Schema, work: Work) -> Any:
@@ -50,7 +50,7 @@ def lazily(frame: pl.LazyFrame, schema: pl.Schema, work: Work) -> Any:
         before = [part for part in parts if given.keys() >= set(part.meta.root_names())]
         after = [part for part in parts if not given.keys() >= set(part.meta.root_names())]
         asked = WantedColumns.of(*chosen).also(*(name for part in after for name in part.meta.root_names()))
-        # Work tells by the names of all columns how to name its own.
+        # `work` needs the names of all columns to name the added ones.
         read = (
             pl.col(name) if name in asked or name in KEYS else pl.lit(None, kind).alias(name)
             for name, kind in given.items()

@@ -9,13 +9,13 @@ import polars as pl
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a run as lazy frames; see the design of each in `Batch` and `Store`.
+    """The tables of a run as lazy frames; see `Batch` and `Store` for the columns of each.
 
-    `draw_columns`, `step_columns` and `node_columns` hold what was computed for draws, for steps of draws (and, as
-    lists, their tokens), and for stored tokens (as lists); without rows and values where nothing was computed. Where a
-    name is in one iteration that of values of steps and in another that of lists of tokens, the lists have the suffix
-    `_of_tokens`. `metrics` has a row for each number that was measured in a closed iteration of a store. `tasks` has a
-    row for each change of a task's statistics; `latest_tasks` the last one of each.
+    `draw_columns`, `step_columns` and `node_columns` have the columns computed for draws, for steps of draws (and, as
+    lists, their tokens), and for stored tokens (as lists); they are empty if nothing was computed. If a name is used
+    for values of steps in one iteration and for lists of tokens in another one, the lists have the suffix `_of_tokens`.
+    `metrics` has a row for each metric of a closed iteration of a store. `tasks` has a row for each change of a task's
+    statistics; `latest_tasks` has the last one of each task.
     """
 
     nodes: pl.LazyFrame
@@ -31,7 +31,7 @@ class Tables:
 
     @property
     def latest_tasks(self) -> pl.LazyFrame:
-        """The statistics of each task as they are now: the last of its rows in `tasks`, which has one for each change.
+        """The current statistics of each task: its last row in `tasks`, which has a row for each change.
 
         Example:
             >>> from agentrl_core.integrations.polars import example, scan

@@ -1,4 +1,4 @@
-"""The text of tokens, as a tokenizer has it: its bytes, so that a letter of several tokens is put together again."""
+"""Texts of tokens as bytes, so that characters that span several tokens are decoded correctly."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
 PLACES = ("tokenizer", "start")
-"""Folders of a run in which its tokenizer may lie: where the collector keeps it, and where `agentrl train` does."""
+"""Folders of a run that may have its tokenizer: those of the collector, and of `agentrl train`."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The bytes of each token.
+    """The bytes of each token of a tokenizer.
 
     Args:
-        offsets: where the bytes of each token begin in `text`, and the end.
-        text: the bytes of all tokens, one after the other.
-        special: which tokens are markers of the template, not text.
-        known: which ids are tokens.
+        offsets: start of the bytes of each token in `text`, and the end.
+        text: the concatenated bytes of all tokens.
+        special: mask of the tokens that are markers of the template, not text.
+        known: mask of the ids that are tokens.
     """
 
     offsets: NDArray[np.int64]
@@ -41,11 +41,11 @@ class Vocabulary:
         """Return the vocabulary of a tokenizer.
 
         Args:
-            tokenizer: a `tokenizer.json`, a directory with one, a run that keeps its own, a fast tokenizer of Hugging
+            tokenizer: a `tokenizer.json`, a directory with one, a run with its tokenizer, a fast tokenizer of Hugging
                 Face, one of the package tokenizers, or a vocabulary.
 
         Raises:
-            InvalidInputError: it is none of these, or there is no such file.
+            InvalidInputError: the value is none of these, or there is no such file.
             MissingDependencyError: a file is given, and the package tokenizers is not installed.
         """
         if isinstance(tokenizer, cls):
@@ -59,7 +59,7 @@ class Vocabulary:
 
     @classmethod
     def from_bytes(cls, given: dict[int, bytes], special: set[int]) -> Self:
-        """Return a vocabulary of the bytes of each id."""
+        """Create a vocabulary from the bytes of each id."""
         count = max(given, default=-1) + 1
         known = np.zeros(count, bool)
         known[list(given)] = True
@@ -159,7 +159,7 @@ def _bytes_of(core: Any) -> tuple[dict[int, bytes], set[int]]:
 
 
 def _letters() -> dict[str, int]:
-    """Return the letter by which byte-level tokenizers write each byte (GPT-2): printable ones are themselves."""
+    """Return the byte of each letter in byte-level tokenizers (GPT-2), in which printable bytes are themselves."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(others)}
@@ -179,7 +179,7 @@ def _from_piece(text: str) -> bytes:
 
 
 def used(vocabulary: Vocabulary, tokens: Sequence[int]) -> pl.DataFrame:
-    """Some tokens with their bytes, those that the tokenizer knows."""
+    """Return the known tokens among some ids, with their bytes, as a frame."""
     ids = [token for token in tokens if 0 <= token < len(vocabulary.known) and vocabulary.known[token]]
     whole = vocabulary.text.tobytes()
     return pl.DataFrame(

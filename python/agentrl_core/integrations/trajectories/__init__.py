@@ -1,6 +1,6 @@
-"""Trajectories in the formats that people share: OpenAI chats, traces of verifiers, ATIF; into a `Batch` and out.
+"""Convert trajectories in shared formats to a `Batch` and back: OpenAI chats, traces of verifiers, ATIF.
 
-`read` turns files of other programs into chats.
+`read` converts files of other programs to chats.
 """
 
 from __future__ import annotations

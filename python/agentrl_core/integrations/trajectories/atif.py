@@ -1,4 +1,4 @@
-"""ATIF, the Agent Trajectory Interchange Format of Harbor (version 1.7), in which agents' logs are exchanged."""
+"""ATIF, the Agent Trajectory Interchange Format of Harbor (version 1.7), for logs of agents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _VERSION = "ATIF-v1.7"
 _IDS = ("prompt_token_ids", "completion_token_ids")
-"""Metrics of a step that the batch holds as tokens; log-probs are kept, since the batch rounds them."""
+"""Metrics of a step that the batch stores as tokens; log-probs stay in the record, since the batch rounds them."""
 
 
 def from_atif(
@@ -52,22 +52,22 @@ def from_atif(
 ) -> Batch:
     """Return trajectories in ATIF as a batch of imported trajectories, one draw each.
 
-    If the agent's steps have `prompt_token_ids` and `completion_token_ids`, these tokens are taken, with their
-    `logprobs`. Else the tokenizer's chat template renders them, and there are no log-probs. Steps that are copied
-    context, or that no model made (`llm_call_count` 0), are context. ATIF has no reward: it is read from `extra.reward`
-    of the trajectory and of its steps, the task from `extra.task` (or the session's id), the group from `extra.group`.
-    Null is the same as a missing field. The whole trajectory is kept in column `info`, but for its token ids.
+    If the agent's steps have `prompt_token_ids` and `completion_token_ids`, these tokens are used, with their
+    `logprobs`. Otherwise the tokenizer's chat template renders them, without log-probs. Steps with copied context, or
+    without a model call (`llm_call_count` 0), are not trained. ATIF has no reward: it is read from `extra.reward` of
+    the trajectory and of its steps, the task from `extra.task` (or the session's id), the group from `extra.group`.
+    Null is the same as a missing field. The whole trajectory except its token ids is saved in column `info`.
 
     Args:
         trajectories: the JSON objects.
-        tokenizer: of those without token ids; or None.
-        chat_template_kwargs: options of its chat template, such as `{"enable_thinking": False}`.
+        tokenizer: tokenizer for trajectories without token ids; or None.
+        chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
-        InvalidInputError: not ATIF, an unknown source, some steps with token ids and others without, another number of
-            log-probs than tokens, or neither ids nor a tokenizer.
-        UnsupportedError: contents that are neither text nor images (base64 `data:` URLs in `source.path`), or that the
-            chat template refuses or leaves out; sub-agents; or the token ids of several model calls in one step.
+        InvalidInputError: an object is not ATIF, a source is unknown, only some steps have token ids, the numbers of
+            log-probs and tokens differ, or there are neither ids nor a tokenizer.
+        UnsupportedError: a content is neither text nor an image (base64 `data:` URL in `source.path`), or the chat
+            template refuses it or leaves it out; there are sub-agents; a step has token ids of several model calls.
 
     Example:
         >>> from agentrl_core.integrations.trajectories import from_atif
@@ -164,7 +164,7 @@ def _turn(metrics: Mapping[str, Any], step: Mapping[str, Any], where: str, *, tr
 
 
 def _without_ids(step: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a step without the token ids that the batch has."""
+    """Return a step without the token ids that the batch stores."""
     metrics = step.get("metrics")
     if not (metrics and is_sampled(step)):
         return step
@@ -176,19 +176,18 @@ def to_atif(
 ) -> Iterator[dict[str, Any]]:
     """Return the draws of a batch as trajectories in ATIF, with token ids and log-probs of each of the agent's steps.
 
-    An imported trajectory comes back as it was, field by field, with the token ids of its steps; only a task, group,
-    reward or success that has changed since is written over it. Fields of a chat that ATIF does not have are kept in
-    `extra`.
+    An imported trajectory is returned unchanged, field by field, with the token ids of its steps; only a changed task,
+    group, reward or success is updated. Fields of a chat that ATIF does not have are stored in `extra`.
 
     Args:
         batch: the batch.
-        tokenizer: reads the tokens of draws that were not imported with messages.
-        agent: name of the agent, of draws that were not imported with one.
+        tokenizer: decodes the tokens of draws that were not imported with messages.
+        agent: name of the agent for draws that were not imported with one.
 
     Raises:
         InvalidInputError: there are no messages and no tokenizer.
-        UnsupportedError: a draw that was not imported as one chain of messages has several contexts; a draw has another
-            number of answers than turns; or contents or arguments that ATIF cannot hold.
+        UnsupportedError: a draw that was not imported as one chain of messages has several contexts; the numbers of
+            answers and turns of a draw differ; ATIF cannot represent a content or arguments.
     """
     episodes = episodes_of(batch, tokenizer)
     linear(batch, episodes, "ATIF", (ATIF, CHATS))
@@ -200,7 +199,7 @@ def to_atif(
 
 
 def _rewritten(place: int, episode: TrajectoryRecord) -> dict[str, Any]:
-    """Return the trajectory as it was imported, with its tokens and later changes."""
+    """Return an imported trajectory unchanged, except for its tokens and changed facts."""
     steps = [dict(step) for step in episode.record["steps"]]
     sampled = [step for step in steps if is_sampled(step)]
     _check_turns(place, episode, len(sampled))
@@ -219,7 +218,7 @@ def _rewritten(place: int, episode: TrajectoryRecord) -> dict[str, Any]:
 
 
 def _made(place: int, episode: TrajectoryRecord, agent: str) -> dict[str, Any]:
-    """Return a trajectory of messages that did not come as ATIF."""
+    """Return a trajectory for messages that were not imported as ATIF."""
     own, others = carried(ATIF, episode.format_name, episode.record)
     own = own or {name: episode.extra[name] for name in ("agent", "session_id") if name in episode.extra}
     steps, answers = steps_of(episode.messages, f"draw {place}")
@@ -258,7 +257,7 @@ def _ids(turn: TrajectoryTurn) -> dict[str, Any]:
 
 
 def _pay(step: dict[str, Any], turn: TrajectoryTurn) -> None:
-    """Write the reward of a turn into its step, if the step does not have it."""
+    """Write the reward of a turn into its step, unless the step has it."""
     extra = object_of(step, "extra")
     if turn.reward is not None and as_given(extra.get("reward"), turn.reward) != extra.get("reward"):
         step["extra"] = {**extra, "reward": turn.reward}

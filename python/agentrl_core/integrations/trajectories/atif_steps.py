@@ -1,4 +1,4 @@
-"""Steps of ATIF and messages of a chat, one made of the other."""
+"""Convert steps of ATIF to messages of a chat and back."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Message = dict[str, Any]
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 _SOURCES = {"system": "system", "developer": "system", "user": "user", "assistant": "agent"}
 _CARRIED = "agentrl_message"
-"""Key of a step's or result's `extra`: the entries of its message that ATIF has no field for."""
+"""Key in `extra` of a step or result for the message entries for which ATIF has no field."""
 _HELD = frozenset({"role", "content", "tool_calls", "function_call", "tool_call_id", *REASONING})
 
 
 def messages_of(trajectory: Mapping[str, Any], where: str) -> tuple[list[Message], list[int]]:
-    """Return the messages of a trajectory, and the numbers of those that the model sampled.
+    """Return the messages of a trajectory, and the indices of those that the model sampled.
 
-    A step of the agent that is copied context, or that no model made (`llm_call_count` 0), is context alone:
-    its message has `weight` 0.
+    An agent's step with copied context, or without a model call (`llm_call_count` 0), is not trained: its message has
+    `weight` 0.
 
     Args:
-        trajectory: in ATIF.
-        where: of the trajectory, for errors, such as `trajectory 3`.
+        trajectory: the trajectory in ATIF.
+        where: name of the trajectory in errors, such as `trajectory 3`.
 
     Raises:
-        InvalidInputError: steps, calls or results of another shape, or an unknown source.
-        UnsupportedError: contents that are not text.
+        InvalidInputError: steps, calls or results have an invalid form, or a source is unknown.
+        UnsupportedError: contents are not text.
     """
     messages: list[Message] = []
     sampled: list[int] = []
@@ -66,29 +66,29 @@ def steps_in(trajectory: Mapping[str, Any], where: str) -> Sequence[Step]:
     """Return the steps of a trajectory.
 
     Raises:
-        InvalidInputError: they are not a list of objects.
+        InvalidInputError: the steps are not a list of objects.
     """
     return _objects(trajectory.get("steps") or (), "steps", where)
 
 
 def is_sampled(step: Step) -> bool:
-    """Return whether the model made a step, and made it in this trajectory."""
+    """Return whether the model sampled a step in this trajectory."""
     return step.get("source") == "agent" and not step.get("is_copied_context") and step.get("llm_call_count") != 0
 
 
 def steps_of(messages: Sequence[Mapping[str, Any]], where: str) -> tuple[list[dict[str, Any]], list[int]]:
-    """Return messages as steps, and the numbers of the steps that are answers.
+    """Return messages as steps, and the indices of the steps that are answers.
 
-    ATIF has the sources system, user and agent; the result of a tool belongs to the step before it. Values
-    without a field, such as the role of a developer or the name of a tool, are kept in `extra.agentrl_message`.
+    ATIF has the sources system, user and agent; the result of a tool belongs to the step before it. Values without a
+    field, such as the role developer or the name of a tool, are stored in `extra.agentrl_message`.
 
     Args:
-        messages: of a chat.
-        where: of the chat, for errors.
+        messages: messages of a chat.
+        where: name of the chat in errors.
 
     Raises:
-        InvalidInputError: a message of another shape.
-        UnsupportedError: contents that are not text, or arguments that are not an object.
+        InvalidInputError: a message has an invalid form.
+        UnsupportedError: contents are not text, or arguments are not an object.
     """
     steps: list[dict[str, Any]] = []
     answers: list[int] = []
@@ -170,7 +170,7 @@ def _objects(given: Any, name: str, place: str) -> Sequence[Step]:
 
 
 def _content(content: Any, place: str) -> str | list[Message]:
-    """Return the content of a step or a result as a message has it: a text, or texts and images."""
+    """Return the content of a step or a result as a message's content: a text, or texts and images."""
     if not isinstance(content, list) or not any(map(_is_image, content)):
         return _text(content, place)
     return [
@@ -182,13 +182,13 @@ def _content(content: Any, place: str) -> str | list[Message]:
 
 
 def _is_image(part: object) -> bool:
-    """Return whether a part of a content of ATIF is an image with a path, which may be a `data:` URL."""
+    """Return whether a part of an ATIF content is an image with a path, which may be a `data:` URL."""
     source = part.get("source") if isinstance(part, Mapping) and part.get("type") == "image" else None
     return isinstance(source, Mapping) and isinstance(source.get("path"), str)
 
 
 def _parts(content: Any, urls: Sequence[str]) -> list[Message]:
-    """Return a plain content as parts of ATIF, its images by their URLs."""
+    """Return a plain content as ATIF parts, with its images as the given URLs."""
     rest = iter(urls)
     return [_image(next(rest)) if part == IMAGE else {"type": "text", "text": part["text"]} for part in content]
 

@@ -1,4 +1,4 @@
-"""Chats in the format of OpenAI's API, a JSON object each, as data sets for fine-tuning have them."""
+"""Chats in the format of OpenAI's API, one JSON object each, as in data sets for fine-tuning."""
 
 from __future__ import annotations
 
@@ -41,35 +41,36 @@ def from_chats(
     *,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Batch:
-    """Return chats as a batch of imported trajectories, one draw each; every message of an assistant is an action.
+    """Return chats as a batch of imported trajectories, one draw each; every assistant message is an action.
 
-    Token ids come from the tokenizer's chat template, and there are no log-probs: such rows train at ratio 1. An action
-    is the text that the model has to generate: reasoning, content, calls and the token that ends the turn. The rendered
-    text must contain all of it, and all messages before it; otherwise the chat is refused. If a template changes
-    earlier turns, a new context begins, as in use. Most templates strip reasoning from history, which is not a loss.
+    Token ids come from the tokenizer's chat template, without log-probs: such rows train at ratio 1. An action is the
+    text that the model must generate: reasoning, content, calls and the token that ends the turn. The rendered text
+    must contain all of it, and all messages before it; otherwise the chat is refused. If a template changes earlier
+    turns, a new context begins, as in deployment. Reasoning that a template strips from history is not an error.
 
     Image parts (`image_url` with a base64 `data:` URL, in messages of users and tools) become blobs of the nodes, and
-    the placeholders of the template; a processor expands these. Column `info` has their hashes in place of the bytes.
+    placeholders of the template, which a processor expands. Column `info` has their hashes in place of the bytes.
 
-    Texts in parts are joined as vLLM joins them. Reasoning may be named `reasoning_content`, `reasoning` or `thinking`.
-    An answer with `weight` 0 (or `loss_weight`, `train`, `training`, `trainable`, or `is_demo` true) is context: its
-    tokens are kept, and not trained.
+    Texts in parts are joined by newlines, as in vLLM. Reasoning may be named `reasoning_content`, `reasoning` or
+    `thinking`. The tokens of an answer with `weight` 0 (or `loss_weight`, `train`, `training`, `trainable`, or
+    `is_demo` true) are stored but not trained.
 
     The tokens of a record with token ids are used unchanged, without a template: `input_ids` with `labels` (-100) or a
     mask, `prompt_ids` with `completion_ids`, or `turns` of such pairs. So are `prompt` and `completion` as plain texts
     (`recorded_tokens`). `read` makes such records from files.
 
     Args:
-        chats: `messages`, and optionally `tools`, `task`, `group` (default: the task), `reward`, `success` and
-            `step_rewards`, one number for each message of the assistant. The whole chat is kept in column `info`; of a
-            record with token ids, the fields that are not tokens.
-        tokenizer: with a chat template, or the processor of a model that sees; None: all records have token ids.
-        chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`. A chat may have its own, in
-            a key of this name.
+        chats: objects with `messages`, and optionally `tools`, `task`, `group` (default: the task), `reward`, `success`
+            and `step_rewards`, one number for each message of the assistant. Column `info` stores the whole chat, or
+            for a record with token ids the fields that are not tokens.
+        tokenizer: tokenizer with a chat template, or the processor of a model that supports images; None: all records
+            have token ids.
+        chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`. A chat may have its own
+            options in a key of this name.
 
     Raises:
-        InvalidInputError: a chat without messages, or without one of the assistant; or a message of another shape.
-        UnsupportedError: contents that are neither text nor such images, or that the template refuses or leaves out.
+        InvalidInputError: a chat has no messages, or none of the assistant; or a message has an invalid form.
+        UnsupportedError: a content is neither text nor such an image, or the template refuses it or leaves it out.
 
     Example:
         >>> from agentrl_core import env, warm_start
@@ -141,7 +142,7 @@ def from_chats(
 def _kept(
     chat: Mapping[str, Any], messages: list[Mapping[str, Any]], stored: tuple[list[TrajectoryTurn], list[int]] | None
 ) -> dict[str, Any]:
-    """Return the kept part of a chat: all of it, or the fields that are not tokens of a record with tokens."""
+    """Return the part of a chat to store: the whole chat, or for a record with tokens its other fields."""
     if messages and stored is None:
         return {"format_name": CHATS, "record": chat}
     extra = {name: value for name, value in chat.items() if name not in _FACTS and name not in TOKEN_KEYS}
@@ -151,19 +152,19 @@ def _kept(
 
 
 def to_chats(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> Iterable[dict[str, Any]]:
-    """Return the draws of a batch as chats. Tokens and log-probs do not fit into this format and are left out.
+    """Return the draws of a batch as chats, without tokens and log-probs, which the format does not have.
 
-    An imported chat comes back as it was, key by key; only a task, group, reward or success that has changed since is
-    written over it. Two imported groups of one task and name get different names.
+    An imported chat is returned unchanged, key by key; only a changed task, group, reward or success is updated. Two
+    imported groups with the same task and name get different names.
 
     Args:
         batch: the batch.
-        tokenizer: reads the tokens of draws that were not imported with messages: the first context is then one
-            message of the user, and the tokens after an answer are one of a tool.
+        tokenizer: decodes the tokens of draws that were not imported with messages: the first context becomes a user's
+            message, and the tokens after an answer a tool's message.
 
     Raises:
         InvalidInputError: there are no messages and no tokenizer.
-        UnsupportedError: a draw with several contexts has no messages, or those of a trace's branches.
+        UnsupportedError: a draw with several contexts has no messages, or messages of a trace's branches.
     """
     episodes = episodes_of(batch, tokenizer)
     linear(batch, episodes, "a chat", (CHATS, ATIF, ""))
@@ -190,7 +191,7 @@ def to_chats(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> 
 
 
 def _for_answers(messages: Sequence[Mapping[str, Any]], paid: Sequence[float | None]) -> list[float | None]:
-    """Rewards of turns, with None for the answers that were not sampled."""
+    """Return the rewards of all answers, None for answers that were not sampled."""
     rest = iter(paid)
     answers = [message for message in messages if message["role"] == "assistant"]
     return [next(rest, None) if is_trained(message, "a message") else None for message in answers]

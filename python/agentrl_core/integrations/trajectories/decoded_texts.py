@@ -1,4 +1,4 @@
-"""Prompts and completions that were decoded without special tokens, as verl dumps them: verified by rendering again."""
+"""Prompts and completions that were decoded without special tokens, such as in verl's dumps, checked by rendering."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PROMPT, COMPLETION = "decoded_prompt", "decoded_completion"
-"""The keys of the two texts."""
+"""The keys of the two texts in a record."""
 _SYSTEM = {"role": "system", "content": "agentrl instruction"}
 _NEXT = {"role": "user", "content": "agentrl next question"}
 
@@ -27,15 +27,15 @@ def is_decoded(record: Mapping[str, Any]) -> bool:
 def decoded_turn(
     record: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, where: str
 ) -> TrajectoryTurn:
-    """Return the turn of a record, with the special tokens that its texts lost.
+    """Return the turn of a record, with the special tokens that its texts lack.
 
-    The prompt is the one question, with or without a system message, whose rendering gives the recorded text again once
-    it is tokenised and decoded without special tokens. The completion is trained without a token that ends it, since
-    the record does not hold whether the model sampled one.
+    The prompt is the only question, with or without a system message, whose rendering equals the recorded text after
+    tokenising and decoding without special tokens. The completion is trained without an end token, since the record
+    does not show whether the model sampled one.
 
     Raises:
         InvalidInputError: the completion is empty.
-        UnsupportedError: no such rendering gives the text, or several do; or the completion holds several turns.
+        UnsupportedError: no such rendering equals the text, or several do; or the completion has several turns.
     """
     prompt, completion = str(record[PROMPT]), str(record[COMPLETION])
     if not completion:
@@ -63,7 +63,7 @@ def decoded_turn(
 
 
 class _Plain:
-    """A text as it is after it was tokenised and decoded without special tokens."""
+    """Tokenises a text, and decodes it without special tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -74,14 +74,14 @@ class _Plain:
 
 
 def _chats(prompt: str, template: ChatTemplate, plain: _Plain) -> list[list[dict[str, Any]]]:
-    """Return the chats of one question that a prompt may be."""
+    """Return the chats of one question that may be the source of a decoded prompt."""
     found: list[list[dict[str, Any]]] = []
     begin, _, end = plain(template.render([QUESTION], open_turn=True)).partition(QUESTION["content"])
     if prompt.startswith(begin) and prompt.endswith(end) and len(prompt) > len(begin) + len(end):
         found.append([{"role": "user", "content": prompt[len(begin) : len(prompt) - len(end)]}])
     try:
         shown = plain(template.render([_SYSTEM, QUESTION], open_turn=True))
-    except UnsupportedError:  # it takes no system message
+    except UnsupportedError:  # the template refuses system messages
         return found
     begin, _, rest = shown.partition(_SYSTEM["content"])
     middle, _, end = rest.partition(QUESTION["content"])
@@ -97,7 +97,7 @@ def _chats(prompt: str, template: ChatTemplate, plain: _Plain) -> list[list[dict
 
 
 def _between(template: ChatTemplate, plain: _Plain) -> str:
-    """Return the text between an answer and the next question."""
+    """Return the decoded text between an answer and the next question."""
     messages: Sequence[dict[str, Any]] = [QUESTION, ANSWER, _NEXT]
     behind = plain(template.render(messages)).rpartition(ANSWER["content"])[2]
     return behind.partition(_NEXT["content"])[0]

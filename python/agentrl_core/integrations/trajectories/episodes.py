@@ -1,4 +1,4 @@
-"""Episodes, which all formats of trajectories share: messages, and the turns that the policy sampled."""
+"""Records of trajectories, common to all formats: messages, and the turns that the policy sampled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Message = Mapping[str, Any]
-"""A message of a chat as OpenAI's: `role`, `content`, and `tool_calls` or `tool_call_id` where it has any."""
+"""A message in OpenAI's format: `role`, `content`, and optionally `tool_calls` or `tool_call_id`."""
 
 Ids = Sequence[int] | NDArray[np.integer[Any]]
 """Token ids."""
@@ -41,24 +41,24 @@ class TrajectoryTurn:
     """One turn of the policy: the tokens that it read and generated."""
 
     context: Ids
-    """Token ids that it read."""
+    """Token ids that the policy read."""
     action: Ids
-    """Token ids that it generated."""
+    """Token ids that the policy generated."""
     logprobs: Sequence[float] | None = None
     """Log-probs of the generated tokens; None: unknown."""
     reward: float | None = None
     """Reward of the turn; None: unknown."""
     trained: bool = True
-    """Whether its tokens are trained; else they are context alone."""
+    """Whether the generated tokens are trained; otherwise they are context."""
     images: Sequence[Image] = ()
-    """Images that its context shows, in their order."""
+    """Images in the context, in order."""
     routed_experts: NDArray[np.uint8] | NDArray[np.uint16] | None = None
-    """Experts of its tokens from the first of its context on, a row for each; None: not recorded."""
+    """Experts of the turn's tokens from the start of the context, one row each; None: not recorded."""
 
 
 @dataclass(frozen=True)
 class TrajectoryRecord:
-    """One trajectory as its format has it."""
+    """One trajectory, as read from any format."""
 
     task: str
     group: str
@@ -70,21 +70,21 @@ class TrajectoryRecord:
     success: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
-    """Its name in errors, such as `chat 3`."""
+    """Name of the trajectory in errors, such as `chat 3`."""
     format_name: str = ""
-    """The format that it was imported from; empty: it was not, or by an earlier version."""
+    """The format that it was imported from; empty if it was not imported, or by an earlier version."""
     record: Mapping[str, Any] = field(default_factory=dict)
-    """Its record as it came, where a format keeps it; see `imported`."""
+    """The original record, if the format keeps it; see `imported`."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Its task, group, reward and success."""
+        """Return task, group, reward and success."""
         return {"task": self.task, "group": self.group, "reward": self.reward, "success": self.success}
 
 
 @contextmanager
 def named(where: str) -> Iterator[None]:
-    """Name a record in the errors about it."""
+    """Add the name of a record to errors raised inside the block."""
     try:
         yield
     except InvalidInputError as error:
@@ -94,14 +94,13 @@ def named(where: str) -> Iterator[None]:
 
 
 def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Batch:
-    """Episodes as a batch of imported trajectories, in the groups that they name.
+    """Return trajectory records as a batch of imported trajectories, in the groups that they name.
 
-    The record of an episode is kept as JSON in column `info` of its trajectory; of an episode without one its messages,
-    tools and other fields. Episodes of one group share task and name of the group: equal names of groups of two tasks
-    are two groups. The draws have the order of the episodes.
+    Column `info` of a trajectory stores the original record as JSON, or without one the messages, tools and other
+    fields. Records with the same task and group name form a group. The draws have the order of the records.
 
     Raises:
-        InvalidInputError: an episode without turns, or values that no trajectory can have.
+        InvalidInputError: a record has no turns, or invalid values.
     """
     given = list(episodes)
     names = sorted({name for episode in given for name in episode.rewards})
@@ -121,14 +120,14 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
             member = members[number] = members.get(number, -1) + 1
             _add(forest, forest.start(number, member, origin="imported"), episode, names, masked=masked)
             placed.append(number)
-    # A forest freezes group by group; the draws keep the order of the episodes.
+    # A forest freezes group by group; the draws are put into the order of the records.
     frozen = np.argsort(placed, kind="stable")
     batch = forest.freeze()
     return batch if (np.diff(frozen) == 1).all() else batch.select_draws(np.argsort(frozen))
 
 
 def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequence[str], *, masked: bool) -> None:
-    """Give the turns of an episode to a forest, and end its trajectory."""
+    """Append the turns of a record to a trajectory of a forest, and finish it."""
     if episode.success not in (None, False, True):
         raise InvalidInputError(f"success is {episode.success!r:.40}; give true or false, or null if it is not known")
     turns = episode.turns
@@ -167,7 +166,7 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
 
 
 def _tokens(given: Ids, name: str) -> NDArray[np.int32]:
-    """Token ids as an array; a number that is none is not rounded to one."""
+    """Return token ids as an array, and refuse numbers that are not integers."""
     try:
         found = np.asarray(given if len(given) else np.empty(0, np.int32))
     except ValueError:  # lists of several lengths
@@ -179,7 +178,7 @@ def _tokens(given: Ids, name: str) -> NDArray[np.int32]:
 
 
 def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:
-    """Log-probs as an array; a finite number stays finite."""
+    """Return the log-probs of a turn as an array; finite numbers that would overflow float32 are refused."""
     found = np.zeros(0) if turn.logprobs is None else doubles(turn.logprobs, f"turn {place}: logprobs")
     largest = np.finfo(np.float32).max
     if (np.isfinite(found) & (np.abs(found) > largest)).any():
@@ -191,10 +190,10 @@ def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:
 
 
 def as_number(given: object, name: str) -> float:
-    """Return a reward as a number; NaN: it is not known.
+    """Return a reward as a number; NaN if it is unknown.
 
     Raises:
-        InvalidInputError: it is no number, or beyond the largest float.
+        InvalidInputError: the reward is not a number, or exceeds the largest float.
     """
     if given is None:
         return float("nan")
@@ -207,10 +206,10 @@ def as_number(given: object, name: str) -> float:
 
 
 def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> list[TrajectoryRecord]:
-    """Return the draws of a batch as episodes.
+    """Return the draws of a batch as trajectory records.
 
-    Messages are those that were imported. A batch that has none, since it was generated as tokens, is read with the
-    tokenizer: the context of the first turn is one user's message, the tokens after an action a tool's.
+    Messages are the imported ones. If a batch was generated as tokens and has no messages, the tokenizer decodes it:
+    the context of the first turn becomes a user's message, the tokens after an action a tool's message.
 
     Raises:
         InvalidInputError: no draw has messages, and there is no tokenizer.
@@ -267,14 +266,14 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
 
 
 def _shortest(stored: float) -> float:
-    """Return the shortest number with the same float32: 0.1, instead of the digits of its double."""
+    """Return the shortest decimal number with the same float32 value, such as 0.1."""
     return float(str(np.float32(stored)))
 
 
 def _group_names(
     rows: Sequence[Mapping[str, Any]], infos: Sequence[Mapping[str, Any]], groups: Sequence[int]
 ) -> list[str]:
-    """Return the name of each draw's group: as imported, unless two groups of a task have that name."""
+    """Return the name of each draw's group, as imported unless two groups of a task have the same name."""
     names: list[tuple[str, str]] = []
     imported: list[bool] = []
     for row, info in zip(rows, infos, strict=True):
@@ -299,18 +298,18 @@ def turns_of(
     chat: str = "chat",
     sampled: Collection[int] | None = None,
 ) -> list[TrajectoryTurn]:
-    """Return the turns of a chat whose text alone is known, as a chat template renders them; without log-probs.
+    """Return the turns of a chat without tokens, rendered by a chat template; without log-probs.
 
     Args:
         messages: the chat.
-        template: of the tokenizer; see `template_of`.
+        template: template of the tokenizer; see `template_of`.
         tools: JSON schemas of the tools, as a list or as JSON text.
-        chat: how errors name the chat.
-        sampled: numbers of the answers that a model made; others are context alone. None: all.
+        chat: name of the chat in errors.
+        sampled: indices of the answers that a model sampled; others are only context. None: all.
 
     Raises:
-        InvalidInputError: no template, or a message of another shape.
-        UnsupportedError: the template cannot render the chat, or leaves something out; see `ChatTemplate.answers`.
+        InvalidInputError: there is no template, or a message has an invalid form.
+        UnsupportedError: the template cannot render the chat, or leaves out a part; see `ChatTemplate.answers`.
     """
     if template is None:
         raise InvalidInputError(
@@ -341,12 +340,12 @@ def has_images(messages: Iterable[Message]) -> bool:
 
 
 def tokenizer_of(given: Any) -> Any:
-    """Return the tokenizer of a processor; a tokenizer is itself."""
+    """Return the tokenizer of a processor, or a tokenizer unchanged."""
     return given.tokenizer if hasattr(given, "image_processor") else given
 
 
 def template_of(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None, *, images: bool) -> ChatTemplate | Chat:
-    """Return what renders chats, with images or without, from a tokenizer or the processor of a model that sees."""
+    """Return the renderer of chats, with or without images, for a tokenizer or a processor."""
     if images:
         return Chat(tokenizer, chat_template_kwargs)
     inner = tokenizer_of(tokenizer)
@@ -361,7 +360,7 @@ def _read(
     shows: NDArray[np.bool_] | None,
     tokens: NDArray[np.int64],
 ) -> list[Message]:
-    """Read a draw that was not imported with messages; `tokens` are begin and end of its tokens."""
+    """Decode the messages of a draw that was imported without any; `tokens` are begin and end of its tokens."""
     if shows is not None and shows[int(tokens[0]) : int(tokens[-1])].any():
         raise UnsupportedError(
             f"draw {draw} has images and no imported messages, and its tokens do not mark where the images are; leave "
@@ -371,7 +370,7 @@ def _read(
 
 
 def decoded(turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
-    """The messages of turns whose tokens alone are known; roles within a context are not distinguished."""
+    """Return decoded messages for turns of tokens; roles within a context are not distinguished."""
     if tokenizer is None:
         raise InvalidInputError("the batch has tokens but no messages; give tokenizer=, which decodes the tokens")
     messages: list[Message] = []
@@ -392,13 +391,13 @@ def decoded(turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase 
 
 
 def linear(batch: Batch, episodes: Sequence[TrajectoryRecord], format_name: str, holds: Collection[str]) -> None:
-    """Refuse draws with several contexts, which a format of one chain of messages cannot carry.
+    """Refuse draws with several contexts, which a format of a single chain of messages cannot represent.
 
     Args:
         batch: the batch.
-        episodes: its draws.
-        format_name: for errors.
-        holds: the formats whose imported records can hold several contexts.
+        episodes: the records of its draws.
+        format_name: name of the format in errors.
+        holds: the formats whose imported records can have several contexts.
     """
     contexts = np.bincount(batch.contexts().draws, minlength=batch.num_draws)
     for draw, episode in enumerate(episodes):
@@ -414,7 +413,7 @@ def _text(tokenizer: Any, tokens: Ids) -> str:
 
 
 def _rows(batch: Batch) -> list[dict[str, Any]]:
-    """Return the row of each draw's trajectory, with its `info`."""
+    """Return for each draw the row of its trajectory, with its `info`."""
     try:
         import polars as pl
     except ImportError as error:

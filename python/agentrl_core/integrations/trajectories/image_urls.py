@@ -1,4 +1,4 @@
-"""Images of imported records: their bytes are blobs, and the record that is kept names them by hash."""
+"""Images of imported records: the bytes are stored as blobs, and the stored record refers to them by hash."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _HASHED = re.compile(rf"(data:[^,]*){_HASH}([0-9a-f]{{64}})", re.IGNORECASE)
 
 
 def with_hashes(record: Any, known: Collection[bytes]) -> Any:
-    """Return a record whose `data:` URLs of known images have the SHA-256 in place of the bytes.
+    """Return a record in whose `data:` URLs the bytes of stored images are replaced by their SHA-256.
 
-    A URL that its bytes would not give again, such as one with line ends, stays as it is.
+    A URL that cannot be restored exactly from its bytes, such as one with line breaks, is unchanged.
 
     Args:
-        record: of JSON's types.
-        known: SHA-256 of the images that are stored.
+        record: a record of JSON types.
+        known: SHA-256 of the stored images.
     """
 
     def hashed(url: str) -> str:
@@ -37,11 +37,11 @@ def with_hashes(record: Any, known: Collection[bytes]) -> Any:
 
 
 def with_bytes(record: Any, blob: Callable[[bytes], bytes]) -> Any:
-    """Return a record as it was before `with_hashes`.
+    """Restore a record from the result of `with_hashes`.
 
     Args:
-        record: of JSON's types.
-        blob: the content of a blob by its SHA-256.
+        record: a record of JSON types.
+        blob: returns the content of a blob by its SHA-256.
 
     Raises:
         NotFoundError: a blob is missing.
@@ -57,7 +57,7 @@ def with_bytes(record: Any, blob: Callable[[bytes], bytes]) -> Any:
 
 
 def names_blobs(text: str) -> bool:
-    """Return whether the JSON text of a record has hashes in place of images."""
+    """Return whether the JSON text of a record has image hashes instead of bytes."""
     return _HASH in text
 
 

@@ -1,4 +1,4 @@
-"""Imported records, kept whole, so that a trajectory is exported as it was imported."""
+"""Imported records, stored completely, so that a trajectory can be exported as it was imported."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from agentrl_core.integrations.trajectories.atif_steps import messages_of
 
 CHATS, ATIF, VERIFIERS = "chats", "atif", "verifiers"
 FORMATS = (CHATS, ATIF, VERIFIERS)
-"""The formats whose records are kept."""
+"""The formats whose records are stored."""
 CARRIED = "agentrl"
-"""The entry in which a record of one format carries the fields of others, by their names."""
+"""The entry of a record that has the fields of other formats, by the formats' names."""
 
 Record = Mapping[str, Any]
 
-# What a record carries of its messages, which the messages of another format hold.
+# The fields of a record that its messages represent, also in another format.
 _SPOKEN: Mapping[str, tuple[str, ...]] = {
     CHATS: ("messages", "tools", "task", "group", "reward", "success", "step_rewards"),
     ATIF: ("steps", "schema_version"),
@@ -28,12 +28,12 @@ _SPOKEN: Mapping[str, tuple[str, ...]] = {
 
 
 def kept(format_name: str, record: Record) -> dict[str, Any]:
-    """Return an imported record as it is kept in column `info` of its trajectory."""
+    """Return an imported record in the form stored in column `info` of its trajectory."""
     return {"imported": {"format": format_name, "record": record}}
 
 
 def kept_in(info: Mapping[str, Any]) -> tuple[str, Record]:
-    """Return the format and the record that `info` keeps; ("", {}): there is none."""
+    """Return format and record stored in `info`; ("", {}) if there is none."""
     found = info.get("imported")
     if isinstance(found, Mapping) and found.get("format") in FORMATS and isinstance(found.get("record"), Mapping):
         return str(found["format"]), found["record"]
@@ -56,7 +56,7 @@ def _unsampled(node: Record) -> Record:
 
 
 def names_of(format_name: str, record: Record) -> tuple[str | None, str | None]:
-    """Return the task and the group that a record names; None: it names none. A blank text is no name."""
+    """Return the task and the group that a record names, None for each that is missing or blank."""
     if format_name == ATIF:
         extra = object_of(record, "extra")
         task, group = extra.get("task"), extra.get("group")
@@ -71,24 +71,24 @@ def names_of(format_name: str, record: Record) -> tuple[str | None, str | None]:
 
 
 def carried(target: str, format_name: str, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of a record that messages do not hold, for a record of another format.
+    """Return the fields of a record that its messages do not represent, for a record in another format.
 
-    Those of other formats are stored under the name of their format, in the entry `agentrl` of a chat, of the `extra`
-    of ATIF or of the `info` of verifiers. Fields that a record already carries for other formats are kept.
+    Fields of other formats are stored under the name of their format, in the entry `agentrl` of a chat, of `extra` in
+    ATIF or of `info` in verifiers. Fields that a record already has for other formats are preserved.
 
     Args:
-        target: the other format.
-        format_name: of the record; "": it has none.
-        record: as it was imported.
+        target: the format to export to.
+        format_name: format of the record; "" if it has none.
+        record: the imported record.
 
     Returns:
-        the fields that the record carries for the target itself, and the entry for those of others.
+        The fields that the record has for the target itself, and the entry with those of other formats.
     """
     rest = {name: value for name, value in record.items() if name not in _SPOKEN.get(format_name, ())}
     slot = {ATIF: "extra", VERIFIERS: "info"}.get(format_name)
     inner = rest if slot is None else object_of(rest, slot)
     others: dict[str, Any] = {}
-    if isinstance(inner.get(CARRIED), Mapping):  # else it is a field of the record's own
+    if isinstance(inner.get(CARRIED), Mapping):  # otherwise it is a field of the record itself
         others = {name: value for name, value in inner.pop(CARRIED).items() if isinstance(value, Mapping)}
     if slot is not None and slot in rest:
         rest[slot] = inner
@@ -98,12 +98,12 @@ def carried(target: str, format_name: str, record: Record) -> tuple[dict[str, An
 
 
 def changed(format_name: str, record: Record, stored: Record) -> dict[str, Any]:
-    """Return the facts of a trajectory that reading its record would not give as they are stored.
+    """Return the facts of a trajectory that differ from those of its imported record.
 
     Args:
-        format_name: of the record.
-        record: as it was imported.
-        stored: `task`, `group`, `reward` and `success` as the batch has them.
+        format_name: format of the record.
+        record: the imported record.
+        stored: `task`, `group`, `reward` and `success` in the batch.
     """
     holder = object_of(record, "extra") if format_name == ATIF else record
     task, group = names_of(format_name, record)
@@ -125,7 +125,7 @@ def object_of(record: Record, name: str) -> dict[str, Any]:
     """Return the object in a field of a record; empty if the field is missing or null.
 
     Raises:
-        InvalidInputError: it is something else.
+        InvalidInputError: the field is not an object.
     """
     found = record.get(name)
     if found is not None and not isinstance(found, Mapping):
@@ -134,7 +134,7 @@ def object_of(record: Record, name: str) -> dict[str, Any]:
 
 
 def as_given(given: Any, stored: Any) -> Any:
-    """Return the number of a record if it equals the stored one as float32; else the stored one.
+    """Return a record's number if it equals the stored one as float32, otherwise the stored one.
 
     Example:
         >>> from agentrl_core.integrations.trajectories.imported import as_given

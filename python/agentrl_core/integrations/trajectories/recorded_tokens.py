@@ -1,4 +1,4 @@
-"""Turns whose tokens a record holds: token ids with labels or masks, prompts with completions, and plain texts."""
+"""Turns from the tokens of a record: token ids with labels or masks, prompts with completions, and plain texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABELS, _ROW, _TURNS, _PADDING, _POSITIONS = "labels", "input_ids", "turns", "a
 _IGNORED = -100
 _LARGEST = np.iinfo(np.int32).max
 AFTER = "tokens_after"
-"""The key of the tokens after the last trained one, which no turn reads."""
+"""The key of the tokens after the last trained one, which are in no turn."""
 
 TOKEN_KEYS = frozenset(
     (*_PROMPTS, *_COMPLETIONS, *_MASKS, *_LOGPROBS, _LABELS, _ROW, _TURNS, _PADDING, _POSITIONS, "prompt", "completion")
@@ -45,7 +45,7 @@ def has_tokens(record: Mapping[str, Any]) -> bool:
 def recorded_turns(
     record: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, where: str
 ) -> tuple[list[TrajectoryTurn], list[int]] | None:
-    """Return the turns of a record whose tokens it holds, and the tokens after the last; None: it is a chat of texts.
+    """Return the turns of a record with tokens, and the tokens after the last turn; None for a chat without tokens.
 
     - `input_ids` with `labels` (-100: not trained), or with one of `completion_mask`, `assistant_masks`, `loss_mask`,
       `response_mask`: every run of trained tokens is a turn. A mask that is shorter covers the last tokens. Tokens with
@@ -58,9 +58,9 @@ def recorded_turns(
       completion, as TRL does. No chat template is used. A record with `messages` is a chat of these.
 
     Raises:
-        InvalidInputError: ids, masks, labels or log-probs that do not fit together, nothing that is trained, or texts
-            without a tokenizer.
-        UnsupportedError: several packed sequences, or weights between 0 and 1.
+        InvalidInputError: ids, masks, labels or log-probs do not match, no token is trained, or there are texts without
+            a tokenizer.
+        UnsupportedError: sequences are packed, or weights are between 0 and 1.
     """
     if isinstance(record.get(_TURNS), list):
         turns = []
@@ -82,7 +82,7 @@ def recorded_turns(
     if has_tokens(record):
         return _pair(record, where, trained=True), []
     texts = isinstance(record.get("prompt"), str) and isinstance(record.get("completion"), str)
-    if texts and not record.get("messages"):  # beside messages they are fields that mean nothing here
+    if texts and not record.get("messages"):  # besides messages, such fields have no meaning here
         return [_text(record["prompt"], record["completion"], tokenizer, where)], []
     return None
 
@@ -110,7 +110,7 @@ def _row(record: Mapping[str, Any], where: str) -> tuple[list[TrajectoryTurn], l
 
 
 def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> NDArray[np.bool_]:
-    """Which tokens of a row are trained, by its labels and masks, which have to agree."""
+    """Return a mask of the trained tokens of a row, from its labels and masks, which must agree."""
     found: dict[str, NDArray[np.bool_]] = {}
     if record.get(_LABELS) is not None:
         labels = _array(record[_LABELS], f"{where}: {_LABELS}")
@@ -157,7 +157,7 @@ def _pair(record: Mapping[str, Any], where: str, *, trained: bool) -> list[Traje
         )
     name = next((name for name in _MASKS if record.get(name) is not None), None)
     mask = np.ones(len(completion), bool)
-    if name is not None and trained:  # of a completion that is not trained all is context
+    if name is not None and trained:  # an untrained completion is context as a whole
         mask = _zero_or_one(record[name], where, name, len(completion))
         if not mask.any():
             raise InvalidInputError(f"{where}: {name} trains no token; leave the record out, or give weight 0")
@@ -176,7 +176,7 @@ def _pair(record: Mapping[str, Any], where: str, *, trained: bool) -> list[Traje
 def _runs(
     ids: NDArray[np.int32], trained: NDArray[np.bool_], logprobs: NDArray[np.float64] | None, where: str
 ) -> list[TrajectoryTurn]:
-    """Return a turn for each run of trained tokens, with all tokens before it as its context."""
+    """Return a turn for each run of trained tokens, with all earlier tokens as its context."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], trained, [False]]).astype(np.int8)))
     turns = []
     for begin, end in list(pairwise(edges.tolist()))[::2]:
@@ -245,7 +245,7 @@ def _zero_or_one(given: Any, where: str, name: str, length: int | None = None) -
 
 
 def _logprobs(given: Any, trained: NDArray[np.bool_], where: str) -> NDArray[np.float64]:
-    """Log-probs of the trained tokens, or of all, spread over all tokens."""
+    """Return log-probs for all tokens, from those of all or only the trained tokens."""
     values = _array(given, f"{where}: logprobs").astype(np.float64)
     if values.shape == trained.shape:
         return values
@@ -260,7 +260,7 @@ def _logprobs(given: Any, trained: NDArray[np.bool_], where: str) -> NDArray[np.
 
 
 def _experts(given: Any, tokens: int, where: str) -> NDArray[np.uint8] | NDArray[np.uint16]:
-    """Return the experts of tokens from the first on, a row for each."""
+    """Return the experts of tokens, one row each, from the first token on."""
     experts = _array(given, f"{where}: {ROUTED_EXPERTS}")
     if experts.ndim not in (2, 3) or not tokens - 1 <= len(experts) <= tokens or not experts[:1].size:
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Traces of verifiers (version 1): a graph of messages, each with the tokens that it adds."""
+"""Traces of verifiers (version 1): a graph of messages, each with its tokens."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 def from_verifiers(traces: Iterable[Mapping[str, Any]]) -> Batch:
-    """Return traces as a batch of imported trajectories, one draw each: every sampled node is a turn, with branches.
+    """Return traces as a batch of imported trajectories, one draw each; every sampled node is a turn.
 
-    The whole trace is kept in column `info`. Named rewards become parts of the reward (`reward.<name>`), each with its
-    weight; their sum is the reward. Traces of one task are a group. `info["step_rewards"]`, one number for each sampled
-    node, pays the turns.
+    Column `info` stores the whole trace. Named rewards become parts of the reward (`reward.<name>`), times their
+    weights; their sum is the reward. Traces of one task form a group. `info["step_rewards"]`, one number for each
+    sampled node, has the rewards of turns.
 
     Args:
-        traces: records of traces, as `Trace.to_record` writes them.
+        traces: records of traces, as returned by `Trace.to_record`.
 
     Raises:
-        InvalidInputError: another version, a node without token ids (an evaluation's relay), or log-probs of another
-            number of tokens.
+        InvalidInputError: the version differs, a node has no token ids (an evaluation's relay), or the numbers of
+            log-probs and tokens differ.
 
     Example:
         >>> from agentrl_core.integrations.trajectories import from_verifiers
@@ -74,10 +74,10 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
     nodes = trace.get("nodes") or ()
     if not all(isinstance(node, Mapping) and isinstance(node.get("message"), Mapping) for node in nodes):
         raise InvalidInputError(f"trace {place}: a node has no message; give the record of a trace")
-    read: list[list[int]] = []  # of each node all tokens up to its end
+    read: list[list[int]] = []  # for each node, all tokens up to its end
     paid = object_of(trace, "info").get("step_rewards")
     turns: list[TrajectoryTurn] = []
-    images: list[tuple[Image, ...]] = []  # of each node all images up to its end
+    images: list[tuple[Image, ...]] = []  # for each node, all images up to its end
     for number, node in enumerate(nodes):
         tokens, mask = list(node.get("token_ids") or ()), np.asarray(node.get("mask") or (), bool)
         parent = node.get("parent")
@@ -130,7 +130,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
 
 
 def _rewards_in(trace: Mapping[str, Any]) -> dict[str, float]:
-    """Return the parts of a trace's reward, each with its weight."""
+    """Return the parts of a trace's reward, each multiplied by its weight."""
     found: dict[str, float] = {}
     for name, reward in object_of(trace, "rewards").items():
         if reward is None or (isinstance(reward, Mapping) and reward.get("score") is None):
@@ -146,16 +146,16 @@ def _rewards_in(trace: Mapping[str, Any]) -> dict[str, float]:
 
 
 def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> Iterator[dict[str, Any]]:
-    """Return the draws of a batch as records of traces, with tokens, log-probs and the advantage if there is one.
+    """Return the draws of a batch as records of traces, with tokens, log-probs and, if computed, advantages.
 
-    An imported trace comes back as it was, field by field, with its branches; only rewards that have changed since and
-    the advantages are written over it. Values without a field in traces, such as the group, are in `info["agentrl"]`.
-    Of others, the tokens between two answers belong to the message before the second, answers that are not trained are
-    not sampled, and `agent` is missing unless one was imported.
+    An imported trace is returned unchanged, field by field, with its branches; only changed rewards and the advantages
+    are updated. Values without a field in traces, such as the group, are in `info["agentrl"]`. For other draws, the
+    tokens between two answers belong to the message before the second one, untrained answers are not marked as sampled,
+    and `agent` is missing unless one was imported.
 
     Args:
         batch: the batch.
-        tokenizer: reads the tokens of draws that were not imported with messages.
+        tokenizer: decodes the tokens of draws that were not imported with messages.
 
     Raises:
         InvalidInputError: there are no messages and no tokenizer.
@@ -176,7 +176,7 @@ def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None)
 
 
 def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | None) -> dict[str, Any]:
-    """Return the trace as it was imported, with its advantages and later changes."""
+    """Return an imported trace unchanged, except for its advantages and changed rewards."""
     nodes = [dict(node) for node in episode.record["nodes"]]
     sampled = [node for node in nodes if node.get("sampled")]
     if len(sampled) != len(episode.turns):
@@ -204,7 +204,7 @@ def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequen
 
 
 def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | None) -> dict[str, Any]:
-    """Return a trace of messages that did not come as one; a chain, in which untrained answers are not sampled."""
+    """Return a trace, a chain, for messages that were not imported as one; untrained answers are not sampled."""
     own, others = carried(VERIFIERS, episode.format_name, episode.record)
     own = own or {name: episode.extra[name] for name in ("id", "agent", "task", "info") if name in episode.extra}
     nodes: list[dict[str, Any]] = []
@@ -221,7 +221,7 @@ def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | Non
         if place in answers:
             number = answers.index(place)
             turn = turns[number]
-            # A chat that opens with the answer has its opening in the same node.
+            # If a chat starts with the answer, its opening is in the same node.
             tokens = [*([] if place else turn.context), *turn.action]
             read = len(turn.context) + len(turn.action)
             if turn.trained:

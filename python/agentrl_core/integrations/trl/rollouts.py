@@ -13,22 +13,22 @@ from agentrl_core.integrations.sequences import Sequences
 
 
 class Rollouts:
-    """Lets a `Collector` make the rollouts of TRL's trainer: any environment, any number of turns, all of them stored.
+    """Lets a `Collector` generate the rollouts of TRL's trainer, in any environment and with any number of turns.
 
-    Give it as `rollout_func`, and its method `reward` among `reward_funcs`. The collector's environment chooses the
-    tasks; of TRL's prompts only the number counts. With `RecipeTrainer` the credit is made of the collected batch
-    itself, with all facts of the environment. The iteration of a batch ends when
-    the next batch is requested; call `close` after `trainer.train()` to end the last.
+    Pass it as `rollout_func`, and its method `reward` in `reward_funcs`. The collector's environment chooses the tasks;
+    only the number of TRL's prompts is used. With `RecipeTrainer`, the credit is computed from the collected batch,
+    with all facts of the environment. The iteration of a batch ends when the next batch is requested; call `close`
+    after `trainer.train()` to end the last one.
 
     Args:
-        collector: with an engine that samples from the trainer's own model (`engine.Transformers(model)`), or one that
-            takes its weights.
+        collector: a collector whose engine samples from the trainer's model (`engine.Transformers(model)`), or loads
+            its weights.
 
     Attributes:
         batch: the batch of the last call, or None.
 
     Raises:
-        InvalidInputError: from a call: a draw has several contexts, or there are other draws than TRL asked for.
+        InvalidInputError: from a call: a draw has several contexts, or the draws are not those that TRL requested.
     """
 
     def __init__(self, collector: Collector) -> None:
@@ -37,7 +37,7 @@ class Rollouts:
         self._versions = 0
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """As many rollouts as there are prompts, in groups of the trainer's `num_generations`."""
+        """Return one rollout for each prompt, in groups of the trainer's `num_generations`."""
         self.close()
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         if trainer.accelerator.num_processes > 1:
@@ -71,7 +71,7 @@ class Rollouts:
         }
 
     def reward(self, completions: list[Any], **columns: Any) -> list[float]:
-        """Return the rewards of the environment, as a reward function of TRL."""
+        """Return the rewards of the environment; a reward function for TRL."""
         rewards = columns.get("rollout_reward")
         if rewards is None or len(rewards) != len(completions):
             raise InvalidInputError(
@@ -80,7 +80,7 @@ class Rollouts:
         return list(rewards)
 
     def close(self) -> None:
-        """End the iteration of the last batch: the collector learns from it, its store keeps it."""
+        """End the iteration of the last batch, so that the collector and its store update their states."""
         if self.batch is not None:
             self.collector.end_iteration(self.batch, {})
             self.batch = None

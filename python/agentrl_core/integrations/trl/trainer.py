@@ -22,19 +22,19 @@ _REFERENCE = "reference_logprob"
 
 
 class RecipeTrainer(GRPOTrainer):
-    """A `GRPOTrainer` that trains by a recipe: its phases reward, advantage and weight, and its loss.
+    """A `GRPOTrainer` that trains with a recipe: its phases reward, advantage and weight, and its loss.
 
     Everything else is TRL's: generation, tools and environments, reward functions, distribution, logging. Advantages
     are per token if the recipe's are; the rewards of TRL's functions are also parts of the reward, named
-    `reward.<function>`. A `rollout_func` (or a dataset) that gives `step_rewards`, one number for each turn of a row,
-    pays turns. The loss has the denominators of the recipe, over all that one generation made; `loss_type`, `epsilon`,
+    `reward.<function>`. A `rollout_func` (or a dataset) can set rewards of turns in `step_rewards`, one number for each
+    turn of a row. The loss has the denominators of the recipe, over all rows of one generation; `loss_type`, `epsilon`,
     `scale_rewards`, `delta`, `entropy_coef` and `importance_sampling_level` of the configuration have no effect here,
-    and `beta` only decides whether a reference model is kept.
+    and `beta` only decides whether a reference model is loaded.
 
     Args:
         recipe: the recipe. Its phases select and replay are unused, unless a `Rollouts` collects for it.
-        arguments: of `GRPOTrainer`.
-        options: of `GRPOTrainer`.
+        arguments: arguments of `GRPOTrainer`.
+        options: options of `GRPOTrainer`.
 
     Raises:
         RecipeError: the recipe cannot train the rows of a micro batch, or it needs a reference and `beta` is 0.
@@ -64,7 +64,7 @@ class RecipeTrainer(GRPOTrainer):
         return output
 
     def _credited(self, output: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Advantage and loss weight of the tokens of this process, `[B, T]` each."""
+        """Return advantage and loss weight of this process's tokens, `[B, T]` each."""
         rollouts = self.rollout_func
         width, process = output["completion_ids"].shape, self.accelerator.process_index
         if isinstance(rollouts, Rollouts) and rollouts.batch is not None:
@@ -85,7 +85,7 @@ class RecipeTrainer(GRPOTrainer):
         return advantages, weights
 
     def _with_credit(self, batch: Batch) -> Batch:
-        """Return the batch with the advantage that the loss sees, and the weight of each token in it."""
+        """Return the batch with the advantage that the loss uses, and the loss weight of each token."""
         batch = self.recipe.credit(batch)
         advantage = np.asarray(batch.column("advantage", "token"), np.float64)
         if batch.has("weight", "token"):
@@ -165,7 +165,7 @@ class RecipeTrainer(GRPOTrainer):
             self.row_loss,
             logprob,
             mask,
-            # The weights are of all that was generated; an optimizer step sees `parts` of its `steps` parts.
+            # The weights are for the whole generation; an optimizer step sees `parts` of its `steps` parts.
             weight=inputs["loss_weight"] * (steps / parts * self.accelerator.num_processes),
             advantage=inputs["advantages"],
             entropy=entropy,
@@ -178,7 +178,7 @@ class RecipeTrainer(GRPOTrainer):
         return value + self.router_aux_loss_coef * auxiliary / parts if self.aux_loss_enabled else value
 
     def _old(self, inputs: dict[str, Any], logprob: Tensor) -> Tensor:
-        """Return the old log-probs of ratios: as sampled if the recipe uses these and applies no other correction."""
+        """Return the old log-probs: as sampled, if the recipe uses these and no other correction applies."""
         sampled: Tensor | None = inputs.get("sampling_per_token_logps")
         if sampled is not None and self.recipe.old_logprob == "behaviour" and "importance_sampling_ratio" not in inputs:
             return sampled
@@ -191,4 +191,4 @@ class RecipeTrainer(GRPOTrainer):
 
 
 _MADE = ("advantage_of_loss", "weight_of_loss")
-"""Columns of what the loss multiplies."""
+"""Columns of the advantage and weight that the loss uses."""

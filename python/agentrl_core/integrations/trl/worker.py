@@ -18,20 +18,21 @@ from agentrl_core.integrations.sequences import Sequences
 
 
 class RolloutWorker:
-    """Rollouts of a `Collector` for TRL's `AsyncGRPOTrainer(rollout_worker=...)`, with the advantages of its recipe.
+    """Generates rollouts with a `Collector`, credited by its recipe, for TRL's `AsyncGRPOTrainer(rollout_worker=...)`.
 
-    It collects in a thread of its own and waits while as many rows are ready as two batches have. TRL's rows have one
-    advantage each; a draw whose turns have different ones becomes a row for each turn, with all that came before as
-    context, and a turn with several advantages is refused.
+    It collects in a separate thread, and waits while the rows of two batches are ready. TRL's rows have one advantage
+    each: a draw whose turns have different advantages becomes a row for each turn, with all earlier tokens as context.
+    A turn with several advantages is refused.
 
     Args:
-        collector: whose engine samples from the weights that TRL sends (`engine.VllmServer`), or from a model here.
-        tasks: groups of a batch.
-        group_size: rollouts of a group.
+        collector: a collector whose engine samples from the weights that TRL sends (`engine.VllmServer`), or from a
+            model in this process.
+        tasks: number of groups in a batch.
+        group_size: number of rollouts in a group.
 
     Attributes:
-        rollout_buffer: what the trainer takes its rows from.
-        metrics_queue: what the trainer takes metrics from.
+        rollout_buffer: queue from which the trainer takes rows.
+        metrics_queue: queue from which the trainer takes metrics.
     """
 
     def __init__(self, collector: Collector, *, tasks: int, group_size: int) -> None:
@@ -46,25 +47,25 @@ class RolloutWorker:
         self._thread = threading.Thread(target=self._collect, name="agentrl-rollouts", daemon=True)
 
     def start(self) -> None:
-        """Begin to collect."""
+        """Start collecting in a thread."""
         self._seen = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
-        """Collect no further batch; returns when the one that is being collected is there."""
+        """Stop collecting; returns after the current batch is complete."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def update_model_version(self, model_version: int) -> None:
-        """Note which weights the engine samples from now on."""
+        """Set the version of the weights that the engine samples from."""
         self._version = model_version
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raise what collection raised.
+        """Raise an error if collecting failed or has stalled.
 
         Raises:
-            EngineError: collection failed, or nothing came for so many seconds.
+            EngineError: collecting failed, or no rollout arrived for `stale_after_s` seconds.
         """
         if self._error is not None:
             raise EngineError(f"the collector failed: {self._error}") from self._error
@@ -90,14 +91,14 @@ class RolloutWorker:
 
 
 def rollout_samples(batch: Batch, *, version: int = 0) -> Iterator[RolloutSample]:
-    """Yield the rows of a credited batch as TRL's asynchronous trainer takes them.
+    """Yield the rows of a credited batch in the form of TRL's asynchronous trainer.
 
     Args:
-        batch: with column `advantage`, and `weight` where the recipe makes one.
-        version: of the weights that sampled it.
+        batch: a batch with column `advantage`, and `weight` if the recipe computes one.
+        version: version of the weights that sampled the batch.
 
     Raises:
-        InvalidInputError: a turn whose tokens have different advantages, or log-probs that nobody knows.
+        InvalidInputError: the tokens of a turn have different advantages, or log-probs are unknown.
     """
     has = [name for name in ("advantage", "weight", "keep") if batch.has(name, "token")]
     rows = Sequences.of(batch, columns=has)
@@ -130,7 +131,7 @@ def rollout_samples(batch: Batch, *, version: int = 0) -> Iterator[RolloutSample
 
 
 def _parts(credit: Any, kept: Any, turns: Any, row: int) -> Iterator[tuple[float, Any]]:
-    """A row as a whole if its tokens have one advantage, else its turns."""
+    """Yield a row as a whole if its tokens have the same advantage, otherwise its turns."""
     if not kept.any():
         return
     if np.ptp(credit[kept]) <= 1e-6:

@@ -1,8 +1,8 @@
 """Advantages and losses of recipes in verl, and its data as a `Batch`.
 
-verl finds this package by its entry point group `verl.plugins`, so that after `pip install agentrl-core` the names
-`agentrl_<recipe>` are there for `algorithm.adv_estimator` and `actor.policy_loss.loss_mode`. For what no estimator of
-verl gets (the tokens, their log-probs, rollouts of several rows) there is a trainer: `integrations.verl.trainer`.
+verl finds this package by its entry point group `verl.plugins`, so after `pip install agentrl-core` the names
+`agentrl_<recipe>` are available for `algorithm.adv_estimator` and `actor.policy_loss.loss_mode`. For inputs that verl
+does not pass to estimators (tokens, log-probs, rollouts of several rows), use the trainer `integrations.verl.trainer`.
 """
 
 from __future__ import annotations

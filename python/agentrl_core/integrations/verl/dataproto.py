@@ -1,4 +1,4 @@
-"""verl's `DataProto` as a `Batch`, and a `Batch` as a `DataProto`."""
+"""Convert verl's `DataProto` to a `Batch` and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = {
     "values": "value",
     "advantages": "advantage",
 }
-"""To what verl calls the numbers of tokens the columns that they are here."""
+"""Token columns of a `Batch`, by their names in verl."""
 
 _REWARDS = ("token_level_rewards", "token_level_scores", "rm_scores")
 
@@ -30,12 +30,13 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
 
     Tokens, response mask, rewards at tokens and rollout log-probs become the tables; `old_log_probs`, `ref_log_prob`,
     `values` and `advantages` become the columns `recomputed_logprob`, `reference_logprob`, `value` and `advantage`.
-    Rows without rollout log-probs have none here either.
+    Rows without rollout log-probs have no log-probs in the batch.
 
     Args:
-        data: with `prompts` (padded on the left), `responses` (on the right) and `attention_mask`; `response_mask`
-            where not all of a response was sampled; one of `token_level_rewards`, `token_level_scores`, `rm_scores`.
-        iteration: the iteration that the batch is of.
+        data: a `DataProto` with `prompts` (padded on the left), `responses` (on the right) and `attention_mask`;
+            `response_mask` if not all response tokens were sampled; one of `token_level_rewards`, `token_level_scores`,
+            `rm_scores`.
+        iteration: the iteration of the batch.
 
     Raises:
         InvalidInputError: a field is missing.
@@ -88,15 +89,15 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
 
 
 def to_dataproto(batch: Batch, *, pad: int = 0) -> Any:
-    """Return a batch as a `DataProto`: a row for each context of each draw, padded before prompts and after responses.
+    """Return a batch as a `DataProto`, a row for each context of each draw; prompts are padded left, responses right.
 
     It has `prompts`, `responses`, `input_ids`, `attention_mask`, `position_ids`, `response_mask`, `token_level_scores`
-    and `token_level_rewards`, `rollout_log_probs` where all are known, of the columns in `from_dataproto` those that
-    the batch has, and `uid` and `rollout` (the draw) as texts.
+    and `token_level_rewards`; `rollout_log_probs` if all are known; the columns in `from_dataproto` that the batch has;
+    and `uid` and `rollout` (the draw) as texts.
 
     Args:
         batch: the batch.
-        pad: id of the token that fills up rows.
+        pad: id of the padding token.
 
     Raises:
         InvalidInputError: a step has no tokens.
@@ -137,7 +138,7 @@ def _array(values: Tensor) -> Any:
 
 
 def _padded(rows: Any, fill: float, *, left: bool = False) -> Tensor:
-    """Rows as one tensor."""
+    """Return rows as one padded tensor."""
     return torch.nn.utils.rnn.pad_sequence(
         [torch.from_numpy(np.array(row)) for row in rows],
         batch_first=True,

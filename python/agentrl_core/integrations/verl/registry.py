@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from agentrl_core.recipe import Recipe
 
 PREFIX = "agentrl_"
-"""Prefix of our names in verl's registries; no name of verl has it."""
+"""Prefix of agentrl_core's names in verl's registries, which no name of verl has."""
 
 TOLD = ("reward", "group_id", "trajectory_id", "task_id", "iteration", "step", "turn")
-"""The facts that follow from an estimator's arguments in verl: rewards, mask and group of each row."""
+"""The facts that can be derived from verl's arguments of an estimator: rewards, mask and group of each row."""
 
 _CREDIT = ("reward", "advantage", "weight")
 
 rows_of_trainer: ContextVar[dict[str, Any] | None] = ContextVar("rows_of_trainer", default=None)
-"""More of the rows that are credited now, as `integrations.verl.trainer` knows them; None: the arguments are all."""
+"""Further columns of the credited rows, set by `integrations.verl.trainer`; None: only the arguments are known."""
 
 
 @contextmanager
 def knowing(**rows: Any) -> Iterator[None]:
-    """Give the estimators that are called inside more columns of the rows than verl passes."""
+    """Pass further columns of the rows to estimators that are called inside the block."""
     token = rows_of_trainer.set(rows)
     try:
         yield
@@ -45,10 +45,10 @@ def knowing(**rows: Any) -> Iterator[None]:
 
 
 def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
-    """Return the inputs of a recipe's credit that verl does not pass to an estimator; the trainer adds them.
+    """Return the inputs of a recipe's credit that verl does not pass to an estimator, but the trainer does.
 
     Raises:
-        RecipeError: the recipe cannot be credited inside verl at all.
+        RecipeError: verl cannot compute the credit of this recipe at all.
     """
     name = f"recipe {recipe.name!r}"
     if recipe.advantage is None:
@@ -77,25 +77,25 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
 
 
 def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
-    """Put a recipe into verl's registries: its credit as an advantage estimator, its loss as a policy loss.
+    """Register a recipe in verl: its credit as an advantage estimator, its loss as a policy loss.
 
-    Both take the name `agentrl_<recipe>`. The estimator runs phases reward, advantage and weight, on rows with
-    rewards, masks and groups; a recipe that reads more is registered too, and needs the trainer
-    (`integrations.verl.trainer`). The loss is the recipe's, with the denominator of verl's `loss_agg_mode` and the
-    importance weights of its rollout correction; terms that verl adds itself (`use_kl_loss`, `entropy_coeff`) stay
-    verl's, and a loss that brings its own reference is refused. Selection, rollouts, admission and replay stay verl's.
+    Both get the name `agentrl_<recipe>`. The estimator runs phases reward, advantage and weight, on rows with rewards,
+    masks and groups; a recipe that reads more is registered too, but needs the trainer (`integrations.verl.trainer`).
+    The loss is the recipe's, with the denominator of verl's `loss_agg_mode` and the importance weights of its rollout
+    correction. verl still adds its own terms (`use_kl_loss`, `entropy_coeff`); a loss with its own reference is
+    refused. Selection, rollouts, admission and replay are those of verl.
 
-    Call it in a module of your own that `VERL_USE_EXTERNAL_MODULES` names, so that driver and workers have it.
+    Call it in a module named in `VERL_USE_EXTERNAL_MODULES`, so that driver and workers register the recipe.
 
     Args:
         recipe: the recipe.
-        name: the name without its beginning `agentrl_`; None: the recipe's.
+        name: the name without the prefix `agentrl_`; None: the recipe's name.
 
     Returns:
         The registered parts: `advantage`, `loss` or both.
 
     Raises:
-        RecipeError: neither fits verl; the message has the reason.
+        RecipeError: neither part can be used in verl; the message has the reason.
         MissingDependencyError: verl is not installed.
 
     Example:
@@ -127,10 +127,10 @@ def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
 
 
 def register_all() -> dict[str, tuple[str, ...]]:
-    """Put every recipe of `recipes.names()` into verl's registries as far as it fits.
+    """Register all recipes of `recipes.names()` in verl, as far as possible.
 
     Returns:
-        To the name of each that fits what was registered.
+        The registered parts of each registered recipe, by its name.
 
     Raises:
         MissingDependencyError: verl is not installed.
@@ -145,7 +145,7 @@ def register_all() -> dict[str, tuple[str, ...]]:
 
 
 class Estimator:
-    """An advantage estimator of verl: the credit of a recipe.
+    """Advantage estimator for verl that computes the credit of a recipe.
 
     Args:
         recipe: the recipe.
@@ -163,7 +163,7 @@ class Estimator:
         index: Sequence[Any] | None = None,
         **_: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Advantages and returns (the same), `[B, T]` each, 0 where nothing was sampled."""
+        """Return advantages and returns (equal), `[B, T]` each, 0 at tokens that were not sampled."""
         known = rows_of_trainer.get()
         if known is None and self.needs:
             raise RecipeError(
@@ -183,7 +183,7 @@ class Estimator:
             )
         rewards = token_level_rewards.detach().cpu().double().numpy()
         mask = response_mask.detach().cpu().numpy() != 0
-        # Behind the last token that was sampled or paid there is padding.
+        # After the last token that was sampled or has a reward, there is padding.
         ends = ((mask | (rewards != 0)) * np.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
         cut = ends.tolist()
         rows: dict[str, Any] = {
@@ -216,7 +216,7 @@ class Estimator:
 
 
 class PolicyLoss:
-    """A policy loss of verl: the loss of a recipe.
+    """Policy loss for verl that computes the loss of a recipe.
 
     Args:
         recipe: the recipe.
@@ -250,7 +250,7 @@ class PolicyLoss:
 
 
 def _weights(mask: Tensor, like: Tensor, mode: str, config: Any) -> Tensor:
-    """Return the weight of each token in verl's aggregation: it is linear, so the derivatives are the weights."""
+    """Return the weight of each token in verl's aggregation, as its derivatives, since it is linear."""
     with torch.enable_grad():
         terms = torch.zeros_like(like, requires_grad=True)
         info = {} if config is None else dict(config.global_batch_info)

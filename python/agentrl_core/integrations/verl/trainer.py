@@ -1,11 +1,11 @@
-r"""Trainers of verl that credit rollouts of several turns and several rows; name this module to verl and it has them.
+r"""Trainers for verl that compute the credit of rollouts with several turns and rows.
 
     VERL_USE_EXTERNAL_MODULES=agentrl_core.integrations.verl.trainer python -m verl.trainer.main_ppo \
         trainer.v1.trainer_mode=agentrl_sync algorithm.adv_estimator=agentrl_gigpo ...
 
-verl passes rewards, mask and group of each row to an estimator, and takes every row of a rollout for a member of its
-group. These trainers (`agentrl_sync`, `agentrl_colocate_async`, `agentrl_separate_async`) are verl's own, and pass the
-rest: tokens, log-probs, which rows are contexts of one rollout, parts of the reward, and what a turn was paid.
+verl passes only rewards, mask and group of each row to an estimator, and treats every row as a member of its group.
+These trainers (`agentrl_sync`, `agentrl_colocate_async`, `agentrl_separate_async`) extend verl's, and also pass tokens,
+log-probs, the rows that are contexts of one rollout, parts of the reward, and rewards of turns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OF_TOKENS = {name: column for name, column in COLUMNS.items() if name != "advan
 
 
 class Credited(PPOTrainer):
-    """A trainer of verl whose estimators see whole rollouts.
+    """Trainer of verl whose estimators get whole rollouts.
 
     A rollout's rows are those whose keys have the same uid and session. The `extra_fields` of an agent loop or
     a reward function are used: the numbers of `reward_extra_info` become parts of the reward (`reward.<name>`, and
@@ -44,7 +44,7 @@ class Credited(PPOTrainer):
             return super()._compute_advantage(batch, metrics=metrics)
 
     def _rows(self, batch: Any) -> dict[str, Any]:
-        """Return the columns of the queue's rows beside rewards, mask and uid."""
+        """Return the columns of the queue's rows besides rewards, mask and uid."""
         fields = [*_TOKENS, *_OF_TOKENS, "extra_fields"]
         found = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         tensors = {name: [row.cpu().numpy() for row in found[name]] for name in fields[:-1] if name in found.keys()}  # noqa: SIM118
@@ -64,7 +64,7 @@ class Credited(PPOTrainer):
 
 
 def _register() -> None:
-    """Once for each kind of trainer that verl has."""
+    """Register a trainer for each kind of trainer in verl."""
     for base in (PPOTrainerSync, PPOTrainerColocateAsync, PPOTrainerSeparateAsync):
         mode = next(name for name, trainer in TRAINER_REGISTRY.items() if trainer is base)
         register_trainer(f"agentrl_{mode}")(type(f"Credited{base.__name__}", (Credited, base), {}))

@@ -1,1 +1,1 @@
-"""Readers of other programs' files, one for each format: records in, chats out, which `from_chats` takes."""
+"""Readers of other programs' files, one for each format: they convert records to chats for `from_chats`."""

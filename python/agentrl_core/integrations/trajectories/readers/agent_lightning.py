@@ -42,9 +42,9 @@ def _is_event(value: Mapping[str, Any]) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- ids hide none
-    """Yield the calls of each attempt: with token ids as turns of one record, else as chats.
+    """Yield the calls of each attempt: with token ids as turns of one record, otherwise as chats.
 
-    The last reward is the attempt's; earlier ones are listed in `earlier_rewards`.
+    The last reward is the attempt's reward; earlier ones are listed in `earlier_rewards`.
     """
     first = next(records, None)
     if first is None:
@@ -150,7 +150,7 @@ def _ids(span: RecordedSpan, names: Sequence[str]) -> list[int]:
 
 
 def _reward(span: RecordedSpan) -> float | None:
-    """Return the reward of a span: from its attributes, or from the value that AgentOps records of a function."""
+    """Return the reward in a span, from its attributes or from a function's value recorded by AgentOps."""
     for name, value in span.attributes.items():
         if _REWARD.fullmatch(name) and isinstance(value, (int, float)):
             return float(value)

@@ -1,4 +1,4 @@
-"""Calls of a model, each with all that it read, joined to chats: every answer is trained once."""
+"""Join calls of a model, each with its whole context, to chats in which every answer is trained once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agentrl_core.integrations.trajectories.readers.messages import Message
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One call of a model.
+    """One recorded call of a model, with its context.
 
     Attributes:
         where: file and place, for errors.
-        context: the messages that it read.
-        answer: the message that it generated.
-        tools: the schemas of the tools that it could call.
-        reasons: why the answer is not trained, if it is not.
+        context: the messages that the model read.
+        answer: the message that the model generated.
+        tools: the schemas of the available tools.
+        reasons: why the answer is not trained; empty if it is.
     """
 
     where: str
@@ -40,9 +40,9 @@ class _OpenChat:
 def chats_of_calls(calls: Iterable[RecordedCall]) -> list[dict[str, Any]]:
     """Return the calls of one session as chats with `messages`, `tools` and `untrained`.
 
-    A call continues the chat whose messages it read. Otherwise it begins another one: the program rewrote the history,
-    or ran several agents. Answers that a call read and that are not an earlier call's of the same chat are context
-    (`weight` 0), so that no answer is trained twice. Reasoning that is missing in a history is no difference, since
+    A call continues the chat whose messages are its context. Otherwise the program rewrote the history, or ran several
+    agents, and the call begins another chat. Answers in the context that do not come from an earlier call of the same
+    chat are not trained (`weight` 0), so that no answer is trained twice. Reasoning may be missing in a history, since
     programs strip it.
     """
     chats: list[_OpenChat] = []
@@ -76,7 +76,7 @@ def chats_of_calls(calls: Iterable[RecordedCall]) -> list[dict[str, Any]]:
 
 
 def _comparable(message: Mapping[str, Any], where: str) -> tuple[object, ...]:
-    """The values that a message must have in a call and in the history of a later one; the reasoning comes last."""
+    """Return the parts of a message that must be equal in a call and in later histories; reasoning comes last."""
     plain = plain_message(message, where)
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in plain.get("tool_calls", ())]
     return plain["role"], plain["content"], calls, plain.get("tool_call_id"), plain.get(REASONING[0])

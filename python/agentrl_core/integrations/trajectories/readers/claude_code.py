@@ -48,7 +48,7 @@ class _Line:
 
 
 class _Session:
-    """The lines of a file, and the answers that have been trained."""
+    """The lines of a file, and the answers that are trained already."""
 
     def __init__(self, records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> None:
         self.hidden_reasoning: HiddenReasoning = hidden_reasoning
@@ -66,7 +66,7 @@ class _Session:
             if "uuid" not in entry and not (entry.get("type") in _SPOKEN and "message" in entry):
                 self.left_out[f"entry of type {entry.get('type')!r}"] += 1
                 continue
-            if identity in self.lines:  # a resumed session begins with a copy of the one before
+            if identity in self.lines:  # a resumed session begins with a copy of the previous one
                 continue
             parent = entry.get("parentUuid", last)
             line = self.lines[identity] = _Line(record.where, number, entry, parent)
@@ -115,7 +115,7 @@ class _Session:
         return found
 
     def chat(self, path: Sequence[_Line]) -> tuple[list[Message], list[str], list[tuple[object, object]]]:
-        """Return the messages of a path, why answers of it are not trained, and its answers."""
+        """Return the messages of a path, reasons why answers are not trained, and the keys of its answers."""
         messages: list[Message] = []
         reasons: list[str] = []
         keys: list[tuple[object, object]] = []
@@ -187,9 +187,9 @@ class _Session:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:
-    """Yield a chat for each conversation of a session: those of sub-agents, after a compaction, and edited ones apart.
+    """Yield a chat for each conversation of a session: also of sub-agents, after a compaction, and after edits.
 
-    An answer that several of them share is trained in the first one.
+    An answer that several conversations share is trained in the first one.
     """
     session = _Session(records, hidden_reasoning)
     found = []
@@ -197,7 +197,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
         messages, reasons, keys = session.chat(path)
         if messages:
             found.append((path, messages, reasons, keys))
-    # Parallel calls fork the lines: what is the begin of a longer conversation is no conversation of its own.
+    # Parallel calls fork the lines, so a prefix of a longer conversation is not a separate conversation.
     plain = [[_bare(message) for message in messages] for _, messages, _, _ in found]
     for place, (path, _, _, keys) in enumerate(found):
         own = plain[place]

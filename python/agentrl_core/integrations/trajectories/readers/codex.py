@@ -30,7 +30,7 @@ _SUMMARISED = "its reasoning is encrypted, and the log has a summary at most"
 
 
 def recognised(value: object) -> bool:
-    """Return whether a line is of a rollout."""
+    """Return whether a line is from a rollout of Codex."""
     if not isinstance(value, Mapping):
         return False
     enveloped = value.get("type") in _ENVELOPES and isinstance(value.get("payload"), Mapping)
@@ -39,7 +39,7 @@ def recognised(value: object) -> bool:
 
 
 class _Conversation:
-    """Messages that grow item by item."""
+    """Messages of a conversation, built item by item."""
 
     def __init__(self, hidden_reasoning: HiddenReasoning) -> None:
         self.hidden_reasoning: HiddenReasoning = hidden_reasoning
@@ -49,7 +49,7 @@ class _Conversation:
         self._calls: set[object] = set()
 
     def add(self, item: Mapping[str, Any], where: str) -> None:
-        """Add an item of the model's, of the user's or of a tool."""
+        """Add an item of the model, the user or a tool."""
         kind = item.get("type")
         if kind == "message" and item.get("role") != "assistant":
             self._open = None
@@ -105,7 +105,7 @@ class _Conversation:
         self.messages.append(result_of(identity, text_of(output, where)))
 
     def _answer(self, *occupied: str) -> Message:
-        """Return the answer of an item: the open one, unless it already has parts that come after the item."""
+        """Return the answer that an item belongs to: the open one, or a new one if later parts exist already."""
         if self._open is None or any(self._open.get(name) for name in occupied):
             self._open = {"role": "assistant", "content": ""}
             self.messages.append(self._open)
@@ -113,7 +113,7 @@ class _Conversation:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:
-    """Yield a chat for a session, and another one after each time that its history was compacted."""
+    """Yield a chat for the start of a session, and another one after each compaction of its history."""
     talk = _Conversation(hidden_reasoning)
     identity: object = None
     begun = ""
@@ -155,13 +155,13 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 
 
 def _is_of_an_agent(text: str) -> bool:
-    """Return whether a text is a message between agents, which Codex puts among the answers as JSON."""
+    """Return whether a text is a message between agents, which Codex stores as JSON among the answers."""
     found = from_json(text) if text.startswith("{") else None
     return isinstance(found, Mapping) and found.keys() >= _OF_AN_AGENT
 
 
 def _copy(talk: _Conversation, history: Sequence[Any], where: str) -> None:
-    """Begin with a history: its answers were trained before, or no model sampled them."""
+    """Start a conversation with a copied history, whose answers are not trained."""
     copied = _Conversation("omit")
     for item in history:
         copied.add(item, where)

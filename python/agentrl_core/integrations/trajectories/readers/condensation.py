@@ -1,4 +1,4 @@
-"""Condensations of OpenHands: the events that the model reads after one."""
+"""Condensations of OpenHands, and the events that the model reads after them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _KEEP_BEFORE = "keep the events before it, whose answers are complete"
 
 @dataclass(frozen=True)
 class Condensation:
-    """What a condensation does to a history.
+    """Effect of a condensation on a history.
 
     Attributes:
-        forgotten: ids of the events that are left out from now on.
-        summary: the text of a message of the user in their place; None: there is none.
+        forgotten: ids of the events that the model no longer reads.
+        summary: text of a user's message that replaces them; None if there is none.
         offset: number of messages before the summary.
-        of_sdk: whether its event is of the SDK.
+        of_sdk: whether the event is of the SDK.
     """
 
     forgotten: Collection[object]
@@ -33,10 +33,10 @@ class Condensation:
 
 
 def condensation_of(event: Mapping[str, Any], where: str) -> Condensation | None:
-    """Return the condensation of an event; None: it is another event.
+    """Return the condensation in an event; None if the event is not a condensation.
 
     Raises:
-        UnsupportedError: the event does not hold what the model reads from now on.
+        UnsupportedError: the event does not determine what the model reads from now on.
     """
     kind, action = event.get("kind"), event.get("action")
     if kind == "CondensationSummaryEvent":
@@ -60,7 +60,7 @@ def condensation_of(event: Mapping[str, Any], where: str) -> Condensation | None
 
 
 class Condensed:
-    """The events that the model reads, which condensations shorten.
+    """The events that the model reads, as shortened by condensations.
 
     Args:
         events: all events of the session.
@@ -73,14 +73,14 @@ class Condensed:
         self._is_condensed = False
 
     def read(self, event: Mapping[str, Any], where: str, *, is_message: bool) -> None:
-        """Add an event; `is_message`: it is a message, or a part of one, that the model reads."""
+        """Add an event; `is_message` is true if the model reads it as a message, or as a part of one."""
         self._read.append(((event, where), is_message))
 
     def condense(self, found: Condensation, where: str) -> Sequence[Event]:
-        """Return the events that the model reads after a condensation, its summary among them.
+        """Return the events that the model reads after a condensation, including its summary.
 
         Raises:
-            UnsupportedError: versions of the program differ in what the model reads then.
+            UnsupportedError: what the model reads then depends on the version of the program.
         """
         unknown = list(islice((each for each in found.forgotten if each not in self._ids), 1))
         if self._is_condensed and found.of_sdk:
@@ -110,7 +110,7 @@ class Condensed:
         return events
 
     def _place(self, found: Condensation, kept: Sequence[bool], where: str) -> int:
-        """The number of kept events before the summary. The program counts messages, of which the file shows some."""
+        """Return the number of remaining events before the summary, from the program's count of messages."""
         if found.of_sdk:
             places = [place for place, is_message in enumerate(kept) if is_message]
             if found.offset > len(places):
@@ -127,12 +127,12 @@ class Condensed:
 
 
 def _of(event: Mapping[str, Any]) -> list[object]:
-    """The response that a call is a part of."""
+    """Return the id of the response that an event is a call of, in a list; empty if it is not a call."""
     return [event["llm_response_id"]] if event.get("kind") == "ActionEvent" and event.get("llm_response_id") else []
 
 
 def _summary(found: Condensation, where: str) -> Event:
-    """The summary as an event: a message of the user."""
+    """Return the summary as an event, a user's message."""
     if found.of_sdk:
         return {"kind": "MessageEvent", "llm_message": {"role": "user", "content": found.summary}}, where
     return {"action": "message", "source": "user", "args": {"content": found.summary}}, where

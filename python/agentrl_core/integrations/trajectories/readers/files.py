@@ -1,4 +1,4 @@
-"""Records of a file: JSON, JSON lines, Parquet, the members of a zip or a file of torch, each with its place."""
+"""Read the records of JSON, JSON lines, Parquet, zip and torch files, each with its place."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class FileRecord:
     value: Any
 
     def mapping(self) -> Mapping[str, Any]:
-        """Return the record, if it is an object.
+        """Return the record after checking that it is an object.
 
         Raises:
-            InvalidInputError: it is not.
+            InvalidInputError: the record is not an object.
         """
         if not isinstance(self.value, Mapping):
             raise InvalidInputError(f"{self.where} is {self.value!r:.60}; give an object")
@@ -46,14 +46,14 @@ class FileRecord:
 
 
 def records_of(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -> Iterator[FileRecord]:
-    """Yield the records of a file, or of rows that are in memory.
+    """Yield the records of a file or a folder, or rows in memory.
 
     JSON is a list of records, or one record; JSON lines may end with a carriage return, begin with a byte order mark
     and be compressed by gzip. A folder gives one record for each of its `.json` files, in the order of their names.
 
     Raises:
         InvalidInputError: there is no such file, it is empty, or a record is not JSON.
-        UnsupportedError: a kind of file that is not read.
+        UnsupportedError: the kind of file is not supported.
         MissingDependencyError: a package that reads this kind of file is not installed.
     """
     if not isinstance(source, (str, os.PathLike)):
@@ -94,7 +94,7 @@ def _of_folder(path: Path) -> Iterator[FileRecord]:
 
 
 def _of_text(name: str, file: IO[bytes]) -> Iterator[FileRecord]:
-    """Records of JSON lines, one at a time, or of a whole JSON file."""
+    """Yield the records of JSON lines one by one, or of a whole JSON file."""
     number, first = 0, ""
     for raw in file:
         number += 1
@@ -121,7 +121,7 @@ def _of_text(name: str, file: IO[bytes]) -> Iterator[FileRecord]:
 
 
 def _of_json(name: str, text: str, number: int) -> Iterator[FileRecord]:
-    """One value, or several one after the other, as the console exporter of OpenTelemetry writes them."""
+    """Yield records of one JSON value, or of several concatenated ones, as in OpenTelemetry's console export."""
     decoder, values, at = json.JSONDecoder(), [], _spaces(text, 0)
     while at < len(text):
         try:
@@ -140,7 +140,7 @@ def _of_json(name: str, text: str, number: int) -> Iterator[FileRecord]:
 
 
 def _spaces(text: str, at: int) -> int:
-    """Return the end of the spaces at some place."""
+    """Return the position after the spaces at `at`."""
     match = _SPACES.match(text, at)
     return at if match is None else match.end()
 
@@ -165,7 +165,7 @@ def _of_parquet(path: Path) -> Iterator[FileRecord]:
 
 
 def _of_zip(path: Path) -> Iterator[FileRecord]:
-    """Yield the JSON members of a zip, the headers first; or the value of a file of torch, which is a zip as well."""
+    """Yield the JSON members of a zip, the headers first; or the value of a torch file, which is also a zip."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -187,7 +187,7 @@ def _of_zip(path: Path) -> Iterator[FileRecord]:
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of a member; before Python 3.14 `zipfile` reads none that is compressed by Zstandard."""
+    """Return the bytes of a zip member, also with Zstandard, which `zipfile` supports since Python 3.14."""
     info = archive.getinfo(name)
     if info.compress_type != _ZSTANDARD or hasattr(zipfile, "ZIP_ZSTANDARD"):
         return archive.read(name)
@@ -251,7 +251,7 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def refuse(where: str, problem: str, do: str) -> NoReturn:
-    """Refuse contents that a chat cannot hold.
+    """Raise an error for contents that a chat cannot represent.
 
     Raises:
         UnsupportedError: always.

@@ -40,12 +40,12 @@ _FORMATS = {
     "tokens": (records.is_tokens, records.token_rows),
     "verl": (verl.recognised, verl.chats),
 }
-_LOOKED_AT = 50  # a session may open with lines that several programs could have written
+_LOOKED_AT = 50  # a session may begin with lines that are valid in several formats
 
 
 def read(
     source: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
-    format: str | None = None,  # noqa: A002 -- the word that everybody has for it
+    format: str | None = None,  # noqa: A002 -- the usual name
     *,
     hidden_reasoning: HiddenReasoning = "refuse",
 ) -> Iterator[dict[str, Any]]:
@@ -65,31 +65,31 @@ def read(
     - `slime`, `verl`: dumps of rollouts. verl's hold neither special tokens nor masks: prompts are verified by
       rendering them again, and an end of turn is not trained.
 
-    Only sampled answers are trained. Copied history, examples, answers of the program and answers that a limit cut have
-    `weight` 0, and `untrained` gives the reason. `left_out` lists contents that the model read and the file lacks, such
-    as the system prompt of Claude Code, and the entries that are not messages. Contents that a chat cannot hold are
+    Only sampled answers are trained. Copied history, examples, answers of the program and answers cut by a limit have
+    `weight` 0, and `untrained` has the reason. `left_out` lists contents that the model read but the file lacks, such
+    as the system prompt of Claude Code, and entries that are not messages. Contents that a chat cannot represent are
     refused.
 
-    A session whose history was condensed or rewritten gives a chat for each history that the model read, if the file
-    holds it; answers that were trained in an earlier one are context. Forks of Codex, which repeat another session
-    without a mark where they end, are refused.
+    If the history of a session was condensed or rewritten, there is a chat for each history that the model read, if the
+    file has it; answers that are trained in an earlier chat are context. Forks of Codex, which repeat another session
+    without a mark at their end, are refused.
 
-    Chats of `inspect`, `openhands`, `slime` and `verl` have the record of the file in `record`, apart from the keys of
-    chats, so that a field named `success` or `group` does not count as ours. It lacks what the messages or turns hold
-    (events and messages; `tokens`, `loss_mask`, `rollout_log_probs` and `rollout_routed_experts` of slime). The latter
-    become column `routed_experts`, for `update.pack(replay_routes=True)`.
+    Chats of `inspect`, `openhands`, `slime` and `verl` have the original record in `record`, separate from the keys of
+    chats, so that its fields, such as `success` or `group`, are not used. It lacks the data of the messages or turns
+    (events and messages; `tokens`, `loss_mask`, `rollout_log_probs` and `rollout_routed_experts` of slime). The routed
+    experts become column `routed_experts`, for `update.pack(replay_routes=True)`.
 
     Args:
         source: a file, a folder, or rows in memory.
-        format: one of the above; None: recognised by the first records.
+        format: one of the above; None: detected from the first records.
         hidden_reasoning: treatment of an answer whose reasoning is encrypted or redacted. `refuse`: an error;
             `mask`: it is context; `omit`: it is trained without its reasoning, so not as it was sampled.
 
     Raises:
-        InvalidInputError: no such file or format, a format that is not recognised or could be several, or a record of
-            another shape; the message names file and record.
-        UnsupportedError: contents that a chat cannot hold: images, preferences, hidden reasoning, or a rewritten
-            history that the file does not hold.
+        InvalidInputError: the file or format does not exist, the format cannot be detected uniquely, or a record is
+            invalid; the message names file and record.
+        UnsupportedError: a chat cannot represent the contents: images, preferences, hidden reasoning, or a rewritten
+            history that the file does not have.
         MissingDependencyError: a package that reads this kind of file is not installed.
 
     Example:
@@ -125,7 +125,7 @@ def read(
 
 
 def _recognised(values: list[Any], source: object) -> str:
-    """Return the format of the first record that has one."""
+    """Return the format of the first record that matches exactly one."""
     what = repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the rows"
     for value in values:
         names = [name for name, (recognised, _) in _FORMATS.items() if recognised(value)]

@@ -29,7 +29,7 @@ _CUT = ("max_tokens", "model_length", "content_filter")
 
 
 def recognised(value: object) -> bool:
-    """Return whether a record is a log, or the header or a sample of one."""
+    """Return whether a record is an Inspect log, or its header or a sample."""
     if not isinstance(value, Mapping):
         return False
     header = isinstance(value.get("eval"), Mapping) and "version" in value
@@ -37,9 +37,9 @@ def recognised(value: object) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:
-    """Yield the chats of each sample; the epochs of one sample are a group.
+    """Yield the chats of each sample; the epochs of one sample form a group.
 
-    A sample is one chat, unless the program compacted or rewrote its history, which the calls of the model show.
+    A sample is one chat, unless the model calls show that the program compacted or rewrote its history.
     """
     task = ""
     for record in records:
@@ -87,7 +87,7 @@ def _chats(sample: Any, task: str, hidden_reasoning: HiddenReasoning, where: str
 def _calls(
     sample: Mapping[str, Any], messages: Sequence[Message], hidden_reasoning: HiddenReasoning, where: str
 ) -> list[RecordedCall]:
-    """The calls that generated the answers of a sample, each with the messages that it read; empty: not in the log."""
+    """Return the calls that generated a sample's answers, each with its context; empty if the log has none."""
     events = sample.get("events") or ()
     made = {identity: event for event in _model_events(events) for identity in _outputs_of(event)}
     calls = []
@@ -114,7 +114,7 @@ def _calls(
 
 
 def _input_of(event: Mapping[str, Any], sample: Mapping[str, Any], where: str) -> list[Any]:
-    """The messages that a call read: in its event, or by ranges of the pool of the sample."""
+    """Return the messages that a call read, from its event or by ranges of the sample's pool."""
     if event.get("input") or not event.get("input_refs"):
         return list(event.get("input") or ())
     pool = (sample.get("events_data") or {}).get("messages") or sample.get(_POOL) or []
@@ -172,21 +172,21 @@ def _model_events(events: Sequence[Any]) -> list[Mapping[str, Any]]:
 
 
 def _ends_of(events: Sequence[Any]) -> Iterator[tuple[object, str]]:
-    """Return the stop reason of each generated message, by its id."""
+    """Yield the id and the stop reason of each generated message."""
     for event in _model_events(events):
         for choice in (event.get("output") or {}).get("choices") or ():
             yield (choice.get("message") or {}).get("id"), str(choice.get("stop_reason"))
 
 
 def _outputs_of(event: Mapping[str, Any]) -> list[object]:
-    """The ids of the messages that a call generated."""
+    """Return the ids of the messages that a call generated."""
     choices = (event.get("output") or {}).get("choices") or ()
     found = [(choice.get("message") or {}).get("id") for choice in choices]
     return [identity for identity in found if identity is not None]
 
 
 def _tools_of(events: Sequence[Any], where: str) -> list[Message]:
-    """Return the tools of the calls of the model, which have to be the same in all that have some."""
+    """Return the tools of the model's calls, which must be equal in all calls that have tools."""
     found = [event["tools"] for event in _model_events(events) if event.get("tools")]
     if any(tools != found[0] for tools in found):
         refuse(where, "the model was given other tools in some turns, and a chat has one list", "leave the sample out")
@@ -198,7 +198,7 @@ def _schemas(tools: Sequence[Any]) -> list[Message]:
 
 
 def _with_attachments(sample: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """A sample whose long texts are in place again."""
+    """Return a sample with its attachments, long texts, put back in place."""
     attachments = sample.get("attachments") or {}
     used = [name for name in ("input", "messages", "output", "events", "events_data", _POOL) if name in sample]
     resolved: dict[str, Any] = {name: _resolved(sample[name], attachments, where) for name in used}

@@ -1,4 +1,4 @@
-"""Functions that the readers share: parts of messages, answers that are kept and not trained, lost reasoning."""
+"""Functions shared by the readers: parts of messages, untrained answers, and hidden reasoning."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from agentrl_core.integrations.trajectories.readers.files import refuse
 Message = dict[str, Any]
 
 HiddenReasoning = Literal["refuse", "mask", "omit"]
-"""How an answer is treated if the file does not hold its reasoning: see `read`."""
+"""Treatment of an answer whose reasoning is not in the file; see `read`."""
 
 UNTRAINED = "untrained"
-"""The key of a chat that lists the answers that are kept and not trained, and why."""
+"""The key of a chat for the reasons why answers are not trained."""
 
 RECORD = "record"
-"""The key of a chat that holds the record of the file, apart from the keys of chats, so that no name means both."""
+"""The key of a chat for the original record, separate from the chat's own keys."""
 
 _TEXT_TYPES = ("text", "input_text", "output_text")
 
 
 def text_of(content: object, where: str) -> str:
-    """Return a content as one text: its parts are joined by newlines.
+    """Return a content as one text, with its parts joined by newlines.
 
     Raises:
-        InvalidInputError: it is neither text nor a list of parts.
+        InvalidInputError: the content is neither text nor a list of parts.
         UnsupportedError: a part is not text.
     """
     if content is None or isinstance(content, str):
@@ -50,7 +50,7 @@ def text_of(content: object, where: str) -> str:
 
 
 def call_of(identity: object, name: object, arguments: object, where: str) -> Message:
-    """Return a call of a tool as chats have it.
+    """Return a tool call in the form of chats.
 
     Raises:
         InvalidInputError: the tool has no name.
@@ -62,7 +62,7 @@ def call_of(identity: object, name: object, arguments: object, where: str) -> Me
 
 
 def result_of(identity: object, content: str, name: object = None) -> Message:
-    """Return the reply of a tool as chats have it."""
+    """Return a tool's reply as a chat message."""
     return {
         "role": "tool",
         **({"tool_call_id": identity} if identity else {}),
@@ -72,22 +72,22 @@ def result_of(identity: object, content: str, name: object = None) -> Message:
 
 
 def tool_schema(name: object, description: object, parameters: object) -> Message:
-    """Return the schema of a tool as chats have it."""
+    """Return the schema of a tool in the form of chats."""
     function = {"name": name, "description": description or "", "parameters": parameters or {"type": "object"}}
     return {"type": "function", "function": function}
 
 
 def mask(message: Message, reasons: list[str], why: str) -> None:
-    """Keep an answer as context, and note why."""
+    """Mark an answer as untrained context, and add the reason."""
     message["weight"] = 0
     reasons.append(why)
 
 
 def hidden(message: Message, reasons: list[str], where: str, policy: HiddenReasoning, why: str) -> None:
-    """Treat an answer without its reasoning as the caller of `read` asked.
+    """Apply the `hidden_reasoning` policy of `read` to an answer without its reasoning.
 
     Raises:
-        UnsupportedError: the policy is to refuse it.
+        UnsupportedError: the policy is `refuse`.
     """
     if policy == "refuse":
         refuse(
@@ -101,10 +101,10 @@ def hidden(message: Message, reasons: list[str], where: str, policy: HiddenReaso
 
 
 def finished(chat: Message, reasons: Sequence[str], where: str) -> Message:
-    """Return a chat with the reasons why answers are not trained.
+    """Return a chat without empty fields, and with the reasons why answers are not trained.
 
     Raises:
-        InvalidInputError: it has no message.
+        InvalidInputError: the chat has no message.
     """
     if not chat["messages"]:
         raise InvalidInputError(f"{where} has no message; leave the file out")
@@ -113,7 +113,7 @@ def finished(chat: Message, reasons: Sequence[str], where: str) -> Message:
 
 
 def has_answer(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether one of the messages is an answer."""
+    """Return whether one of the messages is an assistant's answer."""
     return any(message.get("role") == "assistant" for message in messages)
 
 

@@ -1,7 +1,7 @@
 """Events of OpenHands: `trajectory.json`, `output.jsonl` and the events of its SDK.
 
-A condensation begins another chat. It names the events that the model no longer reads, and where the summary stands
-among the others. Answers that stay in the history are context there, as they were trained in the chat before.
+A condensation begins another chat. It names the events that the model no longer reads, and the position of the summary.
+Answers that stay in the history are only context in that chat, since they are trained in the previous one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _EXACT = "what the program adds to the replies of tools before the model reads t
 
 
 def recognised(value: object) -> bool:
-    """Return whether a record is an event, or has a history of events."""
+    """Return whether a record is an event of OpenHands, or has a history of events."""
     if not isinstance(value, Mapping):
         return False
     history = value.get("history")
@@ -64,7 +64,7 @@ def _is_event(value: object) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:
-    """Yield the chats of each record with a history, or of a file of events: one, and one after each condensation."""
+    """Yield the chats of each record with a history, or of a file of events; each condensation begins another chat."""
     first = next(records, None)
     if first is None:
         return
@@ -92,7 +92,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 
 
 class _History:
-    """Messages that grow event by event; the calls of one response are one answer."""
+    """Messages of a history, built event by event; the calls of one response form one answer."""
 
     def __init__(self, hidden_reasoning: HiddenReasoning) -> None:
         self.hidden_reasoning: HiddenReasoning = hidden_reasoning
@@ -106,14 +106,14 @@ class _History:
         self._replies: dict[object, int] = {}
 
     def add(self, event: Mapping[str, Any], where: str) -> None:
-        """Add an event, of the SDK or of the version before it."""
+        """Add an event of the SDK, or of the version before it."""
         if event.get("kind") is not None:
             self.sdk_event(event, where)
         else:
             self.event(event, where)
 
     def is_part(self, event: Mapping[str, Any]) -> bool:
-        """Return whether an event is one of several calls of an answer that has a message."""
+        """Return whether an event is a further call of an answer that already has a message."""
         if event.get("kind") is not None:
             return event["kind"] == "ActionEvent" and event.get("llm_response_id") in self._answers
         response = (event.get("tool_call_metadata") or {}).get("model_response") or {}
@@ -141,7 +141,7 @@ class _History:
         self.messages.append(answer)
 
     def _think(self, answer: Message, where: str) -> None:
-        """Read the thinking of an answer, if its text is there."""
+        """Set the reasoning of an answer from its thinking blocks, or treat it as hidden."""
         blocks = answer.pop("thinking_blocks")
         texts = [block.get("thinking") or "" for block in blocks if isinstance(block, Mapping)]
         if all(texts):
@@ -294,7 +294,7 @@ def _answers(messages: Sequence[Message]) -> int:
 
 
 def _chat(history: _History, copied: int, where: str) -> dict[str, Any]:
-    """The chat of a history; `copied`: number of messages that were in the chat before it, or are a summary."""
+    """Return the chat of a history; its first `copied` messages are from the previous chat, or a summary."""
     absent = [_EXACT, *(f"{count} of: {what}" for what, count in sorted(history.left_out.items()))]
     chat: dict[str, Any] = {"messages": history.messages, "tools": history.tools, "left_out": absent}
     if history.tokens:

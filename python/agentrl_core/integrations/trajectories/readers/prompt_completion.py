@@ -1,4 +1,4 @@
-"""A prompt and its completion, as TRL's trainers take them: two texts, or two lists of messages."""
+"""A prompt and its completion in TRL's format: two texts, or two lists of messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COMPLETIONS = ("completion", "response")
 
 
 def recognised(value: object) -> bool:
-    """Return whether a record has a prompt and a completion, or only one of them, or is a preference."""
+    """Return whether a record has a prompt and a completion, or is a preference."""
     if not isinstance(value, Mapping) or has_tokens(value) or "response_length" in value:  # a sample of slime
         return False
     pair = "prompt" in value and any(name in value for name in _COMPLETIONS)

@@ -1,4 +1,4 @@
-"""Records that `from_chats` takes as they are: chats, and token ids with masks."""
+"""Records that `from_chats` reads directly: chats, and token ids with masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ShareGPT: `conversations` of objects with `from` and `value`, as LLaMA-Factory, axolotl and Hermes have them."""
+"""ShareGPT: `conversations` of objects with `from` and `value`, as in LLaMA-Factory, axolotl and Hermes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOOLS_SHOWN = "<tools>"
 
 
 def recognised(value: object) -> bool:
-    """Return whether a record has conversations."""
+    """Return whether a record has ShareGPT conversations."""
     return isinstance(value, Mapping) and any(isinstance(value.get(name), list) for name in _LISTS)
 
 

@@ -16,7 +16,7 @@ _IMAGES = ("multimodal_inputs", "multimodal_train_inputs")
 
 
 def recognised(value: object) -> bool:
-    """Return whether a record is a dump, or a sample of one."""
+    """Return whether a record is a dump of slime, or a sample of one."""
     if not isinstance(value, Mapping):
         return False
     samples = value.get("samples")
@@ -25,7 +25,7 @@ def recognised(value: object) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- ids hide none
-    """Yield the turns of each sample, and the sample without the tokens; those of one `group_index` are a group."""
+    """Yield the turns of each sample, and its other fields; samples with one `group_index` form a group."""
     for record in records:
         row = record.mapping()
         samples = row.get("samples", [row])
@@ -73,7 +73,7 @@ def _sample(sample: Any, step: object, where: str) -> Message:
 
 
 def _plain(value: Any) -> Any:
-    """A value without tensors and arrays."""
+    """Convert tensors and arrays in a value to lists."""
     if isinstance(value, Mapping):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, in the forms in which they are written down: OTLP, the console's, and Agent Lightning's."""
+"""Spans of OpenTelemetry as stored by OTLP, by the console exporter, and by Agent Lightning."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _SCALARS = ("stringValue", "boolValue", "doubleValue", "bytesValue")
 
 @dataclass(frozen=True)
 class RecordedSpan:
-    """One span.
+    """One span of OpenTelemetry.
 
     Attributes:
         where: file and place, for errors.
-        trace: the id of its trace; of Agent Lightning, rollout and attempt.
-        name: its name.
-        start: when it began, to sort by.
-        attributes: its attributes, and those of the events that hold the details of a call.
-        events: its events, each with `name` and `attributes`.
-        failed: whether its status is an error.
+        trace: id of the trace; for Agent Lightning, rollout and attempt.
+        name: name of the span.
+        start: start time, for sorting.
+        attributes: attributes of the span, and of events with details of a call.
+        events: events of the span, each with `name` and `attributes`.
+        failed: whether the status is an error.
     """
 
     where: str
@@ -36,7 +36,7 @@ class RecordedSpan:
 
 
 def is_span(value: object) -> bool:
-    """Return whether a record is a span, or holds some."""
+    """Return whether a record is a span, or an export of several spans."""
     if not isinstance(value, Mapping):
         return False
     one = "attributes" in value and ("trace_id" in value or "traceId" in value or _context(value) is not None)
@@ -44,10 +44,10 @@ def is_span(value: object) -> bool:
 
 
 def spans_of(records: Iterator[FileRecord]) -> Iterator[RecordedSpan]:
-    """Yield the spans of records.
+    """Yield the spans in records.
 
     Raises:
-        InvalidInputError: a record that is no span.
+        InvalidInputError: a record is not a span.
     """
     for record in records:
         row = record.mapping()
@@ -101,7 +101,7 @@ def _has_details(attributes: Mapping[str, Any]) -> bool:
 
 
 def _start(span: Mapping[str, Any]) -> tuple[float, str]:
-    """Return the start time of a span: a number of Agent Lightning and OTLP, a text of the console exporter."""
+    """Return a sort key of the start time: a number in Agent Lightning and OTLP, a text in the console export."""
     if span.get("sequence_id") is not None:
         return float(span["sequence_id"]), ""
     value = next((span[name] for name in ("startTimeUnixNano", "start_time") if span.get(name) is not None), 0)
@@ -127,7 +127,7 @@ def _attributes(given: Any, where: str) -> dict[str, Any]:
 
 
 def _value(given: Any) -> Any:
-    """Return a value of OTLP as a plain one."""
+    """Return an OTLP value as a plain value."""
     if not isinstance(given, Mapping):
         return given
     for name in _SCALARS:

@@ -24,7 +24,7 @@ _ABSENT = "the tools, which the log does not hold"
 
 
 def recognised(value: object) -> bool:
-    """Return whether a record is a trajectory."""
+    """Return whether a record is a trajectory of SWE-agent."""
     if not isinstance(value, Mapping) or not is_messages(value.get("history")):
         return False
     marks = ("message_type", "agent", "is_demo")
@@ -32,7 +32,7 @@ def recognised(value: object) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:
-    """Yield a chat for each agent of a trajectory, and for each history that was not the earlier one's continuation."""
+    """Yield a chat for each agent of a trajectory, and for each history that does not continue an earlier one."""
     for record in records:
         row, where = record.mapping(), record.where
         if not is_messages(row.get("history")):
@@ -89,7 +89,7 @@ def _chats(
 
 
 def _message(given: Mapping[str, Any], reasons: list[str], hidden_reasoning: HiddenReasoning, where: str) -> Message:
-    """Return a message without the notes of the program; the texts are as they were sent."""
+    """Return a message without the program's annotations; texts are as they were sent to the model."""
     message: Message = {"role": given["role"], "content": given.get("content") or ""}
     if given.get("is_demo"):
         message["is_demo"] = True

@@ -1,4 +1,4 @@
-"""Calls of models in spans of OpenTelemetry's conventions for generative AI, present and earlier."""
+"""Model calls in OpenTelemetry spans, by the current and earlier conventions for generative AI."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def recognised(value: object) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- spans have it or not
-    """Yield the chats of each trace: calls that continue a history are one chat."""
+    """Yield the chats of each trace; calls that continue a history are joined to one chat."""
     traces: dict[tuple[str, str], list[RecordedSpan]] = {}
     for span in spans_of(records):
         traces.setdefault(span.trace, []).append(span)
@@ -49,7 +49,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 
 
 def is_call(span: RecordedSpan) -> bool:
-    """Return whether a span is a call of a model that was answered."""
+    """Return whether a span is a successful model call."""
     operation = span.attributes.get("gen_ai.operation.name")
     if operation is not None:
         return operation in _CALLS and not span.failed
@@ -58,10 +58,10 @@ def is_call(span: RecordedSpan) -> bool:
 
 
 def calls_of(span: RecordedSpan) -> list[RecordedCall]:
-    """Return the answers of a span, each with its context; none if it is not a call of a model.
+    """Return the answers of a span, each with its context; empty if it is not a model call.
 
     Raises:
-        UnsupportedError: its contents were not recorded, or are not text.
+        UnsupportedError: the contents of the call were not recorded, or are not text.
     """
     if not is_call(span):
         return []
@@ -85,7 +85,7 @@ Answers = list[tuple[Message, str]]
 
 
 def _current(span: RecordedSpan) -> tuple[list[Message], Answers] | None:
-    """Messages in parts, in the attributes of the present conventions."""
+    """Return context and answers from the attributes of the current conventions, with messages in parts."""
     if _INPUT not in span.attributes and _OUTPUT not in span.attributes:
         return None
     context: list[Message] = []
@@ -116,7 +116,7 @@ def _structured(span: RecordedSpan, name: str) -> list[Any] | None:
 
 
 def _messages(given: Any, where: str) -> list[Message]:
-    """Return the messages of one message in parts: each reply of a tool is one of its own."""
+    """Return the chat messages of a message in parts; each tool reply becomes its own message."""
     if not isinstance(given, Mapping) or not isinstance(given.get("role"), str):
         raise InvalidInputError(f"{where}: a message is {given!r:.60}; give an object with role and parts")
     parts = given.get("parts", given.get("content"))
@@ -160,7 +160,7 @@ def _reply(reply: Any, where: str) -> str:
 
 
 def _flat(span: RecordedSpan) -> tuple[list[Message], Answers] | None:
-    """Messages in numbered attributes: `gen_ai.prompt.0.role`, as OpenLLMetry and AgentOps write them."""
+    """Return context and answers from numbered attributes, `gen_ai.prompt.0.role`, of OpenLLMetry and AgentOps."""
     prompts, completions = flat_entries(span, "gen_ai.prompt"), flat_entries(span, "gen_ai.completion")
     if not prompts and not completions:
         return None
@@ -176,7 +176,7 @@ def _flat(span: RecordedSpan) -> tuple[list[Message], Answers] | None:
 
 
 def flat_entries(span: RecordedSpan, prefix: str) -> list[dict[str, Any]]:
-    """Return the numbered entries of attributes, each as an object."""
+    """Return the numbered attributes with a prefix, as one object for each number."""
     found: dict[int, dict[str, Any]] = {}
     for name, value in span.attributes.items():
         match = _FLAT.fullmatch(name)
@@ -186,7 +186,7 @@ def flat_entries(span: RecordedSpan, prefix: str) -> list[dict[str, Any]]:
 
 
 def _old(entry: Mapping[str, Any], where: str) -> list[Message]:
-    """A message whose calls are numbered keys, or a list."""
+    """Return the messages of an entry whose calls are numbered keys, or a list."""
     role = entry.get("role")
     if not isinstance(role, str):
         raise InvalidInputError(f"{where}: a message has no role ({dict(entry)!r:.60}); give one")
@@ -216,7 +216,7 @@ def _old(entry: Mapping[str, Any], where: str) -> list[Message]:
 
 
 def _of_events(span: RecordedSpan) -> tuple[list[Message], Answers] | None:
-    """Messages in events of the span, one each, of the conventions up to 1.36."""
+    """Return context and answers from the events of a span, one message each, of the conventions up to 1.36."""
     context: list[Message] = []
     answers: Answers = []
     for event in span.events:

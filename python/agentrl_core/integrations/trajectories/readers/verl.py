@@ -1,4 +1,4 @@
-"""Rollouts that verl stores in `rollout_data_dir`: texts that were decoded without special tokens, and scores."""
+"""Rollouts that verl stores in `rollout_data_dir`: texts decoded without special tokens, and scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def recognised(value: object) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- texts hide none
-    """Yield prompt and completion of each rollout; rollouts of one prompt and step are a group."""
+    """Yield prompt and completion of each rollout; rollouts of one prompt and step form a group."""
     tasks: dict[object, int] = {}
     for record in records:
         row, where = record.mapping(), record.where
