@@ -33,7 +33,7 @@ def adapted(make_model: Any, name: str, **options: Any) -> Any:
 
 
 def shaken(model: Any, size: float = 0.05) -> Any:
-    """The same, all that is trained changed."""
+    """Return the same policy with every trained parameter changed."""
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in model.parameters():
