@@ -105,7 +105,7 @@ def make(kind: type[Component], /, **options: object) -> Component:
 
 
 def others(kind: type[Component]) -> typing.Iterator[Component]:
-    """Return the component with another value of each option, if its type lists them and they are compatible."""
+    """Yield the component with another value of each option, if its type lists them and they are compatible."""
     hints = typing.get_type_hints(kind)
     standard = make(kind)
     for option in dataclasses.fields(kind):
@@ -188,7 +188,7 @@ def test_needs_and_makes_are_true(kind: type[BatchComponent]) -> None:
 
 
 def scheduled(kind: type[BatchComponent]) -> typing.Iterator[tuple[BatchComponent, BatchComponent]]:
-    """Return the component with a schedule for each numeric option, and its value in the third iteration."""
+    """Yield the component with a schedule for each numeric option, and its value in the third iteration."""
     hints = typing.get_type_hints(kind)
     for option in dataclasses.fields(kind):
         value = getattr(make(kind), option.name)

@@ -264,7 +264,7 @@ def restoring(change):
 
 
 BROKEN = {
-    # what it says of itself
+    # declarations
     "runs is 'gpu'; give one of": broken(runs="gpu"),
     "replayable is 1; give True or False": broken(replayable=1),
     "facts is a list; give a mapping": broken(facts=["count"]),

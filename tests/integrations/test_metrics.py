@@ -49,7 +49,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
 
 
 def logged(file: bytes) -> Iterator[bytes]:
-    """Return the records of a log of LevelDB, which the package writes after seven bytes of its own."""
+    """Yield the records of a log of LevelDB, which the package writes after seven bytes of its own."""
     place, whole = 7, b""
     while place < len(file):
         if 32768 - place % 32768 < 7:  # a block ends; no record begins in its last bytes

@@ -118,7 +118,9 @@ def test_a_sequence_has_every_trained_token_of_its_draw(seed: int) -> None:
 
 
 def rewritten() -> Tables:
-    """Prompt 1 2, action 3, observation 4, action 5 6; then the context begins anew: 1 2, injected 7, action 8.
+    """Return tables with a rewritten context.
+
+    Prompt 1 2, action 3, observation 4, action 5 6; then the context begins anew: 1 2, injected 7, action 8.
 
     A second trajectory leaves the action 5 6 after its first token with 9, and was pruned from the gradient.
     """

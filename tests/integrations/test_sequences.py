@@ -30,7 +30,7 @@ def drawn(seed: int, *, several: bool) -> Sequences:
 
 
 def order(rows: Sequences) -> list[int]:
-    """Return rows with sampled tokens in the order of their draws: by task, rollout and row."""
+    """Return the indices of rows with sampled tokens, in the order of their draws: by task, rollout and row."""
     tasks = list(dict.fromkeys(rows.groups))
     rollouts = list(rows.rollouts or range(len(rows.groups)))
     live = [row for row, mask in enumerate(rows.masks) if any(mask)]

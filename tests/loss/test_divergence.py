@@ -122,10 +122,7 @@ def test_all_tokens_as_top_tokens_equal_the_whole_vocabulary(beta: float, fill: 
 
 
 def test_sampled_tokens_give_the_reverse_kl_in_expectation() -> None:
-    """The sum over the three tokens, weighted by their probabilities, is KL(p
-
-    q) with its gradient.
-    """
+    """The sum over the three tokens, weighted by their probabilities, is KL(p || q) with its gradient."""
     logits = torch.tensor(LOGITS, dtype=torch.float64, requires_grad=True)
     teacher = torch.tensor(TEACHER, dtype=torch.float64).log()
     total = torch.zeros((), dtype=torch.float64)
@@ -138,10 +135,7 @@ def test_sampled_tokens_give_the_reverse_kl_in_expectation() -> None:
 
 
 def test_a_ratio_makes_the_estimate_exact_for_an_older_policy() -> None:
-    """Tokens that an older policy sampled, weighted by p / p_old, give KL(p
-
-    q) of the new one.
-    """
+    """Tokens that an older policy sampled, weighted by p / p_old, give KL(p || q) of the new one."""
     logits = torch.tensor(LOGITS, dtype=torch.float64, requires_grad=True)
     older = torch.tensor(LOGITS, dtype=torch.float64).flip(1).log_softmax(-1)
     teacher = torch.tensor(TEACHER, dtype=torch.float64).log()

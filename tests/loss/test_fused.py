@@ -64,7 +64,7 @@ def test_equals_the_plain_loss(name: str) -> None:
 @pytest.mark.parametrize("head", HEADS)
 @BOTH
 def test_what_is_behind_the_head(policy: loss.Loss, head: str, dtype: torch.dtype) -> None:
-    """Return value, log-probs, entropies, and gradients by hidden states, weight and bias, as requested."""
+    """Value, log-probs, entropies, and gradients by hidden states, weight and bias equal the exact ones."""
     hidden, weight, pack = problem(2, dtype)
     options = head_of(head, dtype)
     leaves = [value for value in (hidden, weight, options.get("bias")) if value is not None]

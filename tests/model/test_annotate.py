@@ -271,7 +271,7 @@ def test_a_critic_of_steps_is_read_and_trained_before_each_action() -> None:
     batch = forest.freeze()
 
     def last(pack: Pack) -> torch.Tensor:
-        """A tenth of the last token before the prediction."""
+        """Return a tenth of the last token before the prediction."""
         return (pack.input_ids[pack.source_row].float() - 1.0) / 10.0
 
     read = annotate(batch, "value", last, level="step")

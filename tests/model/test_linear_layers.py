@@ -38,7 +38,7 @@ def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def nodes(output: torch.Tensor) -> Iterator[str]:
-    """Return the names of the functions that made a tensor."""
+    """Yield the names of the functions that made a tensor."""
     waiting = [output.grad_fn]
     while waiting:
         node = waiting.pop()

@@ -13,7 +13,7 @@ from agentrl_core.operators import tree
 
 @st.composite
 def forests(draw: st.DrawFn) -> list[int]:
-    """Yield parents in any row order, with chains, bushes and several roots."""
+    """Draw parents in any row order, with chains, bushes and several roots."""
     count = draw(st.integers(1, 14))
     above = [draw(st.integers(-1, place - 1)) for place in range(count)]
     order = draw(st.permutations(range(count)))

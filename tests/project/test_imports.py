@@ -70,7 +70,7 @@ def imported_by_text(node: ast.AST) -> str | None:
 
 
 def imported(source: str, known: set[str], named: dict[str, str]) -> Iterator[str]:
-    """Return the modules of the package that some source imports, anywhere in it."""
+    """Yield the modules of the package that some source imports, anywhere in it."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

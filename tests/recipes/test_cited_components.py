@@ -41,7 +41,7 @@ UNUSED = {
 
 
 def names_in(value: Any, seen: set[int]) -> Iterator[str]:
-    """Return the classes of a value and its fields, with their bases."""
+    """Yield the classes of a value and its fields, with their bases."""
     if id(value) in seen:
         return
     seen.add(id(value))

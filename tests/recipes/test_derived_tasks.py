@@ -116,7 +116,7 @@ def test_urpo_scores_its_own_answers_once_the_referee_is_good(scores: str, paid:
         return "9 1" if "rank" in context else f"a poem {request.seed % 7}"
 
     class Both(Riddles):
-        """Run a preference first, then open tasks."""
+        """Riddles with a preference first, then open tasks."""
 
         def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
             kinds = [("preference", "rank", {"ranks": [2, 1]}), ("open", "poem?", None)]

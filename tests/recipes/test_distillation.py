@@ -72,10 +72,7 @@ def rollouts(
 
 
 def distance(policy: PreTrainedModel, teacher: PreTrainedModel, batch: Batch) -> float:
-    """Return the mean KL(p
-
-    q) over the vocabulary at the sampled tokens.
-    """
+    """Return the mean KL(p || q) over the vocabulary at the sampled tokens."""
     (update,) = recipes.GKD.updates(batch)
     (pack,) = update.pack(max_tokens=4096, model=policy)
     with torch.no_grad():

@@ -67,7 +67,7 @@ class Rollouts:
         self.new_values = self.values + torch.from_numpy(rng.normal(scale=0.4, size=mask.shape))
 
     def pay(self, scores: Tensor) -> None:
-        """Return rewards with each answer's score at its last token."""
+        """Set the rewards: each answer's score at its last token."""
         self.scores = scores
         self.rewards = torch.zeros_like(self.mask).scatter(1, self.lengths[:, None] - 1, scores[:, None])
 

@@ -43,7 +43,7 @@ OF_ONE_SYSTEM = {
 
 
 def imported(path: Path) -> Iterator[tuple[str, str]]:
-    """Return the names of this package that a recipe uses: the module, and the name in it."""
+    """Yield the names of this package that a recipe uses: the module, and the name in it."""
     modules: dict[str, str] = {}
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):

@@ -26,7 +26,7 @@ LOGPROB = {"logprob": lambda paths: [-0.5 * len(path) for path in paths]}
 
 
 def iterations(recipe: Recipe, speakers: list[Any], folder: Path, **options: Any) -> list[Any]:
-    """Yield the rows of one iteration after the other, each with its own speaker and collector."""
+    """Return the rows of one iteration after the other, each with its own speaker and collector."""
     size = {"tasks": options.pop("tasks", 1), "group_size": options.pop("group_size", 2)}
     found = []
     for speaker in speakers:

@@ -24,7 +24,7 @@ MERGED: dict[str, dict[str, Any]] = {
 
 
 def adapted(make_model: Any, name: str, **options: Any) -> Any:
-    """A policy whose adapters are not the identity."""
+    """Return a policy whose adapters are not the identity."""
     import peft
 
     base = make_model("qwen2" if name == "bias" else "qwen3", tie_word_embeddings=False, **options)

@@ -161,7 +161,7 @@ ASKED = {
     "<question></question>": "<question>why?</question>",
     "What is known:": RIGHT,
 }
-"""Return the answer to a question that contains these words."""
+"""Answers to prompts that contain these words."""
 
 
 class Speaker(engine.Scripted):

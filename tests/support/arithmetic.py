@@ -30,7 +30,7 @@ _COMPARISONS: dict[type, Callable[..., Value]] = {
 
 
 def _extreme(pairwise: np.ufunc) -> Callable[..., Value]:
-    """Return the extreme of one argument, or the elementwise extreme of several."""
+    """Return a function that computes the extreme of one argument, or the elementwise extreme of several."""
 
     def extreme(first: Value, *others: Value) -> Value:
         if not others:

@@ -120,6 +120,6 @@ class Run:
 
 @contextmanager
 def running(recipe: Recipe, pool: Mapping[str, Any]) -> Iterator[Run]:
-    """A run in a folder of its own."""
+    """Open a run in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run", sync="never") as store:
         yield Run(recipe, pool, store)

@@ -63,7 +63,7 @@ class Case:
 
     @property
     def expected(self) -> list[Numbers]:
-        """The expected numbers of each iteration, by name."""
+        """Return the expected numbers of each iteration, by name."""
         return [dict(_flat(iteration["expect"])) for iteration in self.iterations]
 
 
@@ -350,7 +350,7 @@ def _changed(recipe: Recipe, phase: str, place: Sequence[str], value: Any) -> Re
 
 
 def _changes(component: Component) -> Iterator[tuple[list[str], Any]]:
-    """Return another value for each non-default option of a component and of nested components."""
+    """Yield another value for each non-default option of a component and of nested components."""
     hints = get_type_hints(type(component))
     for option in dataclasses.fields(component):
         value = getattr(component, option.name)

@@ -27,7 +27,7 @@ class Case:
 
     @classmethod
     def random(cls, seed: int = 0, *, spread: float = 0.4, per: str = "token", labels: bool = False) -> Case:
-        """Rows whose log-ratios have this spread; advantages (or +-1 labels) and weights per token or per sequence."""
+        """Return rows with this spread of log-ratios; advantages (or +-1 labels), weights per token or sequence."""
         make = torch.Generator().manual_seed(seed)
 
         def normal(*shape: int) -> Tensor:
@@ -116,7 +116,7 @@ class Case:
         return [torch.nonzero(ids == number).squeeze(1) for number in range(int(ids.max()) + 1)]
 
     def parts(self, level: str) -> Iterator[list[Tensor]]:
-        """Return the rows of each sequence, for each pair or group."""
+        """Yield the rows of each sequence, for each pair or group."""
         for rows in self.rows(level):
             inside = self.streams["sequence"][rows]
             yield [rows[inside == number] for number in inside.unique()]
@@ -149,7 +149,7 @@ def agree(policy: Loss, case: Case, expected: object, tolerance: float = 1e-11) 
 
 
 Objective = Callable[[Case, Tensor, Tensor, int], Tensor]
-"""Compute the contribution of a token of weight 1 to the objective, from the case, ratios, log-probs and row."""
+"""A function of the case, ratios, log-probs and row: the contribution of a token of weight 1 to the objective."""
 
 
 def transcribed(case: Case, objective: Objective) -> Callable[..., Tensor]:
@@ -168,7 +168,7 @@ def ppo(ratio: Tensor, advantage: Tensor, lower: float | Tensor, upper: float | 
 
 
 def gated(case: Case, kept: Tensor) -> Callable[..., Tensor]:
-    """Compute PPO with these factors of the tokens."""
+    """Return PPO as a function of the rows, with these factors of the tokens."""
 
     def objective(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:
         return kept[t] * ppo(ratio[t], case.advantage[t], 0.8, 1.2)

@@ -47,7 +47,7 @@ def given_advantages(recipe: Recipe, **options: Any) -> Recipe:
 
 
 def advantages(recipe: Recipe, *groups: Sequence[float], **member: Any) -> list[Value]:
-    """Advantages of groups of one-token rollouts; an unscored rollout has reward `nan` and gets `nan`."""
+    """Return advantages of groups of one-token rollouts; an unscored rollout has reward `nan` and gets `nan`."""
     members = [
         {"group": f"{place}", "path": "1 | 3", **({} if np.isnan(reward) else {"reward": float(reward)}), **member}
         for place, rewards in enumerate(groups)

@@ -22,7 +22,7 @@ SEQUENCES = loss.Policy(ratio=loss.Ratio("sequence"), clip=loss.Clip(0.3, 0.4), 
 
 
 def pack_of(streams: dict[str, Tensor], seed: int = 0) -> Pack:
-    """Prediction pairs of random targets; some hidden states have several."""
+    """Return prediction pairs of random targets; some hidden states have several."""
     make = torch.Generator().manual_seed(seed)
     count = len(streams["weight_kl"])
     scale = torch.rand(count, generator=make, dtype=torch.float64) + 0.5

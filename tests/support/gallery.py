@@ -19,7 +19,7 @@ TURNS = 3
 
 @cache
 def picture(number: int) -> Image:
-    """A small PNG of one colour."""
+    """Return a small PNG of one colour."""
     made = io.BytesIO()
     Picture.new("RGB", (40, 30), (number % 256, number // 256, 7)).save(made, "PNG")
     return Image(made.getvalue())
@@ -72,7 +72,7 @@ class Viewing:
 
 
 def scripted(says: Callable[[Request], str] | None = None, chat: Any = None) -> engine.Scripted:
-    """An engine whose template has a place for images."""
+    """Return an engine whose template has a place for images."""
 
     def reply(request: Request) -> str:
         return "a" * (1 + request.seed % 5) if says is None else says(request)

@@ -14,7 +14,7 @@ WIDTH = 3
 
 
 def grown(iteration: int) -> Batch:
-    """One group of two rollouts with a common prompt."""
+    """Return one group of two rollouts with a common prompt."""
     forest = Forest(iteration=iteration)
     forest.add_group(0, f"task {iteration}")
     for member in range(2):

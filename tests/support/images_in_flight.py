@@ -133,7 +133,7 @@ def mixed_steps(batch: arl.Batch) -> int:
 def trained(
     generate: Moving, world: Any, cut: BatchPolicy = _WHOLE, store: Any = None, until: int = ITERATIONS
 ) -> list[arl.Batch]:
-    """Yield the batches of a loop with another policy in each iteration."""
+    """Return the batches of a loop with another policy in each iteration."""
     batches = []
     collect = arl.Collector(
         generate, world, recipes.GRPO, seed=4, task_pool=8, sampling=SAMPLING, batch_policy=cut, store=store

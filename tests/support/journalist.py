@@ -36,7 +36,7 @@ def place(counter: Path) -> tuple[int, int]:
 
 
 def write(folder: str, counter: memoryview) -> None:
-    """Append and commit for ever."""
+    """Append and commit forever."""
     with Store.open(folder) as store:
         say("process", os.getpid())
         while True:

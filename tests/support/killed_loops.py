@@ -110,7 +110,7 @@ class Writes:
 
 
 class Known:
-    """Return the seeds of the responses in a journal; a request for one of them is reported as an error."""
+    """The seeds of the responses in a journal; a request for one of them is reported."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self.folder, self.seeds = folder, set[int]()

@@ -46,7 +46,7 @@ ODD = [
     deep(70),
     deep(200),
 ]
-"""Yield values of every type of JSON, and some that are not JSON."""
+"""Values of every type of JSON, and some that are not JSON."""
 
 
 def served_with(store=None, **options):

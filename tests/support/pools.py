@@ -30,7 +30,7 @@ def candidates(rows: list[int], known: list[int], iteration: int = 0, of: Pool |
 
 
 class Story:
-    """Return the visits of several iterations; the known rows grow as in a run."""
+    """The visits of several iterations; the known rows grow as in a run."""
 
     def __init__(self) -> None:
         self.known: list[int] = []

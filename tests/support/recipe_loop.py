@@ -150,7 +150,7 @@ class Loop:
     def collector(
         self, store: arl.Store, *, stops: int | None = None, stopping: type[Stopping] = Stopping
     ) -> arl.Collector:
-        """Return a collector on the store; its engine fails after `segments` segments."""
+        """Return a collector on the store; its engine fails after `stops` segments."""
         says = self.speaker()
         says.update_weights(self.models["policy"], version=store.iteration)
         says = self.heard.beside(says) if stops is None else stopping(says, stops, set())
@@ -172,7 +172,7 @@ class Loop:
 
     @property
     def group_size(self) -> int:
-        """Return whether the recipe has pairs, which are groups of two."""
+        """The number of rollouts per group; pairs are groups of two."""
         streams = {name for training in self.recipe._trainings for name in training.loss.streams}
         return 2 if "pair" in streams else GROUP_SIZES.get(self.recipe.name, 4)
 
@@ -278,7 +278,7 @@ def _speaks_to_others(recipe: Recipe) -> bool:
 
 
 class Deadly(Stopping):
-    """Return an engine that kills its process after `segments` segments."""
+    """An engine that kills its process after a number of segments."""
 
     async def generate(self, request: Any) -> Any:
         try:

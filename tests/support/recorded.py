@@ -12,7 +12,7 @@ from agentrl_core import engine, recipes, warm_start
 from agentrl_core.engine.scripted import ScriptedReply
 
 ITERATIONS = ("arpo", "gigpo", "grpo")
-"""Return the recipe of each iteration; the computed columns differ."""
+"""Recipes of the iterations; the computed columns differ."""
 
 
 def record(run: Path, world: object) -> None:

@@ -90,7 +90,7 @@ class Game:
 
 
 class GameWorld:
-    """Return tasks `game 0`, `game 1`, …"""
+    """Tasks `game 0`, `game 1`, …"""
 
     def __init__(self, rounds: int = 2, *, fails_at: int = 0, runs: str = "thread") -> None:
         self.rounds = rounds

@@ -179,7 +179,7 @@ def train(collect: Collector, *, until: int = ITERATIONS, seconds: float = 0.0) 
 
 
 def demonstrations(forest: Forest) -> None:
-    """Return an expert's trajectories of eight tasks."""
+    """Add an expert's trajectories of eight tasks."""
     for number in range(8):
         forest.add_group(number, f"train {number}")
         path = forest.start(number, 0, origin="expert")

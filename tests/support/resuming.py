@@ -32,7 +32,7 @@ TABLES = ("nodes", "steps", "trajectories", "draws", "decisions", "tasks")
 
 
 def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """An episode of three or more turns with two tools; pays and succeeds by the seed."""
+    """Play three or more turns with two tools; pays and succeeds by the seed."""
     time.sleep(0.0005 * (len(actions[-1]) % 3))
     if len(actions) < 3 + seed % 2:
         return StepResult(f"{task.task_id} {len(actions)}", reward=0.25, flags=StepFlag.TOOL_RESULT)
@@ -40,7 +40,7 @@ def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
 
 
 class Known(SmallWorld):
-    """An engine that raises an error for a request whose response a journal already holds."""
+    """An engine that reports a request whose response a journal already holds."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(answer)
@@ -49,7 +49,7 @@ class Known(SmallWorld):
         self.effects: set[str] = set()
 
     def learn(self, store: Store) -> None:
-        """Return the records of the next iteration's journal."""
+        """Read the recorded responses and effects from the next iteration's journal."""
         if store.has_batch(store.iteration):
             return
         for name, payload in store.rollout_log(store.iteration).records():
@@ -79,7 +79,7 @@ class Known(SmallWorld):
 
 
 WORLDS: list[Known] = []
-"""Return the one environment of the process, for the program."""
+"""The one environment of the process, which the program uses."""
 
 
 @dataclass(frozen=True)

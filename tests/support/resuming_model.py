@@ -21,7 +21,7 @@ MODEL, TOKENIZER = warm_start.build(WORLD, seed=0)
 
 
 class Listening(engine.Transformers):
-    """An engine that raises an error for a request whose response a journal already holds."""
+    """An engine that reports a request whose response a journal already holds."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(MODEL, TOKENIZER, batch_invariant=True)

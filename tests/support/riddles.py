@@ -82,7 +82,7 @@ class Paid(Riddle):
 
 
 class PaidRiddles(Riddles):
-    """Return riddles of such episodes."""
+    """Riddles of such episodes."""
 
     def reset(self, task: Task, seed: int) -> Riddle:
         del seed
@@ -94,7 +94,7 @@ Speaker = Callable[[str, Request], "str | engine.ScriptedReply"]
 
 
 def script(speaker: Speaker) -> engine.Scripted:
-    """An engine that samples the text that a function returns for the context, with a different log-prob per token."""
+    """Return an engine that samples the text that a function returns for the context, with a log-prob per token."""
 
     def reply(request: Request) -> ScriptedReply:
         said = speaker(TOKENIZER.decode(request.tokens), request)

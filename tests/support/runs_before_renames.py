@@ -66,7 +66,7 @@ class Killed(SmallWorld):
 
 
 def answer(task: env.Task, seed: int, actions: list[str]) -> Any:
-    """An episode of two turns, the first with a tool; pays by the seed."""
+    """Play two turns, the first with a tool; pays by the seed."""
     if len(actions) < 2:
         return env.StepResult(f"{task.task_id} {len(actions)}", reward=0.25, flags=env.StepFlag.TOOL_RESULT)
     return env.StepResult(reward=float(seed % 4) / 2, terminated=True, success=seed % 4 > 1)

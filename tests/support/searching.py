@@ -38,7 +38,7 @@ LINE: dict[str, dict[int, str | float]] = {
 
 
 def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
-    """Thirty tokens; every seventh has alternatives that are nearly as likely."""
+    """Return thirty tokens; every seventh has alternatives that are nearly as likely."""
     if len(said) >= 30:
         return [(9, 1.0)]
     near = len(said) % 7 == 0
@@ -46,7 +46,7 @@ def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
 
 
 def programs(folder: Path) -> dict[str, rollout.Rollout]:
-    """The programs by name; those that use stored trajectories read the store that they write."""
+    """Return the programs by name; those that use stored trajectories read the store that they write."""
     return {
         "best_first": BestFirst(samples=3, width=2, budget=9, searches=str(folder / "best_first")),
         "monte_carlo": rollout.MonteCarlo(

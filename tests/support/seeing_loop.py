@@ -41,7 +41,7 @@ def seeing_model(seed: int) -> Any:
 
 
 def shown(text: Any, number: int, role: str = "user") -> Any:
-    """A text with an image."""
+    """Return a text with an image."""
     return {"role": role, "content": [screenshot(number, 32, 32), str(text)]}
 
 

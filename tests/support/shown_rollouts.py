@@ -77,7 +77,7 @@ class Row(NamedTuple):
 
 
 def node_paths(batch: arl.Batch) -> Iterator[list[dict[str, Any]]]:
-    """Return the nodes of each draw, from the first to its leaf."""
+    """Yield the nodes of each draw, from the first to its leaf."""
     nodes = {node["node_id"]: node for node in pl.DataFrame(batch.nodes).to_dicts()}
     leaves = dict(pl.DataFrame(batch.trajectories).select("trajectory_id", "leaf_node_id").iter_rows())
     for trajectory in pl.DataFrame(batch.draws)["trajectory_id"]:

@@ -158,7 +158,7 @@ def on_first(value: Any) -> Any:
 
 
 def losses(update: Any, model: Any, options: list[str], shards: int | None) -> Iterator[torch.Tensor]:
-    """Return the losses of the packs of this rank; with `shards`, of all ranks in this process."""
+    """Yield the losses of the packs of this rank; with `shards`, of all ranks in this process."""
     packing: dict[str, Any] = {"max_tokens": 24 if "accumulated" in options else 64}
     if update.prepared.loss.unit == "update" and "packed" not in options:
         yield from update.gradient_cached(model, **packing)

@@ -8,7 +8,7 @@ import verl
 
 
 def data(seed: int, *, groups: int = 4, size: int = 4, width: int = 9) -> verl.DataProto:
-    """Rollouts of several turns in verl's format: prompts padded on the left, responses on the right."""
+    """Return rollouts of several turns in verl's format: prompts padded on the left, responses on the right."""
     rng = np.random.default_rng(seed)
     rows = groups * size
     lengths, starts = rng.integers(2, width + 1, rows), rng.integers(0, 3, rows)

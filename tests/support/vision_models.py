@@ -38,7 +38,7 @@ QWEN = {
     "window_size": 56,
     "fullatt_block_indexes": [1],
 }
-"""Return the vision tower of Qwen2.5-VL."""
+"""The vision tower of Qwen2.5-VL."""
 
 
 def screenshot(seed: int, width: int = 56, height: int = 56) -> Image:
@@ -60,7 +60,7 @@ def build(family: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> tup
 
 
 def _tokenizer(image: str, placeholder: str, special: list[str], **names: str) -> Any:
-    """A tokenizer of bytes and special tokens; its template writes `image`, which the processor replaces."""
+    """Return a tokenizer of bytes and special tokens; its template writes `image`, which the processor replaces."""
     tokens = ["<s>", START, END, placeholder, *special]
     made = bytes_tokenizer(SEEING.replace("<image>", image), tokens, END)
     made.pad_token = "<s>"

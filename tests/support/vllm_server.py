@@ -83,4 +83,4 @@ ARGUMENTS = (
     "--worker-extension-cls",
     "agentrl_core.engine.vllm_worker.VllmWorker",
 )
-"""Return the arguments of a server for `engine.VllmServer`."""
+"""The arguments of a server for `engine.VllmServer`."""

@@ -28,7 +28,7 @@ import agentrl_core as arl
 from agentrl_core import loss, recipes
 
 Result = Callable[[str, int, str], dict[str, float]]
-"""Return the result of a rank, from a mode, the rank and the file at which the ranks meet."""
+"""A function from a mode, the rank and the ranks' meeting file to the result of the rank."""
 CASES = [
     (layout, way) for layout in ("tree", "sequence", "padded") for way in ("run", "fused", "annotate", "checkpointed")
 ]

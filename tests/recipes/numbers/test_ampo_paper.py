@@ -83,7 +83,7 @@ def unscored(example: Example) -> Found:
 
 
 def mixed(example: Example, teachers: list[Value], old: Value, new: Value, on: float, *, script: bool = False) -> Found:
-    """Loss and its gradient; the script has sums over rows and the recipe means, and the gradient is times L."""
+    """Return the loss and its gradient; the script sums over rows instead of averaging, so the gradient is times L."""
     given, rows = example.values, (len(teachers) + 1 if script else 1)
     longest = float(given["L"]) if script else 1.0
     losses = given_advantages(SCRIPT, constant=longest) if script else given_advantages(recipes.AMPO)

@@ -51,7 +51,7 @@ def matched(
 def distributions(
     away: Sequence[Sequence[float]], rewards: Sequence[float], old: Value | None = None
 ) -> tuple[Value, Value]:
-    """Return P and Q of a group, from the gradient of the forward divergence, beta (P - Q), if Q or P is uniform."""
+    """Return P and Q of a group, each from the forward gradient beta (P - Q) while the other one is uniform."""
     known = np.isfinite(rewards)
     even = np.where(known, 1.0 / known.sum(), np.nan)
     policy = matched((away, np.where(known, 0.0, np.nan)), old=old, direction="forward")["gradient"]

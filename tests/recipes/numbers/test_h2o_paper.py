@@ -21,7 +21,7 @@ EXAMPLES = PaperExamples("h2o")
 def learned(
     members: Sequence[dict[str, Any]], gaps: Value, values: Value, now: Value | None = None
 ) -> Mapping[str, Value]:
-    """Return the critic's loss and targets of steps with these simulator-to-reality log-ratios; `nan`: a real step."""
+    """Return the critic's trust, targets, loss and gradient at simulator-to-reality log-ratios; `nan`: a real step."""
     odds = np.exp(-gaps)
     columns = {"real_probability": odds / (1 + odds), "real_action_probability": np.where(np.isnan(gaps), gaps, 0.5)}
     return computed(

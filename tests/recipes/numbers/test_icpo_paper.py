@@ -55,7 +55,7 @@ def annealed(example: Example) -> Found:
 
 
 def losses(steered: Value, given: float, moved: Value, other: float) -> Mapping[str, Value]:
-    """Return loss and gradient of a demonstrated rollout with these log-probs and one with these log-ratios."""
+    """Return loss and gradient of a steered rollout with these log-probs and of one with these log-ratios."""
     members: list[dict[str, Any]] = []
     if len(steered):
         members += answers([len(steered)], [given], unsampled=True)

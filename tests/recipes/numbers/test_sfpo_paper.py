@@ -73,7 +73,7 @@ def extremes(example: Example) -> Found:
 
 
 def triggered(controller: Unlike, entropies: list[float]) -> float:
-    """Return whether the fast steps are left out after these entropies."""
+    """Return 1 if the fast steps are left out after these entropies, else 0."""
     state = controller.initial_state()
     for entropy in entropies:
         state = controller.moved(state, {"entropy": entropy})

@@ -32,7 +32,7 @@ class Named(Riddles):
 
 
 def reflected(groups: Sequence[Sequence[float]]) -> list[float]:
-    """Return how many items ask the policy for a reflection, for groups with these right and wrong members."""
+    """Return the number of reflection items per member, for groups with these right and wrong members."""
     left: dict[str, list[float]] = {}
 
     def speak(context: str, request: Request) -> str:
