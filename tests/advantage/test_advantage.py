@@ -1,4 +1,4 @@
-"""Advantages against verl's estimators, a naive reference, and every kind of input column."""
+"""Compare advantages with verl's estimators and a naive reference, for every kind of input column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ["three", "three", "seven", "seven", "seven", "nine"]
 
 
 def ragged(seed: int, largest: int = 9) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Shuffled groups of 1 to `largest` rewards, one of them constant."""
+    """Return shuffled groups of 1 to `largest` rewards, one of them constant."""
     rng = np.random.default_rng(seed)
     sizes = [1, *rng.integers(1, largest + 1, size=20)]
     groups = np.repeat(rng.permutation(1000)[: len(sizes)], sizes)
@@ -148,7 +148,7 @@ def test_bad_input_names_the_argument(call: object, message: str) -> None:
 def naive_gigpo(
     columns: dict[str, list], *, gamma: float, step_weight: float, scale: str, voter: str, eps: float = 1e-6
 ) -> NDArray[np.float64]:
-    """The definition, with a loop for every sum."""
+    """Compute GiGPO by its definition, with a loop for every sum."""
     rows = range(len(columns["rewards"]))
     returns = [
         sum(

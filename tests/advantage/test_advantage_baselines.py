@@ -1,4 +1,4 @@
-"""Components with other baselines, with a memory, with votes, and with softmax weights, against loops and fixtures."""
+"""Components with other baselines, with state, votes and softmax weights; compared with loops and fixtures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
 
 
 def visits(component: StatefulComponent, *scores: list[float], **columns: list[float]) -> list[list[float]]:
-    """What one group gets in iteration after iteration; the state goes through JSON in between."""
+    """Return the advantages of one group in successive iterations; the state passes through JSON in between."""
     state = component.initial_state()
     out = []
     for row in scores:
@@ -150,7 +150,7 @@ def test_what_moved_since_a_task_was_visited_decides_how_much_of_it_is_kept() ->
     component = TrackedBaseline(adapt="since_visit", decay=0.9, decay_at_least=0.3, kl_target=0.1)
     state = component.initial_state()
     found = []
-    # Task 0 moves by 0.1 in the mean (half is kept), task 1 by so much that the least is kept, task 2 hardly.
+    # Task 0 moves by 0.1 in the mean (half is kept), task 1 so far that the least is kept, task 2 hardly.
     for scores, moved in (
         ([1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]),
         ([0.0, 0.0, 0.0, 0.0], [0.05, 0.15, 9.0, 0.001]),

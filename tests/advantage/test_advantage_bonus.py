@@ -1,4 +1,4 @@
-"""What is added to advantages, against numbers made by hand."""
+"""Compare bonuses that are added to advantages with numbers by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Components that compare rows with their group, against loops over nested lists."""
+"""Components that compare rows with their group give the results of loops over nested lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
 
 
 def compared(value: float, votes: list[float], *, scale: str = "std", ddof: int = 1, eps: float = 1e-6) -> float:
-    """(x - mean) / (std + eps), or 0 where there is nothing to compare with or everything is equal."""
+    """Return (x - mean) / (std + eps), or 0 if there is no other value or all are equal."""
     if len(votes) < 2 or max(votes) == min(votes):
         return 0.0
     spread = np.std(votes, ddof=ddof) + eps if scale == "std" else 1.0
@@ -217,7 +217,7 @@ def test_shared_rows() -> None:
 
 
 def forked() -> Batch:
-    """Two draws that share a step paid 3, the first then paid 1 and the second 0; and one of a step paid 0."""
+    """Return two draws that share a step paid 3, the first then paid 1 and the second 0; and one of a step paid 0."""
     forest = Forest()
     forest.add_group(0, "task")
     first, alone = forest.start(0, 0), forest.start(0, 1)
@@ -311,7 +311,7 @@ def test_the_last_row_of_a_draw() -> None:
 
 
 def streams(batch: Batch, zero_is_missing: bool, joint: bool) -> list[float]:
-    """IGPO of nested lists: gains and outcomes compared each or together, then returns."""
+    """Compute IGPO on nested lists: gains and outcomes compared each or together, then returns."""
 
     def wanted(step: Step) -> bool:
         return bool(np.isfinite(step.reward)) and not (zero_is_missing and step.reward == 0.0)
@@ -361,7 +361,7 @@ def test_the_streams_of_public_code(seed: int, zero_is_missing: bool, joint: boo
     votes = rows.valid & np.isfinite(gains) & (gains != 0.0 if zero_is_missing else True)
     paid = rows.valid & np.isfinite(outcomes)
     values, valid = np.concatenate([np.nan_to_num(gains), np.nan_to_num(outcomes)]), np.concatenate([votes, paid])
-    # One call for both streams; they are groups of their own unless both have the same statistics.
+    # One call for both streams; they are separate groups unless both have the same statistics.
     ids = np.concatenate([groups, groups if joint else groups + len(rows)])
     compared = group.normalise(values, ids, valid=valid, **advantage.compat("igpo"))
     total = 2.0 * compared[: len(rows)] + 3.0 * compared[len(rows) :]

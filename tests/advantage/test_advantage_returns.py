@@ -1,4 +1,4 @@
-"""Components of values over time and along trees, against loops over nested lists."""
+"""Compare components of values over time and along trees with loops over nested lists."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_gae_where_an_episode_was_cut_off(rule: str) -> None:
     after = {"terminate": 0.0, "bootstrap": 4.0, "repeat": 2.0, "drop": 0.0}[rule]
     expected, _ = naive_gae([1.0, 2.0, 3.0], [0.5, 0.25, 2.0], 0.9, 0.8, after)
     if rule == "drop":
-        # The last step has no advantage and passes none on; the one before it sees its value.
+        # The last step has no advantage and passes none on; the one before it uses its value.
         last = 2.0 + 0.9 * 2.0 - 0.25
         expected = [1.0 + 0.9 * 0.25 - 0.5 + 0.72 * last, last, 0.0]
     other, _ = naive_gae([1.0, 1.0], [1.0, 0.5], 0.9, 0.8)
     found = Gae(level="step", gamma=0.9, lam=0.8, column="reward", outcome="", at_truncation=rule)(batch)
     close(advantages(found, "step"), expected + other)
     if rule == "drop":
-        close(advantages(found, "step", "return")[2:3], [2.0])  # what is not judged is not learned either
+        close(advantages(found, "step", "return")[2:3], [2.0])  # steps without a score are not trained either
 
 
 def test_gae_along_the_agents_of_an_episode() -> None:
@@ -92,7 +92,7 @@ def test_gae_along_the_agents_of_an_episode() -> None:
 
 
 def uneven_agents(**columns: object) -> Batch:
-    """The first agent moves twice, then the second; paid 0, 0.25 and 1, values 0."""
+    """Return an episode: the first agent moves twice, then the second; paid 0, 0.25 and 1, values 0."""
     return small(
         [(0, [1, 1]), (0, [1])],
         draw_score=[0.0, 0.0],
@@ -118,7 +118,7 @@ def test_an_unknown_order_of_agents_is_refused(columns: dict[str, object]) -> No
 
 
 def below(draws: list[Draw], draw: Draw, depth: int) -> list[Draw]:
-    """The draws that share the first `depth` steps with a draw."""
+    """Return the draws that share the first `depth` steps with a draw."""
     path = [step.physical for step in draw.steps[:depth]]
     return [
         other
@@ -168,7 +168,7 @@ def test_steps_of_a_tree(fuse: str, kind: str, seed: int) -> None:
 
 
 def branched(column: list[float], logprobs: tuple[float, float] = (-1.0, -1.0)) -> Batch:
-    """Two branches of two leaves, and their values."""
+    """Return two branches of two leaves, and their values."""
     from agentrl_core import Forest
 
     forest = Forest()

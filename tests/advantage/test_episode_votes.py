@@ -1,4 +1,4 @@
-"""An episode has one vote, in however many lanes it was played."""
+"""An episode has one vote, whatever the number of its lanes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentrl_core import advantage, recipes
 
 
 def lanes(rewards: list[list[float]], steps: int = 1) -> arl.Batch:
-    """A group in which each member plays an episode with a reward for each lane."""
+    """Return a group in which each member plays an episode with a reward for each lane."""
     forest = arl.Forest()
     forest.add_group(0, "task")
     for member, of_lanes in enumerate(rewards):
@@ -44,7 +44,7 @@ def test_the_mean_and_spread_are_those_of_episodes(level: str, seed: int) -> Non
     batch = lanes(rewards, steps=2)
     link = advantage.GroupRelative(level=level, voter="episode", eps=0.0)  # type: ignore[arg-type]
     found = recipes.GRPO.replace(advantage=link).credit(batch).column("advantage", level)  # type: ignore[arg-type]
-    # A vote is the mean over the rows of an episode, of which lane k has 2 + k steps of two tokens.
+    # A vote is the mean over the rows of an episode, in which lane k has 2 + k steps of two tokens.
     counts = [np.ones(len(each)) if level == "draw" else 2.0 + np.arange(len(each)) for each in rewards]
     votes = np.array([np.average(each, weights=count) for each, count in zip(rewards, counts, strict=True)])
     scores = np.asarray(batch.column("reward", "draw"), np.float64)

@@ -1,4 +1,4 @@
-"""The commands that look at a run, on a run that training left."""
+"""Commands that inspect a run, on a run stored by training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOKING = ("ls", "show", "stats", "export", "view", "watch", "compare")
 
 @pytest.fixture
 def agentrl(capsys, monkeypatch):
-    """Runs a command in this process on a terminal of so many columns, or (None) in a pipe."""
+    """Run a command in this process on a terminal with a number of columns, or (None) in a pipe."""
 
     def call(*arguments: object, columns: int | None = None, status: int = 0) -> str:
         if columns is None:
@@ -46,7 +46,7 @@ def program(*arguments: object, **options: Any) -> subprocess.CompletedProcess[s
 
 
 def numbers(printed: str) -> list[list[str]]:
-    """The cells of a table that is printed in a pipe, without its last line."""
+    """Return the cells of a table that is printed in a pipe, without its last line."""
     return [re.split(r"\s{2,}", line.strip()) for line in printed.splitlines()[1:] if line[:1] == " "]
 
 
@@ -374,7 +374,7 @@ def test_exports_that_cannot_be(agentrl, recorded, tmp_path) -> None:
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
 def test_a_full_disk_leaves_nothing(recorded, tmp_path, name) -> None:
-    """As full as a file that may not be longer than 100 bytes."""
+    """Like a full disk: a file may not be longer than 100 bytes."""
     code = (
         "import resource, sys; from agentrl_core.cli import main; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); sys.exit(main(sys.argv[1:]))"
@@ -410,7 +410,7 @@ def test_an_interrupted_export_leaves_nothing(recorded, tmp_path) -> None:
     assert [process.stdout.readline() for _ in range(3)] == ["part\n"] * 3
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=600)
-    assert rest.count("part") < 900  # of a thousand: it broke off
+    assert rest.count("part") < 900  # of a thousand: the output stopped
     assert (process.returncode, errors.strip()) == (130, "interrupted")  # rich before 14.3 adds an empty line
     assert list(tmp_path.iterdir()) == []
 
@@ -419,7 +419,7 @@ def test_an_interrupted_export_leaves_nothing(recorded, tmp_path) -> None:
 def test_a_damaged_file_is_named(agentrl, recorded, tmp_path, command) -> None:
     run = tmp_path / "run"
     shutil.copytree(recorded, run)
-    file = min((run / "trajectories").glob("*.arrow"))  # it has the trajectory that is shown
+    file = min((run / "trajectories").glob("*.arrow"))  # the pager has the shown trajectory
     file.write_bytes(file.read_bytes()[:-100])
     more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")], "compare": [recorded]}.get(command, [])
     message = agentrl(command, run, *more, status=1)

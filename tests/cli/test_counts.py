@@ -1,4 +1,4 @@
-"""Numbers that several commands print: they are equal for groups left over, rejected, partial, replayed and dropped."""
+"""Commands print equal numbers for groups carried over, rejected, partial, replayed and dropped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from agentrl_core.view.statistics import rollout_counts, statistics
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal in which no cell is empty or cut."""
+    """Use a terminal in which no cell is empty or cut."""
     monkeypatch.setenv("COLUMNS", "400")
 
 
 def grown(store: Store, iteration: int, groups: int) -> Batch:
-    """Groups of two: member 0 solves its task, the success of member 1 is unknown; actions have 1 + group tokens."""
+    """Return groups of two: member 0 solves its task, member 1 has unknown success; actions have 1 + group tokens."""
     forest = Forest(iteration=iteration)
     for group in range(groups):
         forest.add_group(group, f"task {group}")
@@ -42,7 +42,7 @@ def first_groups(batch: Batch, count: int) -> Batch:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Iteration 0 rejects one of three groups, 1 rejects all, 2 has nothing, 3 replays, 4 is open."""
+    """Run iterations: 0 rejects one of three groups, 1 rejects all, 2 is empty, 3 replays, 4 is open."""
     with Store.open(tmp_path / "run", sync="never") as store:
         for iteration, batch in enumerate((first_groups(grown(store, 0, 3), 2), first_groups(grown(store, 1, 2), 0))):
             store.append(store.rebase(batch), iteration=iteration)
@@ -62,7 +62,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], command: str, run: Path) -> dict[int, dict[str, str]]:
-    """The rows of a table by iteration, printed in a pipe."""
+    """Return the rows of a table by iteration, printed in a pipe."""
     capsys.readouterr()
     assert main([command, str(run)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -78,7 +78,7 @@ def test_counts_of_what_was_drawn_and_of_what_was_not(run) -> None:
         "trajectories": [6, 4, 0, 4, 2],
         "left_out": [1, 4, 0, 2, 0],  # trajectory 4 of iteration 0 was rejected then, and drawn in iteration 3
         "draws": [4, 0, 0, 4, 2],
-        "success": [1.0, 1.0, None, 1.0, 1.0],  # of those known: members 1 do not count
+        "success": [1.0, 1.0, None, 1.0, 1.0],  # of known outcomes: members 1 do not count
         "reward": [0.5, 0.5, None, 0.5, 0.5],
     }
     assert rollout_counts(scan(run)).to_dict(as_series=False) == wanted

@@ -38,7 +38,7 @@ def agentrl(capsys, monkeypatch):
 def test_a_sparkline_is_low_where_values_are_low() -> None:
     # 8 bars between 0 and 7: value v is bar int(v / 7 * 8), the largest the last
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
-    # two values to a bar: means 0.5, 2.5, 4.5, 6.5, of which the first is the least and the last the most
+    # two values per bar: means 0.5, 2.5, 4.5, 6.5; the first is the smallest and the last the largest
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], width=4) == "▁▃▆█"
     assert sparkline([None, float("nan")]) == "  "
     assert sparkline([]) == ""
@@ -65,7 +65,7 @@ def test_watch_follows_a_run_until_ctrl_c(tmp_path) -> None:
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "agentrl_core", "watch", str(tmp_path), "--seconds", "0.1"]
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # heard wherever the tests are started
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # reported wherever the tests are started
         process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
         signal.signal(signal.SIGINT, before)
         os.close(theirs)
@@ -82,7 +82,7 @@ def test_watch_follows_a_run_until_ctrl_c(tmp_path) -> None:
 
 
 def shown(terminal: int, text: str) -> None:
-    """Read a terminal until a text was written to it."""
+    """Read a terminal until it shows a text."""
     end, seen = time.monotonic() + _SECONDS, ""
     while text not in seen:
         assert time.monotonic() < end, seen[-2000:]

@@ -1,4 +1,4 @@
-"""`agentrl doctor` on layouts, and on an engine of Transformers: what it prints, and its exit status."""
+"""`agentrl doctor` on layouts, and on an engine of Transformers: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_model_that_sees(tmp_path, capsys, monkeypatch):
 
 
 def test_wrong_images_are_found():
-    """The tower sees other pixels in packs than in the model's own forward."""
+    """The tower gets other pixels in packs than in the model's own forward."""
     model, processor = build("smolvlm")
     own = model.get_image_features
     model.get_image_features = functools.wraps(own)(lambda pixel_values, **given: own(1 - pixel_values, **given))
@@ -167,7 +167,7 @@ def test_a_wrapped_model_from_python():
 
 
 class Doubled(torch.nn.Module):
-    """Changes logits behind the model, which packs do not see."""
+    """Change logits after the model, in code that packs do not run."""
 
     def __init__(self, inner):
         super().__init__()

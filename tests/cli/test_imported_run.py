@@ -1,4 +1,4 @@
-"""What commands show of a run whose tokens no policy of this run has sampled."""
+"""Commands on a run whose tokens were not sampled by a policy of this run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl_core.cli import main
 
 @pytest.fixture
 def imported(tmp_path: Path) -> Path:
-    """Two chats with six and three tokens of actions, whose versions and log-probs are not known."""
+    """Run with two chats with six and three action tokens, whose versions and log-probs are unknown."""
     forest = Forest()
     forest.add_group(0, "a task")
     paths = [forest.start(0, member, origin="imported") for member in range(2)]
@@ -27,7 +27,7 @@ def imported(tmp_path: Path) -> Path:
 
 
 def table(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """The first row of a command, by its heads."""
+    """Return the first row of a command's table, by its headings."""
     assert main([command, str(run)]) == 0
     heads, cells, *_ = capsys.readouterr().out.splitlines()
     return dict(zip(heads.split(), cells.split(), strict=True))

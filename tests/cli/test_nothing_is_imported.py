@@ -1,4 +1,4 @@
-"""To look at a run or a recipe of other people imports nothing that it names."""
+"""Inspecting another person's run or recipe imports no module that it names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def changed(**phases: Any) -> dict[str, Any]:
 
 
 def inside(table: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy of a table with something else at a path."""
+    """Return a copy of a table with another value at a path."""
     copy = json.loads(json.dumps(table))
     *outer, last = path.split(".")
     here = copy
@@ -90,7 +90,7 @@ NAMING = {
 
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bool]]:
-    """A module beside the run; returns whether it, or another one that is named above, was imported."""
+    """Make a module beside the run; return whether it, or another one named above, was imported."""
     folder = tmp_path / "beside"
     folder.mkdir()
     (folder / f"{MODULE}.py").write_text(SOURCE)
@@ -102,7 +102,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 
 def run_with(path: Path, table: dict[str, Any]) -> None:
-    """A run of one iteration that was made by this recipe."""
+    """Make a run of one iteration with this recipe."""
     forest = arl.Forest()
     forest.add_group(0, "a task")
     for member in range(2):
@@ -158,7 +158,7 @@ def test_the_page_of_a_recipe(
 
 
 def test_a_run_that_goes_on_with_another_recipe(tmp_path: Path, stranger: Callable[[], bool]) -> None:
-    """Controllers are compared by their names; the one that the run names is not imported for that."""
+    """Controllers are compared by name, without importing the one that the run names."""
     with Store.open(tmp_path / "run") as store:
         mine = Recipe.from_dict(NAMING["a component"])
         assert stranger(), "to train by it imports it"

@@ -1,4 +1,4 @@
-"""`agentrl recipes`: what it lists, shows and compares."""
+"""`agentrl recipes`: list, show and compare."""
 
 from __future__ import annotations
 

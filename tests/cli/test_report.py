@@ -1,4 +1,4 @@
-"""What `agentrl train` writes while it runs, in a terminal and in a file."""
+"""Output of `agentrl train` while it runs, in a terminal and in a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lines(console: Console) -> list[str]:
 
 
 def run(console: Console) -> list[list[str]]:
-    """Two phases of a run; the lines so far, after each event."""
+    """Run two phases; return the lines so far, after each event."""
     seen = []
     with report.RunDisplay(console) as live:
         for phase, total in (("warm start", 2), ("learn", 1)):
@@ -41,7 +41,7 @@ def test_a_log_has_a_line_for_each_phase_at_once_and_others_now_and_then(monkeyp
 
 
 def test_a_line_has_steps_numbers_and_rollouts_whatever_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rollouts that take a moment each had no line at all, however many there were."""
+    """Rollouts that take only a moment each get a line too."""
     monkeypatch.setattr(report, "_LINE_SECONDS", 0.0)
     seen = run(Console(file=io.StringIO(), force_terminal=False, width=20))
     first, rollouts, stepped, second, *_ = seen[2]

@@ -1,4 +1,4 @@
-"""What holds of every exported component: it is a value, a table, a line of TOML, and refuses what it does not know."""
+"""Every exported component is a value and converts to a table and TOML; it refuses unknown options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from agentrl_core.rollout.program import BudgetedRollout
 
 @loss.function()
 def likelihood(logprob: Tensor, _entropy: Tensor, streams: dict[str, Tensor]) -> Tensor:
-    """A loss of one's own, which `Function` leads to."""
+    """A user's own loss, which `Function` refers to."""
     return -streams["weight_kl"] * logprob
 
 
@@ -66,11 +66,11 @@ REQUIRED = {  # options without a default
 
 
 BASES = (BudgetedRollout, OverRows, Part)
-"""Classes that components of users derive from."""
+"""Base classes of user components."""
 
 
 def exported() -> list[type[Component]]:
-    """All components of all phases, and those of systems."""
+    """Return all components of all phases, and those of systems."""
     found = []
     for package in sorted(set(PHASES.values())):
         home = importlib.import_module(f"agentrl_core.{package}")
@@ -105,7 +105,7 @@ def make(kind: type[Component], /, **options: object) -> Component:
 
 
 def others(kind: type[Component]) -> typing.Iterator[Component]:
-    """The component with another value of each option, where its type says which there are and they go together."""
+    """Yield the component with another value of each option, if its type lists them and they are compatible."""
     hints = typing.get_type_hints(kind)
     standard = make(kind)
     for option in dataclasses.fields(kind):
@@ -124,7 +124,7 @@ def others(kind: type[Component]) -> typing.Iterator[Component]:
         for other in values:
             try:
                 yield make(kind, **{option.name: other})
-            except RecipeError:  # it needs another option beside it, or is out of range
+            except RecipeError:  # it needs another option as well, or is out of range
                 continue
 
 
@@ -188,7 +188,7 @@ def test_needs_and_makes_are_true(kind: type[BatchComponent]) -> None:
 
 
 def scheduled(kind: type[BatchComponent]) -> typing.Iterator[tuple[BatchComponent, BatchComponent]]:
-    """The component with a schedule for each option that is a number, and as it is in the third iteration."""
+    """Yield the component with a schedule for each numeric option, and its value in the third iteration."""
     hints = typing.get_type_hints(kind)
     for option in dataclasses.fields(kind):
         value = getattr(make(kind), option.name)
@@ -223,7 +223,7 @@ def test_every_number_may_be_a_schedule(kind: type[BatchComponent]) -> None:
 
 
 def run(component: BatchComponent, batch: Batch) -> Batch:
-    """What the phase of the component makes of the batch, in a recipe that has it alone."""
+    """Return the phase's result on the batch, in a recipe with only this component."""
     chains = dict.fromkeys(("advantage", "weight")) | {component.phase: component}
     now = Recipe(name="mine", **chains)._of(batch)
     return now._run(component.phase, list(enumerate(now.chain(component.phase))), batch)

@@ -64,7 +64,7 @@ CHAINS: dict[str, dict[str, object]] = {
 
 @pytest.fixture(scope="module")
 def batch() -> Batch:
-    """Ragged groups with what environments and models would add."""
+    """Return ragged groups with the columns that environments and models would add."""
     made = ragged(5, members=3)
     rng = np.random.default_rng(0)
     tokens, steps = (int(made.offsets(level)[-1]) for level in ("token", "step"))

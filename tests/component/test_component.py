@@ -1,4 +1,4 @@
-"""Components as values: checked options, tables and back, errors that name what is wrong."""
+"""Components as values: checked options, conversion to tables and back, errors that name the wrong option."""
 
 from __future__ import annotations
 

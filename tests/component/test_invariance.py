@@ -1,4 +1,4 @@
-"""Into how many rows (steps, turns) a rollout was split changes no advantage and no loss weight of its tokens."""
+"""The number of rows (steps, turns) that a rollout is split into changes no advantage and no loss weight."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ ADVANTAGES = [
     TailRisk(bundle=2),
     TrackedBaseline(kind="ema"),
     TrackedBaseline(kind="window"),
-    # At level `step` a step is a node of the tree, and what stands beside it follows from where steps end.
+    # At level `step` a step is a node of the tree, and values of a step depend on where steps end.
     TreeRelative(level="token"),
     TreeRelative(level="token", kind="sibling", normalisation=Normalisation()),
     *(TreeRelative(kind=kind) for kind in ("ancestors", "baseline", "order")),
@@ -118,7 +118,7 @@ MODEL_COLUMNS = ("recomputed_logprob", "reference_logprob", "current_logprob", "
 
 
 def rolled(seed: int, *, split: bool) -> Batch:
-    """Groups of rollouts; with `split`, the same tokens in random numbers of steps instead of one."""
+    """Return groups of rollouts; with `split`, the same tokens in random numbers of steps instead of one."""
     content, cuts = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     forest = Forest(seed=seed)
     for task in range(4):
@@ -160,7 +160,7 @@ def rolled(seed: int, *, split: bool) -> Batch:
 
 
 def same(seed: int, *links: BatchComponent) -> None:
-    """What the links make of the tokens is the same, bit for bit, in one row and in several."""
+    """Check that the links give tokens the same values, bit for bit, in one row and in several."""
     whole, parts = rolled(seed, split=False), rolled(seed, split=True)
     for link in links:
         whole, parts = link(whole), link(parts)

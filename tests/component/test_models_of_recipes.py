@@ -1,4 +1,4 @@
-"""A recipe's models are trained, moved or declared frozen, and filters of the policy stop at a critic."""
+"""A recipe's models are trained, moved or declared frozen, and filters of the policy do not apply to a critic."""
 
 from __future__ import annotations
 

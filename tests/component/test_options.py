@@ -1,4 +1,4 @@
-"""Options: their ranges, the columns that they name, and what a component says that it needs and makes."""
+"""Options: their ranges, the columns that they name, and the columns that a component declares as needed and made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl_core.exceptions import RecipeError
 
 @dataclass(frozen=True)
 class Inner(Component):
-    """Lives in another component."""
+    """A component nested in another one."""
 
     needs: ClassVar[tuple[Column, ...]] = (token("value", model="critic"),)
 
@@ -27,7 +27,7 @@ class Inner(Component):
 
 @dataclass(frozen=True)
 class Outer(Component):
-    """Has an option of every kind."""
+    """A component with an option of every kind."""
 
     needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
     makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
@@ -193,7 +193,7 @@ def test_declarations_that_are_possible() -> None:
 
 @dataclass(frozen=True)
 class Nowhere(Component):
-    """Reads at a level that it does not have."""
+    """A component that reads at a level it does not have."""
 
     column: str = column_name("score", level="level")
 

@@ -1,6 +1,6 @@
 """Bugs of other projects that must not be ours, one test for each thread that reported one.
 
-They are of three kinds: one rollout in several rows, rows that only fill up a batch, and masks of several turns.
+There are three kinds: one rollout in several rows, rows that only pad a batch, and masks of several turns.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_rllm_511_equal_ids_of_two_batches_stay_apart() -> None:
 
 
 def test_slime_2374_filters_take_groups_of_any_shape() -> None:
-    """slime#2374: filters crashed where a group held lists of branches instead of samples."""
+    """slime#2374: filters crashed if a group held lists of branches instead of samples."""
     sizes: set[int] = set()
     for seed in range(20):
         batch = GroupRelative()(ragged(seed))
@@ -97,7 +97,7 @@ def test_slime_2374_filters_take_groups_of_any_shape() -> None:
     assert len(sizes) > 3
 
 
-# Rows that only fill up
+# Padding rows
 
 
 def test_rllm_508_rows_that_fill_up_do_not_shrink_the_step() -> None:
@@ -167,7 +167,7 @@ def test_trl_5773_one_unknown_reward_poisons_no_group() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 7.3e-9, 1.1e7])
 def test_nemo_rl_4161_equal_rewards_are_worth_nothing(value: float, dtype: type) -> None:
-    """NeMo-RL#4161: what float32 left over of equal rewards, over a tiny deviation, gave an advantage of 7428."""
+    """NeMo-RL#4161: the float32 rounding error of equal rewards, over a tiny deviation, gave an advantage of 7428."""
     for size in (2, 3, 7, 16, 1000):
         rewards, one = np.full(size, value, dtype=dtype), np.zeros(size, np.uint32)
         for center in ("mean", "leave_one_out", "median"):
@@ -185,7 +185,7 @@ def test_verl_6348_small_differences_of_large_rewards() -> None:
 
 
 def talk() -> Batch:
-    """Three turns of the policy with tool output between them; in the second one token was forced."""
+    """Return three turns of the policy with tool output between them; in the second one token was forced."""
     forest = Forest()
     forest.add_group(0, "task")
     trajectory = forest.start(0, 0)
@@ -214,7 +214,7 @@ def test_slime_1418_no_token_of_a_tool_is_trained() -> None:
 
 
 def test_slime_365_a_token_inside_a_turn_can_be_left_out() -> None:
-    """slime#365: of a turn that holds tokens the policy did not choose, all were trained or none."""
+    """slime#365: if a turn held tokens the policy did not choose, all were trained or none."""
     weights = all_draws(talk())
     np.testing.assert_allclose(weights, [0.2, 0.2, 0.2, 0.0, 0.2, 0.2])
 
@@ -229,7 +229,7 @@ def test_trl_4975_a_mask_is_never_ignored() -> None:
 
 
 def test_rllm_575_nothing_is_cut_off_silently() -> None:
-    """rLLM#575: what did not fit was cut off without a word."""
+    """rLLM#575: tokens that did not fit were cut off silently."""
     batch = talk()
     length = int(batch.column("position", "token").max())  # the last token is predicted, not read
     assert len(batch.plan([0], length)) == 1
@@ -255,7 +255,7 @@ def test_trinity_608_cut_off_steps_are_known_and_can_leave() -> None:
 
 
 def test_verl_3910_statistics_over_tokens_are_over_those_of_the_policy() -> None:
-    """verl#3910: with several turns, tokens that the policy did not write were taken for its own."""
+    """verl#3910: with several turns, tokens that the policy did not write were treated as its own."""
     batch = talk()
     entropy = np.array([1.0, 2.0, 3.0, 99.0, 4.0, 5.0], np.float32)
     made = weight.EntropyScaled(kind="relative", coefficient=1.0)(batch.with_columns("token", entropy=entropy))

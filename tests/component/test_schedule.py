@@ -1,4 +1,4 @@
-"""Schedules: numbers by hand, what they are by themselves, and what they refuse."""
+"""Schedules: numbers by hand, properties of each kind, and refused options."""
 
 from __future__ import annotations
 

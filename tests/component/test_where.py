@@ -22,7 +22,7 @@ def batch(scores: list[float], difficulties: list[float]) -> Batch:
 
 
 def test_each_link_has_its_draws() -> None:
-    """Easy: scores 1, 3 less their mean 2. Hard: 8, 2 less their mean 5; nobody looks at the other ones."""
+    """Easy: scores 1, 3 minus their mean 2. Hard: 8, 2 minus their mean 5; the other draws are not used."""
     centred = {"center": "mean", "scale": "none"}
     links = tuple(advantage.GroupRelative(**centred, where=where) for where in (EASY, HARD))
     recipe = recipes.GRPO.replace(advantage=links)
@@ -46,7 +46,7 @@ def test_it_is_as_if_the_others_were_not_there(rows: list[tuple[int, bool]]) -> 
 
 
 def test_what_nobody_writes() -> None:
-    """A weight is 1 there; an advantage is unknown, and is refused where tokens are trained."""
+    """A weight is 1 there; an advantage is unknown, and is refused if tokens are trained."""
     rows = batch([1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.6])
     scaled = ColumnScaled("difficulty", where=HARD)
     made = recipes.GRPO.replace(weight=scaled).credit(rows)

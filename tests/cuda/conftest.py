@@ -1,4 +1,4 @@
-"""Kernels compiled for the host, once for all tests of this folder."""
+"""Compile the kernels for the host, once for all tests of this folder."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels, and what happens where there is nothing to compile with or for."""
+"""The cache of compiled kernels, and the fallbacks without a compiler or a device."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_torn_file_is_made_anew(cache: Path) -> None:
 def test_it_compiles_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed", exc_type=ImportError)
     (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in a file
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # a file cannot contain a folder
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = cuda.cubin(NAME, "sm_90")
     (kept,) = (tmp_path / f"agentrl_core-{os.getuid()}" / "cuda").iterdir()

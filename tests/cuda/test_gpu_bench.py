@@ -1,4 +1,4 @@
-"""bench/gpu.py runs through on a toy without a GPU, and says so where it was asked for one."""
+"""bench/gpu.py runs through on a toy without a GPU, and reports that if a GPU was requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head on kernels against the head in PyTorch: what calls the kernels, with the kernels of the host."""
+"""Compare the head on kernels with the head in PyTorch: the calling code, with the kernels compiled for the host."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_rows_agree(
 def test_the_operation_on_kernels(
     few_threads: HostKernels, monkeypatch: pytest.MonkeyPatch, head: dict[str, float]
 ) -> None:
-    """Several chunks, the last one padded, in the one buffer that kernels need."""
+    """There are several chunks, the last one padded, in the one buffer that kernels need."""
     make = torch.Generator().manual_seed(1)
     hidden = torch.randn(ROWS, SIZE, generator=make).requires_grad_()
     weight = torch.randn(VOCABULARY, SIZE, generator=make).requires_grad_()

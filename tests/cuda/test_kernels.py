@@ -1,4 +1,4 @@
-"""The CUDA kernels without a GPU: NVRTC compiles them for each architecture, g++ runs the same text on the host."""
+"""The CUDA kernels without a GPU: NVRTC compiles them for each architecture, g++ the same text for the host."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_nvrtc_compiles_it(name: str, architecture: str, tmp_path: Path, monkeyp
 
 
 class Case:
-    """Rows of logits, perhaps with a gap behind each or a soft cap, and what fp64 says of them."""
+    """Rows of logits, optionally with a gap after each or a soft cap, and their fp64 reference."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Case:
         self.by_logprob, self.by_entropy = torch.randn(2, rows, generator=make)
 
     def exact(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Log-prob, entropy, lse, and the derivative by the logits, by autograd in fp64."""
+        """Return log-prob, entropy, lse, and the derivative by the logits, by autograd in fp64."""
         logits = self.logits.double().requires_grad_()
         capped = logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
         x = capped * self.scale.double()[:, None]
@@ -71,7 +71,7 @@ class Case:
         return chosen.detach(), entropy.detach(), x.logsumexp(1).detach(), logits.grad
 
     def statistics(self, host: HostKernels, threads: int) -> Tensor:
-        """Log-prob, entropy and lse by the kernel."""
+        """Return log-prob, entropy and lse from the kernel."""
         found = torch.full((3, len(self.logits)), torch.nan)
         self._launch(host, "row_statistics", threads, self.target, self.scale, *found)
         return found
@@ -83,7 +83,7 @@ class Case:
         host.launch(kernel, len(self.logits), threads, *arguments)
 
     def gradient(self, host: HostKernels, threads: int, *, narrow: bool, entropy: bool = True) -> Tensor:
-        """The derivative by the logits, by the kernel in place, from exact statistics."""
+        """Return the derivative by the logits, from the kernel in place, from exact statistics."""
         _, exact_entropy, lse, _ = (one.float() for one in self.exact())
         before = self.memory.clone()
         given = (self.target, self.scale, lse, exact_entropy, self.by_logprob, self.by_entropy if entropy else None)
@@ -120,7 +120,7 @@ def test_gradients_are_those_of_autograd(
 ) -> None:
     case = Case(rows, columns, gap, softcap=softcap)
     found, exact = case.gradient(host, threads, narrow=narrow).double(), case.exact()[3]
-    if narrow:  # half a unit in the last of 8 places, beside the error of fp32
+    if narrow:  # half a unit in the last of 8 places, plus the error of fp32
         assert ((found - exact).abs() <= 2.0**-8 * exact.abs() + 1e-6).all()
         assert (found - exact).norm() <= 4e-3 * exact.norm() + 1e-6
     else:

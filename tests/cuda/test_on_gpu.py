@@ -1,4 +1,4 @@
-"""The fused loss on a real GPU: kernels against PyTorch, both against fp64."""
+"""The fused loss on a real GPU: kernels compared with PyTorch, both with fp64."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def problem(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Pack]:
 def run(
     dtype: torch.dtype, device: str, policy: loss.Loss = POLICY, softcap: float | None = None
 ) -> tuple[Tensor, ...]:
-    """Where there is a soft cap there is a bias too."""
+    """Run a case; one with a soft cap also has a bias."""
     hidden, weight, pack = problem(dtype, device)
     leaves, bias = (hidden, weight), None
     if softcap is not None:
@@ -102,7 +102,7 @@ def test_a_row_does_not_depend_on_others() -> None:
 
 
 def test_other_streams_of_work() -> None:
-    """Kernels run on torch's current stream: what they read is made on it."""
+    """Kernels run on torch's current stream, on which their inputs are made."""
     hidden, weight, pack = problem(torch.bfloat16, "cuda")
     wanted = loss.fused(hidden, weight, pack, POLICY).logprob
     torch.cuda.synchronize()
@@ -118,7 +118,7 @@ def test_other_streams_of_work() -> None:
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 def test_attention_equals_the_cpu(layout: str, softcap: float | None, window: int | None, dtype: torch.dtype) -> None:
-    """Values and gradients: varlen and FlexAttention against blocks of masked scores in fp64."""
+    """Values and gradients: varlen and FlexAttention compared with blocks of masked scores in fp64."""
     make = torch.Generator().manual_seed(0)
     count = 437
     states = [torch.randn(count, heads, 32, generator=make).to(dtype) for heads in (4, 2, 2, 4)]

@@ -1,4 +1,4 @@
-"""The Python of every page runs as it is written, but for long numbers that are cut short."""
+"""The Python of every page runs as written, with long runs shortened."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ELSEWHERE = {
     "howto/vision": "tests/model/test_images.py",
     "rollouts": "tests/project/test_rollouts_page.py",
 }
-"""Pages whose code runs in a test that knows what it has to come to, or has what it needs."""
+"""Pages whose code runs in another test, which checks the result or provides what the code needs."""
 
 HERE = (
     "components",
@@ -55,7 +55,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def trained_on(world: Any, warm_policy: tuple[Any, Any]) -> Callable[[Any], tuple[Any, Any]]:
-    """Value and gradients of a recipe on a batch of the small world."""
+    """Return value and gradients of a recipe on a batch of the small world."""
     import torch
 
     import agentrl_core as arl

@@ -1,4 +1,4 @@
-"""The pages for users of other trainers: our loop runs on each, theirs wherever the package is installed."""
+"""The pages for users of other trainers: our loop runs on each; the other loop runs if its package is installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import agentrl_core as arl
 
 CUTS = {"iteration, 40": "iteration, 2", "tasks=8, group_size=8": "tasks=2, group_size=3", "lr=1e-6": "lr=1e-3"}
 OURS = {"trl": 1, "verl": 1, "verifiers": 1, "slime": 0}
-"""The place of our loop among the Python of each page: of TRL, verl, prime-rl with verifiers, and slime."""
+"""The place of our loop among the Python blocks of each page: TRL, verl, prime-rl with verifiers, and slime."""
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def untrained(_built: tuple[Any, Any]) -> tuple[Any, Any]:
-    """A small model that no step has trained, and its tokenizer; the model is the test's own."""
+    """Return a small untrained model and its tokenizer; the model is the test's own."""
     model, tokenizer = _built
     return copy.deepcopy(model), tokenizer
 
@@ -56,7 +56,7 @@ def test_our_loop_runs(page: str, untrained: tuple[Any, Any]) -> None:
     with arl.Store.open(f"runs/from_{page}", read_only=True) as store:
         assert store.iteration == 2
         assert len(store.trajectories) == 12
-        # Only what was sampled is trained.
+        # Only sampled tokens are trained.
         assert pl.DataFrame(store.draws).height == 12
     # Right answers are paid, wrong ones are not, and both end the episode.
     world = names["Sums"]()

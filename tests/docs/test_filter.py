@@ -1,4 +1,4 @@
-"""The filter of the catalogue, in a real browser: rows with all typed words stay, and empty groups are hidden."""
+"""The filter of the catalogue, in a real browser: rows with all typed words remain, and empty groups are hidden."""
 
 from __future__ import annotations
 

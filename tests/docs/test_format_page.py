@@ -1,4 +1,4 @@
-"""docs/format.md: stores are read by the rules of the page, with pyarrow and json alone, and are the same stores."""
+"""docs/format.md: reading stores by the rules of the page, with pyarrow and json alone, gives the same stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ compute = pytest.importorskip("pyarrow.compute")
 ipc = pytest.importorskip("pyarrow.ipc")
 xxhash = pytest.importorskip("xxhash")
 
-ITERATIONS = 18  # so many that small files have been merged
+ITERATIONS = 18  # enough to merge small files
 TABLES = ("nodes", "steps", "trajectories", "draws", "tasks", "decisions", "metrics")
 
 FACTS = {"step": {"flawed": "number", "tool": "key"}, "trajectory": {"answer": "key"}}
@@ -33,7 +33,7 @@ FACTS = {"step": {"flawed": "number", "tool": "key"}, "trajectory": {"answer": "
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
-    """What the code of the page defines."""
+    """Return the names that the code of the page defines."""
     names = run("format")
     assert {"manifest", "table", "arrays", "tokens", "records"} <= names.keys()
     assert not [name for name in names if "agentrl" in name]
@@ -42,7 +42,7 @@ def page() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
-    """A store of many iterations, with an iteration under way."""
+    """Return a store of many iterations, with an iteration in progress."""
     with arl.Store.open(tmp_path_factory.mktemp("plain") / "run") as store:
         for iteration in range(ITERATIONS):
             trained(store, iteration)
@@ -53,7 +53,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
-    """A store with facts, an image, arrays that change, and live records."""
+    """Return a store with facts, an image, arrays that change, and live records."""
     with arl.Store.open(tmp_path_factory.mktemp("told") / "run") as store:
         arrays = {"a/means": np.arange(40.0), "a/table": np.arange(12, dtype=np.int32).reshape(4, 3)}
         for iteration in range(4):
@@ -84,7 +84,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
-    """A store that a Collector wrote."""
+    """Return a store that a Collector wrote."""
     world = SmallWorld()
     with arl.Store.open(tmp_path_factory.mktemp("collected") / "run") as store:
         collect = arl.Collector(world, world, recipes.GRPO, store=store)
@@ -101,7 +101,7 @@ def rows(value: Any) -> list[dict[str, Any]]:
 def test_tables_are_read_without_the_library(page: dict[str, Any], store: arl.Store, name: str) -> None:
     expected = rows(getattr(store, name))
     assert len(expected) >= ITERATIONS
-    # As texts: not a number is not itself.
+    # As text: NaN is not equal to itself.
     assert repr(page["table"](store.path, name).to_pylist()) == repr(expected)
 
 
@@ -215,7 +215,7 @@ def test_names_and_checksums_are_those_of_the_page(page: dict[str, Any], store: 
 
 
 def block_ends(data: bytes) -> list[int]:
-    """Where the record batches of an Arrow file end, from its footer, a flatbuffer (field 3: blocks of 24 bytes)."""
+    """Return the ends of an Arrow file's record batches from its footer, a flatbuffer (field 3: 24-byte blocks)."""
     (length,) = struct.unpack("<i", data[-10:-6])
     footer = data[-10 - length : -10]
     (table,) = struct.unpack_from("<I", footer)
@@ -229,7 +229,7 @@ def block_ends(data: bytes) -> list[int]:
 
 
 def sections() -> dict[str, list[list[str]]]:
-    """The columns that the page says each folder has: name, type, meaning."""
+    """Return the documented columns of each folder: name, type, meaning."""
     parts = re.split(r"^### ", text_of("format"), flags=re.MULTILINE)[1:]
     found = {
         part.split("\n", 1)[0]: re.findall(r"^\| `(\w+)` \| (\S.*?) \| (.*) \|$", part, re.MULTILINE) for part in parts
@@ -245,7 +245,7 @@ def test_the_columns_are_those_of_the_files(page: dict[str, Any], told: arl.Stor
         schema = (page["table"](collected.path, folder) if found is None else found).schema
         bounds = re.compile(r"\w+_(first|end)")
         fields = [field for field in schema if folder != "journal" or not bounds.fullmatch(field.name)]
-        if folder == "nodes":  # token columns have names of their own, and stand last
+        if folder == "nodes":  # token columns have names of their own, and come last
             fields, more = list(fields)[: len(columns)], list(fields)[len(columns) :]
             assert all(field.name == "experts" and field.nullable for field in more)
         assert [name for name, _, _ in columns] == [field.name for field in fields]

@@ -1,4 +1,4 @@
-"""The examples run, print what the gallery shows, and are all in it."""
+"""The examples run, their output matches the gallery, and the gallery has all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pages import ROOT, text_of
 
 EXAMPLES = ROOT / "examples"
 PRINTED = ("mcp_tools", "openai_agent", "own_component", "own_rollout", "polars_analysis", "textworld_game")
-"""Examples whose output is the same on every machine: a script plays the model."""
+"""Examples whose output is equal on every machine: a script plays the model."""
 ELSEWHERE = {
     "collectors": "tests/train/test_example_of_collectors.py",
     "ddp_accelerate": "tests/model",
@@ -28,13 +28,13 @@ LONGEST = 95
 
 
 def sections() -> dict[str, str]:
-    """The parts of the gallery by the example that they show."""
+    """Return the parts of the gallery by the example that they show."""
     parts = re.split(r"^## ", text_of("gallery"), flags=re.MULTILINE)[1:]
     return {match[1]: part for part in parts if (match := re.search(r"examples/(\w+)\.py", part))}
 
 
 def printed(name: str, folder: Path, *arguments: str) -> str:
-    """The output of an example in an empty folder; its errors are those of the test."""
+    """Return the output of an example in an empty folder; an error fails the test."""
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "POLARS_FMT_MAX_COLS": "8"}
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
     done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)

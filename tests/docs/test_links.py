@@ -1,4 +1,4 @@
-"""Every link of the pages leads somewhere: to a file, and to a heading of it."""
+"""Every link of the pages leads to an existing file or heading."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pages import DOCS, ROOT
 
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
 MADE = ("catalogue/", "api/", "figures.md", "notebooks/")
-"""Pages that are made with the site; its strict build checks the links to them."""
+"""Pages that are generated with the site; its strict build checks the links to them."""
 
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 
 
 def headings(path: Path) -> set[str]:
-    """The anchors of a page."""
+    """Return the anchors of a page."""
     found = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in found}
 
 
 def links(path: Path) -> list[str]:
-    """Where the links of a page lead, code left out."""
+    """Return the targets of a page's links, without code."""
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     return LINK.findall(text)
 

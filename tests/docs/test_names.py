@@ -1,4 +1,4 @@
-"""Names in the inline code of pages and docstrings: modules have them, and classes and functions take the options."""
+"""Names in inline code of pages and docstrings exist: modules have them, and classes and functions take the options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHERS = {
     "MixedPrecisionPolicy": "torch.distributed.fsdp",
     "ShortBonus": "the component that docs/howto/component.md defines",
 }
-"""Names that are written like calls of a class and belong to something else."""
+"""Names that look like calls of a class and belong to another package or concept."""
 
 VARIABLES = ("collect", "component", "engine", "loss", "update")
 """Modules whose name is also that of a variable: `update.pack` is a method of an update."""
@@ -38,7 +38,7 @@ ELSEWHERE = ("model", "reward", "weight")
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """The pages and docstrings, each with where it stands."""
+    """Yield the pages and docstrings, each with its location."""
     for path in PAGES:
         yield str(path.relative_to(ROOT)), re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -47,14 +47,14 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def spans() -> Iterator[tuple[str, str]]:
-    """The inline code of pages and docstrings."""
+    """Yield the inline code of pages and docstrings."""
     for place, text in texts():
         for code in CODE.findall(text):
             yield place, " ".join(code.split())
 
 
 def resolved(dotted: str) -> bool:
-    """Whether a name of the package can be imported."""
+    """Return whether a name of the package can be imported."""
     head, *rest = dotted.split(".")
     value: Any = importlib.import_module(f"agentrl_core.{head}")
     path = f"agentrl_core.{head}"
@@ -71,7 +71,7 @@ def resolved(dotted: str) -> bool:
 
 
 def attributes() -> set[str]:
-    """The names of all methods and fields of the package."""
+    """Return the names of all methods and fields of the package."""
     found: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -82,13 +82,13 @@ def attributes() -> set[str]:
 
 
 def is_attribute(dotted: str, known: set[str]) -> bool:
-    """Whether a name is an attribute of a variable that has the name of a module."""
+    """Return whether a name is an attribute of a variable that has the name of a module."""
     head, name, *_ = dotted.split(".")
     return name[0].islower() and (head in ELSEWHERE or (head in VARIABLES and name in known))
 
 
 def parameters() -> dict[str, set[str]]:
-    """The names of all classes of the package, each with what it takes by name; its bases' options are included."""
+    """Return the names of all classes of the package, each with its named arguments, including its bases' options."""
     fields: dict[str, set[str]] = {}
     bases: dict[str, list[str]] = {}
     for path in PACKAGE.rglob("*.py*"):
@@ -120,7 +120,7 @@ def classes() -> dict[str, set[str]]:
     return parameters()
 
 
-@pytest.mark.filterwarnings("ignore")  # packages of others warn when they are imported
+@pytest.mark.filterwarnings("ignore")  # other packages emit warnings when they are imported
 def test_dotted_names_are_there() -> None:
     found = {(place, name) for place, code in spans() for name in DOTTED.findall(code)}
     assert len(found) > 200

@@ -1,4 +1,4 @@
-"""The notebooks run from the first cell to the last, and are kept without outputs."""
+"""The notebooks run from the first cell to the last, and are stored without outputs."""
 
 from __future__ import annotations
 

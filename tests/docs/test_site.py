@@ -1,4 +1,4 @@
-"""The site has every page, AGENTS.md names what is there, and what is made for the site says what its sources say."""
+"""The site has every page, AGENTS.md names existing things, and generated pages match their sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ yaml = pytest.importorskip("yaml")
 
 
 def leaves(nav: Any) -> list[str]:
-    """The pages of the navigation, in order."""
+    """Return the pages of the navigation, in order."""
     if isinstance(nav, str):
         return [nav]
     return [page for part in (nav.values() if isinstance(nav, dict) else nav) for page in leaves(part)]

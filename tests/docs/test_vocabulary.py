@@ -12,7 +12,7 @@ ROW = re.compile(r"^\| (?P<words>[^|]+?) \| (?P<meaning>[^|]+?) \|$", re.MULTILI
 
 
 def rows() -> list[tuple[str, str]]:
-    """Each word with its meaning; a row that names several gives each of them."""
+    """Return each word with its meaning; a row that names several words gives each of them."""
     found = [row for row in ROW.finditer(TEXT) if row["words"] not in ("word", "---")]
     return [(word.strip(), row["meaning"]) for row in found for word in row["words"].split(",")]
 

@@ -15,7 +15,7 @@ large = Calculator(max_length=4000, max_digits=4000)
 
 
 class InexactError(Exception):
-    """Python's own answer would not be an integer."""
+    """Raised because Python's own result would not be an integer."""
 
 
 class Exact(int):
@@ -36,7 +36,7 @@ for name in ("add", "sub", "mul", "floordiv", "neg"):
 
 
 def by_python(text):
-    """Python's own parser on a text that was made to be safe."""
+    """Evaluate a text with Python's own parser, after making it safe."""
     wrapped = re.sub(r"[0-9]+", lambda digits: f"Exact({int(digits.group())})", text)
     names = {"Exact": Exact, "lcm": lambda *v: Exact(math.lcm(*v)), "gcd": lambda *v: Exact(math.gcd(*v))}
     return int(eval(wrapped, {"__builtins__": {}}, names))

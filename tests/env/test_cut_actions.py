@@ -1,4 +1,4 @@
-"""An episode sees why an action ended, and an action that a limit cut is no mistake of form."""
+"""An episode gets the reason why an action ended; an action cut by a limit is not a format error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_action_is_a_text_that_knows_why_it_ended() -> None:
 
 
 class Watching(SmallWorld):
-    """Charges for each action as malformed, and remembers why actions ended; cut responses end at the limit."""
+    """An episode that penalises each action as malformed and records why it ended; cut responses end at the limit."""
 
     def __init__(self, runs: str = "inline") -> None:
         self.seen: list[Any] = []

@@ -23,7 +23,7 @@ def test_the_protocol_is_kept(name):
 
 
 def test_what_is_seen_is_where_it_is():
-    """Each object that is named lies on the grid where the words say, seen from the agent."""
+    """Each named object lies on the grid at its described place, seen from the agent."""
     named = 0
     for seed in range(30):
         game = gymnasium.make("BabyAI-GoToRedBall-v0", disable_env_checker=True)
@@ -50,7 +50,7 @@ def test_a_door_is_opened_with_its_key():
     grid = episode._game._environment.unwrapped
 
     def face(target):
-        """Walk to the cell before the target, by the shortest way, and look at it."""
+        """Walk to the cell before the target, by the shortest way, and turn to it."""
         steps = {(1, 0): 0, (0, 1): 1, (-1, 0): 2, (0, -1): 3}
         begin = tuple(map(int, grid.agent_pos))
         ways, queue = {begin: []}, [begin]
@@ -113,7 +113,7 @@ def test_images_keep_the_protocol():
 
 
 def test_an_image_shows_what_the_text_names():
-    """A red ball is red where the words place it, and nowhere else if it is not seen."""
+    """A red ball is red at its described place, and nowhere else if it is not visible."""
     seen = 0
     for task in env.MiniGrid("BabyAI-GoToRedBallGrey-v0").tasks(12):
         text = env.MiniGrid("BabyAI-GoToRedBallGrey-v0").reset(task, 0).observation

@@ -34,7 +34,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def world():
-    """Two browsers, which the tests share."""
+    """Run two browsers, which the tests share."""
     world = env.MiniWoB(["click-test-2", "enter-text"], observation="both", max_turns=4, held_out=6)
     for episode in [world.reset(task, 0) for task in world.tasks(2)]:
         episode.close()
@@ -49,7 +49,7 @@ def parts(episode):
 
 
 def descendants(process):
-    """Processes that a process started, directly or not."""
+    """Return processes that a process started, directly or indirectly."""
     found, waiting = set(), [process]
     while waiting:
         parent = waiting.pop()

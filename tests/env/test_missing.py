@@ -1,4 +1,4 @@
-"""Environments and tools whose package is not installed say how to install it."""
+"""Environments and tools whose package is not installed report how to install it."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Programs that serve one episode after the other."""
+"""Programs that serve one episode after another."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005 -- what is broken is written as lambdas that take what a method takes
-"""`env.check`: one broken environment for each thing that it tells, and one that breaks nothing."""
+"""`env.check`: one broken environment for each error that it reports, and one that is correct."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 
 class Episode:
-    """Counts to three; every part can be overridden by an attribute of the environment."""
+    """An episode that counts to three; an attribute of the environment can override every part."""
 
     def __init__(self, world, task, seed):
         self.world, self.task, self.seed = world, task, seed
@@ -50,7 +50,7 @@ class Episode:
 
 
 class World:
-    """Breaks nothing."""
+    """A correct environment."""
 
     facts: ClassVar = {"count": ExtraColumn("step"), "last": ExtraColumn("trajectory", "key")}
     runs = "inline"
@@ -102,7 +102,7 @@ def test_an_asynchronous_environment_inside_a_running_loop():
 
 
 class Resumable(World):
-    """Gives snapshots and takes them."""
+    """An environment with snapshots that can be restored."""
 
     def __init__(self):
         self.restored = []
@@ -155,14 +155,14 @@ def test_hints_say_what_was_not_looked_at():
 
 
 def broken(**parts):
-    """A World whose class, or whose episodes' class (names that begin with `episode_`), has other parts."""
+    """Return a World with other parts; names that begin with `episode_` replace parts of its episodes' class."""
     inner = {name.removeprefix("episode_"): part for name, part in parts.items() if name.startswith("episode_")}
     outer = {name: part for name, part in parts.items() if not name.startswith("episode_")}
     return type("Broken", (World,), {"episode": type("BrokenEpisode", (Episode,), inner), **outer})()
 
 
 def outcomes(**fields):
-    """Episodes whose outcomes say something else."""
+    """Return episodes with other outcomes."""
 
     def outcome(self, action):
         made = Episode.outcome(self, action)
@@ -182,7 +182,7 @@ def tasks_of(change):
 
 
 class SharedReset(World):
-    """What an episode sees is kept in the environment, and begun again by every reset."""
+    """An environment that keeps the observations of all episodes; each reset starts them anew."""
 
     def reset(self, task, seed):
         self.count = 0
@@ -196,7 +196,7 @@ class SharedReset(World):
 
 
 class InThreads(World):
-    """Right only in the thread that played first, as a library that is bound to its thread would be."""
+    """An environment that works only in the thread that played first, like a library that is bound to its thread."""
 
     runs = "thread"
 
@@ -219,7 +219,7 @@ class InProcesses(World):
 
 
 class Forgetful(World):
-    """What it learnt when it was made is not pickled."""
+    """An environment that loses its state from construction when it is pickled."""
 
     runs = "process"
 
@@ -235,7 +235,7 @@ class Forgetful(World):
         return episode
 
 
-# Pickle finds them by their place.
+# Pickle finds them by their location.
 InProcesses.__module__ = Forgetful.__module__ = __name__
 
 
@@ -264,7 +264,7 @@ def restoring(change):
 
 
 BROKEN = {
-    # what it says of itself
+    # declarations
     "runs is 'gpu'; give one of": broken(runs="gpu"),
     "replayable is 1; give True or False": broken(replayable=1),
     "facts is a list; give a mapping": broken(facts=["count"]),

@@ -1,4 +1,4 @@
-"""The sandboxed Python: what it computes, and what hostile code cannot do."""
+"""The sandboxed Python: its results, and hostile code that it stops."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def running_below() -> set[int]:
 
 @pytest.mark.parametrize("isolation", [pytest.param("full", marks=needs_isolation), "limits"])
 class TestBoth:
-    """What holds for both kinds of isolation."""
+    """Tests for both kinds of isolation."""
 
     @pytest.fixture
     def tool(self, isolation):
@@ -77,7 +77,7 @@ class TestBoth:
 
     def test_an_endless_loop_is_stopped_and_keeps_what_it_printed(self, isolation):
         before = time.monotonic()
-        # As long as it takes a busy machine to begin.
+        # As long as a busy machine needs to start.
         reply = env.Python(seconds=5, isolation=isolation)("print('first')\nwhile True: pass")
         assert reply == env.ToolReply("first\n[stopped after 5 seconds]", error=True)
         assert time.monotonic() - before < 300, "it is no hang"
@@ -200,10 +200,10 @@ CALLS = "import ctypes, os, platform\nlibc = ctypes.CDLL(None, use_errno=True)\n
         "libc.mq_open(b'/x', 0o102, 0o600, None)",
         "libc.syscall(425, 8, ctypes.create_string_buffer(200))",  # io_uring_setup
         "libc.syscall(447, 0)",  # memfd_secret
-        "libc.syscall(999)",  # a call of a kernel to come
+        "libc.syscall(999)",  # a future call of a kernel
         "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)",
         "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)",
-        # Of the process that watches, which has the same user.
+        # The process that watches, which has the same user.
         "resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))",
         "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
         "os.sched_setaffinity(1, {0})",
@@ -225,7 +225,7 @@ def test_ways_to_memory_and_to_the_watcher_are_refused(python, code):
 
 @needs_isolation
 def test_what_it_needs_is_not_refused(python):
-    """Threads, programs, forks, sockets of its own, limits of its own."""
+    """Threads, programs, forks, its own sockets, its own limits."""
     reply = python(
         "import asyncio, os, resource, socket, subprocess, sys, threading\n"
         "threading.Thread(target=print, args=('thread',)).start()\n"
@@ -250,7 +250,7 @@ def test_sockets_of_other_kinds_are_refused(python):
 
 @needs_isolation
 def test_all_processes_together_have_a_limit():
-    """Each has less than the limit; a parent whose memory its children share is not many times as large."""
+    """Each process stays below the limit; a parent whose memory its children share is not many times as large."""
     small = env.Python(seconds=300, memory=256 << 20)
     many = small(
         "import os, time\n"
@@ -269,7 +269,7 @@ def test_all_processes_together_have_a_limit():
         "    child = os.fork()\n"
         "    if child == 0:\n"
         "        os.close(write)\n"
-        "        os.read(read, 1)\n"  # until the parent has let go of it
+        "        os.read(read, 1)\n"  # until the parent has released it
         "        os._exit(0)\n"
         "    children.append(child)\n"
         "import time; time.sleep(0.5)\n"
@@ -289,7 +289,7 @@ def test_its_input_cannot_be_written(isolation):
 
 @needs_isolation
 def test_code_of_any_length_is_read(python):
-    """More than a pipe holds."""
+    """The output is larger than a pipe's buffer."""
     assert python("x = 1\n" * 200_000 + "print(x)").text == "1"
 
 
@@ -303,7 +303,7 @@ print(env.Python(seconds=300)({code!r}))
 
 
 def elsewhere(folder: Path, code: str, *, user: int | None = None) -> str:
-    """What an interpreter below a folder says, of root or of another user."""
+    """Return the output of an interpreter below a folder, as root or as another user."""
     site = next(path for path in sys.path if path.endswith("site-packages"))
     program = SHUT_IN.format(site=site, code=code)
     done = subprocess.run(
@@ -319,7 +319,7 @@ def elsewhere(folder: Path, code: str, *, user: int | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def below_tmp():
-    """A virtual environment below the folder that the code gets for its own."""
+    """Return a virtual environment below the folder that the code gets for its own."""
     folder = Path(tempfile.mkdtemp(dir="/tmp", prefix="agentrl-test-"))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder / "venv")], check=True)
     folder.chmod(0o755)
@@ -338,7 +338,7 @@ def test_an_interpreter_below_tmp_is_shut_in(below_tmp):
 @needs_isolation
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_an_ordinary_user_is_shut_in_too(below_tmp):
-    """Who is no root has a namespace of a user more; the same holds there."""
+    """A user who is not root gets an additional user namespace; the same holds there."""
     base = Path(os.path.realpath(below_tmp / "bin" / "python"))
     if any(not path.stat().st_mode & 0o001 for path in (base, *base.parents)):
         pytest.skip(f"another user cannot run {base}")
@@ -354,7 +354,7 @@ def test_an_ordinary_user_is_shut_in_too(below_tmp):
 
 
 def test_the_message_names_what_was_refused(monkeypatch):
-    """Only where namespaces are the cause they are the remedy."""
+    """The error recommends namespaces only if they are the cause."""
     monkeypatch.setattr(module, "_refused", lambda: "start /x/python: No such file or directory")
     with pytest.raises(UnsupportedError, match=r"\(start /x/python: No such file or directory\); give") as raised:
         env.Python()

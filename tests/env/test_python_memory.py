@@ -1,4 +1,4 @@
-"""Ways to memory in the sandboxed Python, as root and as an ordinary user: what docs/trust.md states of each."""
+"""Ways to memory in the sandboxed Python, as root and as an ordinary user: each statement of docs/trust.md."""
 
 import os
 import subprocess
@@ -123,7 +123,7 @@ def ran(interpreter: str, code: str, user: int | None) -> subprocess.CompletedPr
 
 @pytest.fixture(scope="module", params=[None, 12345])
 def call(request) -> Callable[[str], str]:
-    """Runs code in the sandbox of this user, and of one that is not root."""
+    """Return functions that run code in the sandbox of this user, and of one that is not root."""
     user, interpreter = request.param, sys.executable
     site = next(path for path in sys.path if path.endswith("site-packages"))
     if user is not None:

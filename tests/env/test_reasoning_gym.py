@@ -48,7 +48,7 @@ def test_held_out_questions_are_distinct_and_in_no_training_task(seed):
 
 
 def test_neighbouring_seeds_share_no_range_of_reasoning_gyms_seeds():
-    # Item i of seed s is item i - 1 of seed s + 1 in reasoning-gym: here a later start must not find those again.
+    # Item i of seed s is item i - 1 of seed s + 1 in reasoning-gym: here a later start must not repeat those.
     first, second = (env.ReasoningGym(["lcm"], seed=seed, held_out=8) for seed in (0, 1))
     one = [task.question for task in first.tasks(50)]
     two = [task.question for task in second.tasks(50)]
@@ -217,7 +217,7 @@ def test_facts_of_an_episode(gym):
         clusters.append(said["answer_cluster"])
     assert clusters[0] == answered["answer_cluster"]
     assert clusters[1] == clusters[2] != clusters[0]
-    # Two actions in no form, then a third that is a call: one of three; cut off without an answer.
+    # Two malformed actions, then a third that is a call: one of three; cut off without an answer.
     episode = gym.reset(task, seed=0)
     assert [episode.step("hm").facts for _ in range(2)] == [{"executed": 0.0}] * 2
     last = episode.step("<call>2</call>").facts
@@ -270,7 +270,7 @@ def test_instructions_describe_forms_that_are_scored():
     system, user = episode.observation
     assert user == {"role": "user", "content": task.question}
     assert system["role"] == "system"
-    # The examples are what the environment takes.
+    # The environment accepts the examples.
     call = re.search(r"<call>73\+15</call>", system["content"])
     answer = re.search(r"<answer>88</answer>\Z", system["content"])
     assert episode.step(call[0]).observation == "<result>88</result>"

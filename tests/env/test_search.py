@@ -1,4 +1,4 @@
-"""Search over a corpus, by the real bm25s, beside a naive BM25."""
+"""Search over a corpus with the real bm25s, compared with a naive BM25."""
 
 import math
 import pickle
@@ -14,7 +14,7 @@ LAKES = ["The lake is frozen.", "The taxi waits at the lake.", "A deck of cards.
 
 
 def naive(documents: list[str], query: str) -> list[float]:
-    """BM25 with k1 = 1.5, b = 0.75 and Lucene's idf."""
+    """Compute BM25 with k1 = 1.5, b = 0.75 and Lucene's idf."""
     split = [document.split() for document in documents]
     mean = sum(map(len, split)) / len(split)
     scores = [0.0] * len(split)

@@ -16,7 +16,7 @@ pytest.importorskip("textworld")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Games that the tests share."""
+    """Return the folder of games that the tests share."""
     return tmp_path_factory.mktemp("games")
 
 
@@ -81,7 +81,7 @@ def test_the_last_turn_truncates(episode):
 
 @pytest.mark.slow
 def test_another_process_makes_the_same_game(tmp_path, folder, episode):
-    """In a folder of its own, with other hashes of texts; byte for byte."""
+    """Games from another folder and with other text hashes are equal byte for byte."""
     program = f"""
 import sys
 from agentrl_core import env
@@ -102,7 +102,7 @@ episode.close()
 
 @pytest.mark.slow
 def test_cooking_is_the_same_in_every_process(tmp_path):
-    """The package's cooking games differ with the hashes of texts; ours do not."""
+    """The package's cooking games change with the hashes of texts; ours do not."""
     games = []
     for number in range(2):
         world = env.TextWorld("cooking", folder=tmp_path / str(number), show_commands=True)

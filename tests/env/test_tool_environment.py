@@ -1,4 +1,4 @@
-"""An environment of one's own tasks with tools called in JSON."""
+"""An environment for a user's own tasks, with tools called in JSON."""
 
 import json
 
@@ -126,7 +126,7 @@ def test_the_state_is_the_question_and_the_last_replies(world):
 
 
 class Notebook:
-    """A tool that remembers, with a schema of its own."""
+    """A tool with a state, and a schema of its own."""
 
     name = "note"
     description = "Keeps a text."

@@ -1,4 +1,4 @@
-"""The programs of `bench/evidence` import each other by name, as they do when one of them is run."""
+"""Make the programs of `bench/evidence` importable by name, as in a direct run."""
 
 import sys
 from pathlib import Path

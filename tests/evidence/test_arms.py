@@ -1,4 +1,4 @@
-"""Arms of `bench/evidence`: each one that is named takes an update, and differs from its baseline as it announces."""
+"""Arms of `bench/evidence`: each named one takes an update, and differs from its baseline as announced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, warm_start.Start]:
-    """A world whose runs take a second, and its warm start."""
+    """Return a world whose runs take a second, and its warm start."""
     settings = {"steps": 2, "slip_steps": 1, "slips": 0.3, "budget": 20, "tasks": 64, "held_out": 2}
     world = World("tiny", WORLDS["chain"].make, turn_tokens=5, context_tokens=160, **settings)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Causes of `bench/evidence`: each entry is of a recipe that the records show as not improving, and has evidence."""
+"""Causes of `bench/evidence`: each entry is for a recipe that the records show as not improving, and has evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims of `bench/evidence`: written in full, committed before their runs, and judged as they announce."""
+"""Claims of `bench/evidence`: complete, committed before their runs, and judged as announced."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = [path.stem for path in sorted(claims.FOLDER.glob("*.toml"))]
 
 
 def need_history() -> None:
-    """Skip where the history is not at hand: a copy without git, or a shallow clone."""
+    """Skip if the history is missing: a copy without git, or a shallow clone."""
     try:
         shallow = records.git("rev-parse", "--is-shallow-repository").strip()
     except (FileNotFoundError, subprocess.CalledProcessError):

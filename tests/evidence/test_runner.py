@@ -1,4 +1,4 @@
-"""The runner of `bench/evidence`: runs are records, a kill loses none, a failure is one too."""
+"""The runner of `bench/evidence`: runs and failures are records, and a kill loses none of them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ print(runner.fill(Records(Path(sys.argv[1])), runs, 1, 60))
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
-    """A world whose runs take a second, and a cache of its own."""
+    """Return a world whose runs take a second; use a separate cache."""
     made = World("tiny", WORLDS["chain"].make, **SETTINGS)  # type: ignore[arg-type]
     monkeypatch.setitem(WORLDS, "tiny", made)
     monkeypatch.setattr(warm_start, "CACHE", tmp_path / "cache")
@@ -80,7 +80,7 @@ def test_a_kill_loses_no_record_and_repeats_none(tmp_path: Path) -> None:
     whole = path.read_bytes()
     kept = lines(path)
     assert len(kept) < len(RUNS)
-    path.write_bytes(whole + b'{"world": "ti')  # as if the kill had come within a line
+    path.write_bytes(whole + b'{"world": "ti')  # as if the process was killed within a line
     added = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True).stdout
     assert added.splitlines()[-1] == str(len(RUNS) - len(kept))
     assert path.read_bytes().startswith(whole)
@@ -137,7 +137,7 @@ def test_a_model_that_sees_is_trained_from_a_warm_start(tiny: World, monkeypatch
     trained = []
 
     class Kept(Models):
-        """Models that are looked at afterwards."""
+        """Models that the test reads afterwards."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

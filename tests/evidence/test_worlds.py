@@ -1,4 +1,4 @@
-"""Worlds of `bench/evidence`: they keep the protocol, can be solved, and speak in words that the tokenizer has."""
+"""Worlds of `bench/evidence`: they follow the protocol, can be solved, and use words that the tokenizer has."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BACK = {"north": "south", "south": "north", "east": "west", "west": "east"}
 
 
 def solved(environment: Any, task: env.Task) -> tuple[bool, int]:
-    """Whether the best actions solve a task, and in how many."""
+    """Return whether the best actions solve a task, and their number."""
     episode = environment.reset(task, 0)
     for turn in range(LONGEST):
         found = episode.step(episode.best())
@@ -43,7 +43,7 @@ def solved(environment: Any, task: env.Task) -> tuple[bool, int]:
 
 @pytest.fixture(scope="module")
 def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty folder for games of TextWorld, which take a second each to make."""
+    """Return an empty folder for games of TextWorld, which take a second each to make."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(textworld_coin, "GAMES", tmp_path_factory.mktemp("games"))
         yield textworld_coin.GAMES
@@ -53,7 +53,7 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     params=[pytest.param(name, marks=pytest.mark.slow) if name == "textworld" else name for name in sorted(WORLDS)]
 )
 def world(request: pytest.FixtureRequest, games: Path) -> World:
-    """A world; of TextWorld with few games."""
+    """Return a world; of TextWorld with few games."""
     del games
     found = WORLDS[request.param]
     return replace(found, tasks=4, held_out=4) if found.name == "textworld" else found

@@ -1,4 +1,4 @@
-"""The same tables and columns through Polars, pyarrow, DuckDB and arro3, in both directions."""
+"""Tables and columns pass unchanged through Polars, pyarrow, DuckDB and arro3, in both directions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLES = (
 
 
 def example(iteration: int = 3) -> Batch:
-    """Two groups of two trajectories, one a branch; columns at every level."""
+    """Return two groups of two trajectories, one a branch; columns at every level."""
     forest = Forest(iteration=iteration, seed=1)
     for group in range(2):
         forest.add_group(group, f"täsk {group}")
@@ -60,7 +60,7 @@ def batch() -> Batch:
 
 @pytest.fixture(scope="module", params=["batch", "store"])
 def tables(request: pytest.FixtureRequest, batch: Batch, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Tables of one part each, and those of a store, of several."""
+    """Return tables of one part each, and those of a store, of several."""
     if request.param == "batch":
         return batch
     store = Store.open(tmp_path_factory.mktemp("store"))
@@ -123,11 +123,11 @@ def test_numbers_without_nulls_are_taken_without_a_copy(make: Callable[[Any], An
 
 VALUES = [9.0, 1.0, 2.0, None, 4.5, 9.0]
 CUT = slice(1, 5)
-"""What is read is a part of a longer array: its buffers begin before it."""
+"""Slices of a longer array: their buffers begin before them."""
 
 
 class OneCapsule:
-    """An array that speaks the C data interface and nothing else."""
+    """An array that supports only the C data interface."""
 
     def __init__(self, array: pa.Array) -> None:
         self._array = array
@@ -137,7 +137,7 @@ class OneCapsule:
 
 
 class OneStream:
-    """A chunked array that speaks the C stream interface and nothing else."""
+    """A chunked array that supports only the C stream interface."""
 
     def __init__(self, array: pa.ChunkedArray) -> None:
         self._array = array
@@ -170,7 +170,7 @@ LIBRARIES = list(MAKE)
 
 
 def column_of(library: str, kind: pa.DataType, values: list[Any] = VALUES, cut: slice = CUT) -> Any:
-    """A part of an array, as a column of a library; skips what the library does not have."""
+    """Return a part of an array as a column of a library; skip if the library lacks it."""
     try:
         return MAKE[library](pa.array(values, kind)[cut])
     except (NotImplementedError, pl.exceptions.ComputeError, duckdb.Error) as error:

@@ -1,4 +1,4 @@
-"""Writers of metrics, read back with what the packages bring."""
+"""Write metrics with each writer, and read them back with its package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOSSES = [0.5, 0.25, 0.125]
 
 
 def trained(write: Any) -> None:
-    """Three iterations of which a writer hears."""
+    """Run three iterations that report to a writer."""
     world = SmallWorld()
     collect = arl.Collector(world, world, recipes.GRPO, task_pool=8)
     collect.on_iteration(write)
@@ -49,7 +49,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
 
 
 def logged(file: bytes) -> Iterator[bytes]:
-    """The records of a log of LevelDB, which the package writes behind seven bytes of its own."""
+    """Yield the records of a log of LevelDB, which the package writes after seven bytes of its own."""
     place, whole = 7, b""
     while place < len(file):
         if 32768 - place % 32768 < 7:  # a block ends; no record begins in its last bytes
@@ -70,7 +70,7 @@ def test_weights_and_biases_reads_what_was_logged(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("WANDB_SILENT", "true")
     write = WeightsAndBiases(project="test", mode="offline", dir=str(tmp_path))
     trained(write)
-    wandb.teardown()  # the process that it keeps for further runs
+    wandb.teardown()  # the process that the package keeps for further runs
     [path] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     rows: list[dict[str, str]] = []
     for data in logged(path.read_bytes()):

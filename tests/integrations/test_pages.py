@@ -1,4 +1,4 @@
-"""The pages of docs/integrations: every block of code runs, and every option is one that the trainer has."""
+"""The pages of docs/integrations: every code block runs, and every option exists in the trainer."""
 
 from __future__ import annotations
 

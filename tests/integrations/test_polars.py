@@ -1,4 +1,4 @@
-"""The Polars namespace against plain lists, and against what a Batch says of itself."""
+"""Compare the Polars namespace with plain lists, and with the methods of a Batch."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def test_a_sequence_has_every_trained_token_of_its_draw(seed: int) -> None:
 
 
 def rewritten() -> Tables:
-    """Prompt 1 2, action 3, observation 4, action 5 6; then the context begins anew: 1 2, injected 7, action 8.
+    """Return tables with a rewritten context.
+
+    Prompt 1 2, action 3, observation 4, action 5 6; then the context begins anew: 1 2, injected 7, action 8.
 
     A second trajectory leaves the action 5 6 after its first token with 9, and was pruned from the gradient.
     """
@@ -244,7 +246,7 @@ def test_what_is_asked_for_is_what_it_is_beside_all_the_rest(recorded: Path, met
     assert len(whole.columns) > len(run.draws.collect_schema())
     for name in whole.columns:
         assert_frame_equal(lazy.select(name).collect(), whole.select(name))
-    # A filter on what was there, on what was added, and on both.
+    # A filter on stored columns, on added columns, and on both.
     first = whole.filter(pl.col("iteration") == 1)
     added = next(name for name in reversed(whole.columns) if first[name].null_count() < len(first))
     assert added not in run.draws.collect_schema()
@@ -374,7 +376,7 @@ def test_a_scan_stays_what_it_is_while_files_are_merged(tmp_path: Path) -> None:
         assert run.nodes.select("node_id").head(3).collect()["node_id"].to_list() == ids[:3].to_list()
         assert run.nodes.filter(pl.col("node_id") == ids[-1]).select("kind").collect().height == 1
         assert run.nodes.select(pl.len()).collect().item() == len(ids)
-        # A drop takes rows away, and gives those that are carried over the numbers of others.
+        # Dropping rows renumbers those that are carried over.
         later = scan(store)
         store.drop_before(12, rewrite=True)
         for stale in (run, later):

@@ -1,4 +1,4 @@
-"""Filters of a scan: only blocks that can have the rows are read, and the rows are those of a filter on all of them."""
+"""Filters of a scan read only blocks that can have the rows, and return the same rows as a filter on all blocks."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_what_is_told_of_texts_is_so_of_the_rows_that_have_them(blocks: list[lis
         ((pl.col("a") > 1) | (pl.col("b") > 9), None),
         ((pl.col("c") > 0) & (pl.col("a") % 5 == 4), False),  # none of 1, 2, 3
         (pl.col("c").is_null() & (pl.col("b") == 7), None),
-        (pl.col("c") == 4, None),  # nothing is known of c
+        (pl.col("c") == 4, None),  # c has no bounds
         (pl.col("a").is_in([0, 8]) & (pl.col("b") == 5), False),
         (pl.col("a").is_in([3, 1, 2, 8]), True),
         (pl.col("a").is_in([3, 1, 1, 8, None]), None),
         (pl.col("a").is_in([]), False),
         (pl.col("a").is_in([4]) | pl.col("a").is_in([1, 2, 3]), True),
         (~pl.col("a").is_in([1, 2, 3]), False),
-        (pl.col("d").is_in([-1, (1 << 50) + 1]), False),  # far apart, but few are looked for
+        (pl.col("d").is_in([-1, (1 << 50) + 1]), False),  # far apart, but the filter has few values
         (pl.col("d").is_in(pl.Series([1 << 40], dtype=pl.UInt64).implode()), None),
         (pl.col("a").cast(pl.UInt8) - 2 > 200, None),  # 1 - 2 is 255
         (pl.col("d") > 1 << 40, None),  # too far apart to try all
@@ -133,7 +133,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, *, merged: bool) -> Path:
-    """A run of some iterations, in files of their own or in one of each table."""
+    """Return a run of some iterations, in files of their own or in one per table."""
     with Store.open(folder, sync="never") as store:
         for iteration in range(ITERATIONS):
             trained(store, iteration)
@@ -147,7 +147,7 @@ Reads = list[tuple[str, int, list[str]]]
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    """The table, the number of rows and the columns of each read."""
+    """Return the table, the number of rows and the columns of each read."""
     found: Reads = []
     read = _stored._Table.read
 
@@ -160,7 +160,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Reads:
 
 
 def counted(read: Reads, name: str) -> int:
-    """Rows of a table that were read."""
+    """Return the number of rows of a table that were read."""
     return sum(rows for table, rows, _ in read if table == name)
 
 

@@ -1,4 +1,4 @@
-"""Texts and chats of a run in Polars, against its tokenizer."""
+"""Compare texts and chats of a run in Polars with its tokenizer."""
 
 from __future__ import annotations
 

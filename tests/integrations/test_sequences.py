@@ -1,4 +1,4 @@
-"""Rows of trainers as a batch and back, beside plain loops over their tokens."""
+"""Convert rows of trainers to a batch and back, compared with plain loops over their tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl_core.integrations.sequences import Sequences
 
 
 def drawn(seed: int, *, several: bool) -> Sequences:
-    """Up to eight random rows of three tasks; `several`: rows of the same rollout among them."""
+    """Return up to eight random rows of three tasks; `several`: with rows of the same rollout."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 9, rng.integers(1, 9))
     groups = [f"task {group}" for group in rng.integers(0, 3, len(lengths))]
@@ -30,7 +30,7 @@ def drawn(seed: int, *, several: bool) -> Sequences:
 
 
 def order(rows: Sequences) -> list[int]:
-    """The rows that have something sampled, as their draws stand in the batch: by task, rollout and row."""
+    """Return the indices of rows with sampled tokens, in the order of their draws: by task, rollout and row."""
     tasks = list(dict.fromkeys(rows.groups))
     rollouts = list(rows.rollouts or range(len(rows.groups)))
     live = [row for row, mask in enumerate(rows.masks) if any(mask)]
@@ -77,7 +77,7 @@ def test_a_batch_gives_the_rows_back(seed: int) -> None:
     assert len(back.prompts) == len(kept)
     for found, row in enumerate(kept):
         mask = np.asarray(rows.masks[row])
-        first, last = np.flatnonzero(mask)[[0, -1]]  # what stands before the first sampled token is prompt
+        first, last = np.flatnonzero(mask)[[0, -1]]  # tokens before the first sampled one are prompt
         read = [*rows.prompts[row], *rows.responses[row][:first]]
         assert back.prompts[found].tolist() == read
         assert back.responses[found].tolist() == rows.responses[row][first : last + 1].tolist()

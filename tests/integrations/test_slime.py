@@ -1,7 +1,7 @@
-"""Recipes on slime's own samples, through its own reduction and loss path where slime is installed.
+"""Recipes on slime's own samples, through its own reduction and loss path if slime is installed.
 
-slime is on no package index, and its Megatron backend wants a GPU for all but what is used here. Without it the
-functions get samples of the same fields, and the loss is not compared.
+slime is on no package index, and its Megatron backend needs a GPU for everything except the parts used here. Without
+slime the functions get samples with the same fields, and the loss is not compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ except ImportError:
 
     @dataclass
     class Sample:  # type: ignore[no-redef]
-        """The fields of slime's that are read."""
+        """The fields of slime's samples that are read."""
 
         group_index: int | None = None
         index: int | None = None
@@ -69,7 +69,7 @@ def drawn(seed: int, *, groups: int = 3, size: int = 4) -> list[Sample]:
 
 
 def credited(samples: list[Sample], functions: Functions) -> dict[str, Any]:
-    """What slime's trainer has of the samples when it asks for advantages, and what it has afterwards."""
+    """Return the samples of slime's trainer before and after it requests advantages."""
     raw, rewards = functions.rewards(ARGS, samples)
     assert raw == [sample.reward for sample in samples]
     data = {"rewards": rewards, "kl": [torch.zeros(sample.response_length) for sample in samples]}
@@ -120,7 +120,7 @@ def test_samples_of_a_rollout_are_one_member_and_turns_are_paid() -> None:
         )
         for index, (reward, steps) in enumerate([(1.0, [1.0, 0.0]), (0.0, [0.0, 0.0])])
     ]
-    # Led to: 1 + (0 + 1) = 2 and 1 against 0 and 0, so +-1 in the first turn and +-0.5 in the second.
+    # Later rewards add up to 1 + (0 + 1) = 2 and 1 against 0 and 0, so +-1 in the first turn and +-0.5 in the second.
     found = credited(paid, Functions(turns))["advantages"]
     assert [values.tolist() for values in found] == [[1.0, 0.0, 0.5], [-1.0, 0.0, -0.5]]
 
@@ -179,7 +179,7 @@ def test_a_collector_makes_slimes_rollouts() -> None:
 
 @pytest.fixture
 def megatron(tmp_path: Path) -> Iterator[Any]:
-    """One process as slime's Megatron sees it."""
+    """Set up one process as slime's Megatron requires it."""
     mpu = pytest.importorskip("megatron.core.parallel_state", reason="slime's backend is installed by hand")
     pytest.importorskip("slime.backends.megatron_utils.loss", reason="slime is installed by hand")
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)

@@ -1,4 +1,4 @@
-"""Chats, traces of verifiers and ATIF, in and out: what a format carries comes back, and the rest is refused."""
+"""Chats, traces of verifiers and ATIF, in and out: fields of a format come back, and other fields are refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CHATS: list[dict[str, Any]] = [
 
 
 def collected() -> arl.Batch:
-    """Rollouts of two turns with a tool between them, as tokens."""
+    """Return rollouts of two turns with a tool between them, as tokens."""
     world = SmallWorld()
     return arl.Collector(world, world, recipes.GRPO)(tasks=2, group_size=6)
 
@@ -77,7 +77,7 @@ def test_chats_come_back_as_they_went() -> None:
     assert len({chat["group"] for chat in back}) == 1
     assert np.isnan(batch.column("behaviour_logprob", "token")).all()
     assert pl.DataFrame(batch.trajectories)["origin"].unique().to_list() == [3]  # imported
-    # Every token is what the template says, and the answers with their stop token are the actions.
+    # Every token is as in the template, and the answers with their stop token are the actions.
     text = TOKENIZER.apply_chat_template(CHATS[0]["messages"], tokenize=False)
     contexts = batch.contexts()
     first = contexts.tokens[: contexts.offsets[1]].tolist()
@@ -176,7 +176,7 @@ def test_branches_of_a_trace_are_contexts_of_one_trajectory() -> None:
             "logprobs": [-0.5] * sampled,
         }
 
-    # Two questions behind one system prompt, as a main agent and its helper; the second is answered twice.
+    # Two questions after one system prompt, like a main agent and its helper; the second is answered twice.
     trace = {
         "version": 1,
         "task": {"type": "T", "data": {}, "key": "t"},

@@ -35,7 +35,7 @@ TURNS = recipes.GRPO.replace(
     ),
     loss=loss.Policy(aggregate="token_mean"),
 )
-"""What a turn led to, compared with the same turn of the others."""
+"""A recipe that compares the return of a turn with the same turn of the other rollouts."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,7 +52,7 @@ def trl() -> Any:
 
 
 def watched(recipe: Recipe, folder: Path, *, steps: int = 1, accumulate: int = 2, **options: Any) -> Any:
-    """A trainer that plain SGD steps, with a list of what it saw."""
+    """Return a trainer with plain SGD steps, and a list of its inputs."""
     from datasets import Dataset
     from trl import GRPOConfig
 
@@ -104,7 +104,7 @@ def vowels(completion_ids: list[list[int]], **_: Any) -> list[float]:
 
 
 def own_step(recipe: Recipe, rows: Sequences, model: torch.nn.Module) -> float:
-    """Loss of the recipe's own update on the same rows, whose gradients are left in the model."""
+    """Return the loss of the recipe's own update on the same rows; its gradients stay in the model."""
     recipe = recipe.replace(old_logprob="recomputed")
     batch = recipe.credit(arl.annotate(rows.batch, "recomputed_logprob", model))
     total = 0.0
@@ -117,7 +117,7 @@ def own_step(recipe: Recipe, rows: Sequences, model: torch.nn.Module) -> float:
 
 
 def rows_of(seen: list[tuple[dict[str, Any], float]], rewards: Any) -> Sequences:
-    """What a trainer saw, as rows again; its rows are shuffled, so a row's prompt says its group."""
+    """Return a trainer's inputs as rows; they are shuffled, so a row's prompt identifies its group."""
     prompts, responses, masks = [], [], []
     for inputs, _ in seen:
         for row in range(len(inputs["prompt_ids"])):
@@ -145,7 +145,7 @@ def rows_of(seen: list[tuple[dict[str, Any], float]], rewards: Any) -> Sequences
     ids=lambda recipe: recipe.name,
 )
 def test_training_takes_the_step_of_our_own_update(recipe: Recipe, tmp_path: Path) -> None:
-    # DAPO shapes by a length that these rows do not have; the trainer makes one step of a batch.
+    # DAPO shapes by a length that these rows lack; the trainer does one step per batch.
     recipe = recipe.replace(reward=recipes.GRPO.reward, minibatches=1)
     trainer = watched(recipe, tmp_path)
     before = copy.deepcopy(trainer.model)
@@ -166,7 +166,7 @@ def test_training_takes_the_step_of_our_own_update(recipe: Recipe, tmp_path: Pat
 
 
 def two_turns(prompts: list[str], trainer: Any) -> dict[str, Any]:
-    """Rollouts of two turns with two tokens of a tool between them, each turn paid."""
+    """Return rollouts of two turns with two tokens of a tool between them, each turn paid."""
     rng = np.random.default_rng(trainer.state.global_step)
     ids = [rng.integers(3, 200, 7).tolist() for _ in prompts]
     return {
@@ -194,7 +194,7 @@ def test_turns_are_paid_and_have_advantages_of_their_own(tmp_path: Path) -> None
         return rewards
 
     rows = rows_of(trainer.seen, paid)
-    # Two turns paid a and b led to a + 0.9 b and b; each is compared with the mean of the same turn in its group.
+    # Two turns paid a and b have returns a + 0.9 b and b; each is compared with the same turn's mean in its group.
     led = np.array([[ids[0] % 2 + 0.9 * (ids[6] % 3), ids[6] % 3] for ids in rows.responses])
     found = torch.cat([inputs["advantages"] for inputs, _ in trainer.seen]).numpy()
     for row, group in enumerate(rows.groups):

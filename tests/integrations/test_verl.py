@@ -29,7 +29,7 @@ def registered() -> dict[str, tuple[str, ...]]:
 
 
 def credited(rows: verl.DataProto, name: str, **options: object) -> torch.Tensor:
-    """The advantages as verl computes them."""
+    """Return the advantages as verl computes them."""
     config = verl_config_of_algorithm()
     found = ray_trainer.compute_advantage(rows, adv_estimator=name, config=config, **options)
     return found.batch["advantages"].double()
@@ -121,7 +121,7 @@ def test_every_estimator_equals_its_recipe_on_the_same_rollouts() -> None:
         found = credited(data(5), name)
         mask = rows.batch["response_mask"].bool()
         assert (found[~mask] == 0).all()
-        # The draws of a batch are by group; the first row of each uid says in which order the groups come.
+        # The draws of a batch are by group; the first row of each uid gives the order of the groups.
         uids = rows.non_tensor_batch["uid"].tolist()
         order = sorted(range(len(uids)), key=lambda row: (uids.index(uids[row]), row))
         np.testing.assert_allclose(found[order][mask[order]], expected, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -175,11 +175,11 @@ def test_losses_have_verls_value_and_gradient(theirs: str, ours: loss.Policy, mo
     torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-6, atol=1e-7)
     assert their_gradient.abs().max() > 1e-4
     assert {"actor/compared/ratio", "actor/compared/clip_fraction"} <= set(metrics)
-    assert "actor/compared/entropy" not in metrics  # verl does not tell a loss
+    assert "actor/compared/entropy" not in metrics  # verl does not report a loss
 
 
 def test_the_loss_of_an_actor_is_made_of_ours() -> None:
-    """verl's `ppo_loss`, with its KL and entropy terms, over two ranks: `dp_size` and the global counts are used."""
+    """Run verl's `ppo_loss` with KL and entropy terms over two ranks: `dp_size` and the global counts are used."""
     from tensordict import TensorDict
     from verl.workers.utils.losses import ppo_loss
 
@@ -244,7 +244,7 @@ def test_dataproto_comes_back_as_it_went(seed: int) -> None:
     for name, level in (("token", "token"), ("behaviour_logprob", "token"), ("value", "token"), ("reward", "draw")):
         np.testing.assert_allclose(again.column(name, level), batch.column(name, level), rtol=1e-6)
     assert again.keys("group_id", "draw").tolist() == batch.keys("group_id", "draw").tolist()
-    # The same rows, but for their order: groups come together.
+    # The same rows in another order: groups are contiguous.
     uids = rows.non_tensor_batch["uid"].tolist()
     order = sorted(range(len(uids)), key=lambda row: (uids.index(uids[row]), row))
     for row, place in enumerate(order):

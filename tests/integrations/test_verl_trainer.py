@@ -1,4 +1,4 @@
-"""verl's trainer with our credit: its own method, on rows that lie in a real TransferQueue."""
+"""verl's trainer with our credit: its own method, on rows in a real TransferQueue."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ UIDS = ["a", "a", "a", "a", "b_x", "b_x", "b_x"]
 
 @pytest.fixture(scope="module")
 def trainers() -> Any:
-    """Imported where a test asks: that takes as long as verl's trainer does."""
+    """Import the trainers when a test needs them: that takes as long as the import of verl's trainer."""
     pytest.importorskip("transfer_queue", reason="TransferQueue is installed by `make test`")
     return pytest.importorskip("agentrl_core.integrations.verl.trainer")
 
 
 @pytest.fixture(scope="module")
 def queue(trainers: Any) -> Iterator[Any]:
-    """A queue with the rows, as an agent loop puts them there."""
+    """Return a queue with the rows, as an agent loop adds them."""
     assert trainers.Trainer
     import ray
     import transfer_queue
@@ -68,10 +68,10 @@ def queue(trainers: Any) -> Iterator[Any]:
 
 
 def advantages(queue: Any, trainers: Any, estimator: str) -> list[list[float]]:
-    """What the trainer puts into the queue."""
+    """Return the data that the trainer adds to the queue."""
     from omegaconf import OmegaConf
 
-    trainer = object.__new__(trainers.Trainer)  # its workers want GPUs
+    trainer = object.__new__(trainers.Trainer)  # its workers need GPUs
     trainer.config = OmegaConf.create(
         {
             "algorithm": {"adv_estimator": estimator, "use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0},

@@ -1,4 +1,4 @@
-"""What the losses of systems divide by, on worked examples."""
+"""The denominators of published losses, on worked examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl_core.recipes.dcpo import DCPO
 
 
 def rollouts(*turns: list[int]) -> Batch:
-    """One group: a draw for each list, with turns of so many tokens; rewards 1, 0, 1, 0, ..."""
+    """Return one group: a draw for each list, with turns of these token counts; rewards 1, 0, 1, 0, ..."""
     forest = Forest()
     forest.add_group(0, "task")
     for member, lengths in enumerate(turns):
@@ -36,7 +36,7 @@ def test_every_turn_of_a_draw_counts_the_same(name: str) -> None:
 
 
 def test_the_constant_of_a_minibatch_does_not_follow_the_filter() -> None:
-    """LOOP's code: 4 draws, of which 2 are left: a kept draw weighs 1/4, not 1/2."""
+    """LOOP's code: 4 draws, of which 2 remain: a kept draw weighs 1/4, not 1/2."""
     policy = Policy(aggregate="sequence_mean_sum", constant=32.0)
     batch = rollouts([2], [2], [2], [2])
     kept = batch.token_weights([0, 1], denominator="sequence_mean_sum", constant=4.0)

@@ -1,4 +1,4 @@
-"""Distillation losses on three tokens against the enumerated distributions: values and gradients, in float64."""
+"""Compare distillation losses on three tokens with the enumerated distributions: values and gradients, in float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def softmax(row: list[float]) -> list[float]:
 
 
 def slopes(p: list[float], q: list[float], beta: float) -> tuple[float, list[float]]:
-    """D of two distributions, and its derivative by each probability of p."""
+    """Return D of two distributions, and its derivative by each probability of p."""
     if beta == 0.0:
         return sum(b * math.log(b / a) for a, b in zip(p, q, strict=True)), [-b / a for a, b in zip(p, q, strict=False)]
     if beta == 1.0:
@@ -43,7 +43,7 @@ def slopes(p: list[float], q: list[float], beta: float) -> tuple[float, list[flo
 
 
 def enumerated(logits: list[float], q: list[float], beta: float, bins: list[int]) -> tuple[float, list[float]]:
-    """D over bins of tokens, and its derivative by each logit: p_v (g_v - sum of p g)."""
+    """Return D over bins of tokens, and its derivative by each logit: p_v (g_v - sum of p g)."""
     p, count = softmax(logits), max(bins) + 1
     joined = [[sum(x[v] for v in range(3) if bins[v] == b) for b in range(count)] for x in (p, q)]
     value, of_bins = slopes(joined[0], joined[1], beta)
@@ -62,7 +62,7 @@ def rows(beta: float, bins: list[list[int]]) -> tuple[float, list[list[float]]]:
 
 
 def tokens(logits: Tensor, comparison: Comparison, **streams: Tensor) -> loss.Tokens:
-    """What a pack gives to a loss, from logits at temperature 1."""
+    """Return the inputs that a pack gives to a loss, from logits at temperature 1."""
     target, scale = torch.tensor([2, 0, 1]), torch.ones(3, dtype=torch.float64)
     logprob, entropy, found = score(
         logits, target, scale, comparison.column, entropy_gradient=False, outputs=(), comparisons=[comparison]
@@ -122,7 +122,7 @@ def test_all_tokens_as_top_tokens_equal_the_whole_vocabulary(beta: float, fill: 
 
 
 def test_sampled_tokens_give_the_reverse_kl_in_expectation() -> None:
-    """The sum over the three tokens, each with the probability of being sampled, is KL(p || q) with its gradient."""
+    """The sum over the three tokens, weighted by their probabilities, is KL(p || q) with its gradient."""
     logits = torch.tensor(LOGITS, dtype=torch.float64, requires_grad=True)
     teacher = torch.tensor(TEACHER, dtype=torch.float64).log()
     total = torch.zeros((), dtype=torch.float64)

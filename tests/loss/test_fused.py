@@ -1,4 +1,4 @@
-"""loss.fused and loss.linear_logprob: the numbers of the plain way, for every loss, in any chunks, of any dtype."""
+"""Compare loss.fused and loss.linear_logprob with the plain computation, for every loss, chunk size and dtype."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_equals_the_plain_loss(name: str) -> None:
 @pytest.mark.parametrize("head", HEADS)
 @BOTH
 def test_what_is_behind_the_head(policy: loss.Loss, head: str, dtype: torch.dtype) -> None:
-    """Value, log-probs, entropies, and gradients by hidden states, weight and bias; whichever are wanted."""
+    """Value, log-probs, entropies, and gradients by hidden states, weight and bias equal the exact ones."""
     hidden, weight, pack = problem(2, dtype)
     options = head_of(head, dtype)
     leaves = [value for value in (hidden, weight, options.get("bias")) if value is not None]
@@ -307,7 +307,7 @@ def test_autocast_changes_nothing(policy: loss.Loss) -> None:
 
 
 def test_small_weights_do_not_vanish_in_fp16() -> None:
-    """Loss scaling multiplies what the forward pass has formed: that must not have been rounded to zero."""
+    """Loss scaling multiplies the result of the forward pass, which must not have been rounded to zero."""
     hidden, weight, pack = problem(dtype=torch.float16)
     for name in ("weight_kl", "weight_entropy", "advantage_positive", "advantage_negative"):
         pack.streams[name] = pack.streams[name] * 1e-7
@@ -354,7 +354,7 @@ def test_logits_fit_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
         made.clear()
         loss.linear_logprob(hidden, weight, workspace=workspace, **pairs)[0].sum().backward()
         assert max(bytes_there for bytes_there, _ in made) <= largest
-        assert sum(rows for _, rows in made) == 2 * count  # forwards, and once more backwards
+        assert sum(rows for _, rows in made) == 2 * count  # forward, and once more in the backward pass
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The fused loss as a citizen of torch: derivatives, registration, compilation, modes, and the loop of an update."""
+"""The fused loss as an operation of torch: derivatives, registration, compilation, modes, and an update loop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_gradcheck(head: str) -> None:
 
     # The fast mode compares along random directions; element by element, test_fused.py compares with the plain loss.
     assert torch.autograd.gradcheck(answers, (hidden, weight, *bias), fast_mode=True)
-    # No bounds, no detached factors: there the gradient is that of the value.
+    # Without bounds and detached factors the gradient is that of the value.
     smooth = loss.Policy(clip=None, kl=loss.KL(0.1), entropy=0.1)
     by_segment = loss.Policy(ratio=loss.Ratio("sequence", gradient="segment"), clip=None, entropy=0.1)
     for policy in (smooth, by_segment):
@@ -96,7 +96,7 @@ def test_opcheck(dtype: torch.dtype, needed: list[bool], softcap: float | None) 
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own parts
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from the compiler's own parts
 @BOTH
 def test_it_compiles_without_a_break(policy: loss.Loss, backend: str) -> None:
     hidden, weight, pack = problem()
@@ -118,7 +118,7 @@ def test_it_compiles_without_a_break(policy: loss.Loss, backend: str) -> None:
 
 @BOTH
 def test_it_runs_below_a_mode_and_a_checkpoint(policy: loss.Loss) -> None:
-    """Counters of FLOPs, selective checkpoints and sharding see an operation through such modes."""
+    """Counters of FLOPs, selective checkpoints and sharding intercept operations through such modes."""
 
     class Seen(TorchDispatchMode):
         names: list[str]

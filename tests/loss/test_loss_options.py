@@ -1,4 +1,4 @@
-"""Options out of range, and what losses say about themselves."""
+"""Options out of range, and the properties that losses declare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for the loss of every published system, and for more variants."""
+"""Properties of the loss of every published system, and of more variants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentrl_core.recipes.m2po import SecondMomentClip
 EACH = pytest.mark.parametrize("name", LOSSES)
 
 # Their terms depend on sums, means or quantiles over all rows that are given.
-# Detached factors that depend on the log-probs: there the gradient is not that of the value, on purpose.
+# Detached factors that depend on the log-probs: there the gradient differs from that of the value, on purpose.
 DETACHED = re.compile(
     "Reinforce|Flipped|BoundedDrift|soft='(upper|both)'"
     "|Ratio.level='(step|sequence|item)'(, (reduce|log_at_most)=['\\w.]+)?\\)"
@@ -34,7 +34,7 @@ DETACHED = re.compile(
 
 
 def named(policy: loss.Loss) -> list[str]:
-    """Names of a loss's outputs without their options, such as `divergence` of `divergence:0.5`."""
+    """Return names of a loss's outputs without their options, such as `divergence` of `divergence:0.5`."""
     return [output.partition(":")[0] for output in policy.outputs]
 
 
@@ -52,7 +52,7 @@ def case_of(name: str, seed: int = 0) -> Case:
 
 
 def measure(policy: loss.Loss, case: Case) -> tuple[Tensor, list[Tensor]]:
-    """Value, and gradients by log-prob, entropy and every answer."""
+    """Return value, and gradients by log-prob, entropy and every other output."""
     logprob, entropy = case.logprob.clone().requires_grad_(), case.entropy.clone().requires_grad_()
     answers = {name: value.clone().requires_grad_() for name, value in vars(case.answers).items()}
     value, sums = policy.evaluate(case.tokens(logprob, entropy, **answers))
@@ -66,7 +66,7 @@ def measure(policy: loss.Loss, case: Case) -> tuple[Tensor, list[Tensor]]:
 
 
 def change(case: Case, apply: Callable[[str, Tensor], Tensor]) -> Case:
-    """The case with every vector replaced."""
+    """Return the case with every vector replaced."""
     return Case(
         apply("logprob", case.logprob),
         apply("entropy", case.entropy),
@@ -78,7 +78,7 @@ def change(case: Case, apply: Callable[[str, Tensor], Tensor]) -> Case:
 
 
 def take(case: Case, rows: Tensor) -> Case:
-    """Some rows, their segments numbered anew."""
+    """Return some rows, with renumbered segments."""
     ids = ("sequence", "step", "pair", "group", "stratum")
     return change(case, lambda name, v: v[rows].unique(return_inverse=True)[1] if name in ids else v[rows])
 
@@ -123,7 +123,7 @@ def test_it_reads_what_it_declares(name: str) -> None:
 
 @EACH
 def test_untrained_rows_count_nowhere(name: str) -> None:
-    """Rows of weight 0 with -inf, NaN and infinities between the others: same value, same gradients, zero for them."""
+    """Rows of weight 0 with -inf, NaN and infinities among the others: same value, same gradients, zero for them."""
     policy, case = LOSSES[name], case_of(name)
     count = len(case.logprob)
     origin = torch.arange(2 * count) // 2
@@ -198,7 +198,7 @@ SEGMENTS = {"step", "sequence", "pair", "group"}
 
 
 def folding_error(policy: loss.Loss, seed: int) -> float:
-    """How far the loss of shared tokens, advantages and weights summed, is from the sum over their branches."""
+    """Return the difference between the loss of shared tokens (summed advantages, weights) and that over branches."""
     case = Case.random(seed, spread=0.5)
     make = torch.Generator().manual_seed(seed + 100)
     count = len(case.logprob)

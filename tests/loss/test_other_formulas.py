@@ -1,4 +1,4 @@
-"""Regressions, pairs, groups, critics, imitation and sums against plain transcriptions: values and gradients."""
+"""Compare regressions, pairs, groups, critics, imitation and sums with plain transcriptions: values and gradients."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_list_match(direction: str, reduce: str, seed: int) -> None:
 
 @SEEDS
 def test_all_ranks_of_a_group(seed: int) -> None:
-    """GDRO's full form: sort by reward, then the top-1 cost of what is left, again and again."""
+    """GDRO's full form: sort by reward, then the top-1 cost of the rest, repeatedly."""
     case = Case.random(seed, per="sequence")
 
     def expected(logprob: Tensor, *_: object) -> Tensor:
@@ -281,7 +281,7 @@ def test_the_implicit_reward_model_of_prime(seed: int) -> None:
     )
     agree(model, case, expected)
     assert "old_logprob" not in model.streams
-    case.streams["reward_reference_logprob"] = case.logprob  # a reward model that is its reference knows nothing
+    case.streams["reward_reference_logprob"] = case.logprob  # a reward model equal to its reference is neutral
     value, _ = model.evaluate(case.tokens())
     assert value.item() == pytest.approx(case.weight.sum().item() * math.log(2.0))
 

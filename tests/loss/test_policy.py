@@ -15,7 +15,7 @@ from agentrl_core.model.pack import PackOutput
 
 
 def one_token(ratio: float, advantage: float, policy: loss.Policy) -> tuple[float, float]:
-    """Loss of one token of weight 1, and its derivative by the log-prob."""
+    """Return the loss of one token of weight 1, and its derivative by the log-prob."""
     logprob = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
     pack = loose_pack(
         {

@@ -1,4 +1,4 @@
-"""loss.Policy against the policy loss, the aggregation and the KL estimator of the installed verl.
+"""Compare loss.Policy with the policy loss, the aggregation and the KL estimator of the installed verl.
 
 verl adds 1e-8 to the token count of a sequence, hence the tolerance of 1e-7 in fp64.
 """

@@ -1,4 +1,4 @@
-"""loss.Policy against plain transcriptions of the published formulas, one token at a time: values and gradients."""
+"""Compare loss.Policy with plain transcriptions of the published formulas, per token: values and gradients."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def decoupled(case: Case, _: Tensor, logprob: Tensor, t: int) -> Tensor:
 
 
 def interpolated(case: Case, _: Tensor, logprob: Tensor, t: int) -> Tensor:
-    """AReaL, log-linear: alpha between who sampled and the present, v_prox = v - 1; no token with w > 1.2."""
+    """AReaL, log-linear: alpha between the sampling and the current policy, v_prox = v - 1; no token with w > 1.2."""
     version, newest = int(case.policy_version[t]), 3
     alpha = (newest - 1 - version) / (newest - version) if 0 <= version < newest else 0.0
     proximal = case.old_logprob[t] + min(max(alpha, 0.0), 1.0) * (logprob[t].detach() - case.old_logprob[t])
@@ -97,7 +97,7 @@ def shaped(case: Case, ratio: Tensor, logprob: Tensor, t: int) -> Tensor:
 
 
 def kimi(case: Case, _: Tensor, logprob: Tensor, t: int) -> Tensor:
-    """Also DRO, REP and mirror descent."""
+    """The formula also covers DRO, REP and mirror descent."""
     return case.advantage[t] * logprob[t] - 0.1 / 2 * (logprob[t] - case.old_logprob[t]) ** 2
 
 

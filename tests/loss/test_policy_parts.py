@@ -1,4 +1,4 @@
-"""Parts of loss.Policy that look at more than one token, against plain transcriptions: values and gradients."""
+"""Compare parts of loss.Policy that read several tokens with plain transcriptions: values and gradients."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_high_entropy_minority() -> None:
     kept = (case.entropy >= torch.quantile(case.entropy, 0.8)).double()
     agree(loss.Policy(mask=loss.TopTokens()), case, gated(case, kept))
     scaled = torch.zeros_like(kept)
-    for rows in case.rows("sequence"):  # OmniQuality-R: the top ceil(rho n) of each sequence, a mean over what is kept
+    for rows in case.rows("sequence"):  # OmniQuality-R: the top ceil(rho n) of each sequence, a mean over kept ones
         top = case.entropy[rows].topk(math.ceil(0.3 * len(rows))).indices
         scaled[rows[top]] = len(rows) / len(top)
     gate = loss.TopTokens(fraction=0.3, scope="sequence", kind="ceil", denominator="kept")
@@ -168,7 +168,7 @@ def test_straight_through_and_full() -> None:
 
 
 def test_draws_are_those_of_splitmix() -> None:
-    """Against the published algorithm in unbounded integers, and evenly spread."""
+    """Compare with the published algorithm in unbounded integers, and with an even spread."""
 
     def splitmix(state: int) -> int:
         z = state * 0x9E3779B97F4A7C15 % 2**64
@@ -185,7 +185,7 @@ def test_draws_are_those_of_splitmix() -> None:
 @pytest.mark.parametrize("center", ["proximal", "proximal_shift", "interpolated"])
 @pytest.mark.parametrize("surrogate", [loss.Clipped(), loss.Clipped("both"), loss.Reinforce("clamped", "clamped")])
 def test_a_bound_of_the_centre_is_a_filter_of_tokens(center: str, surrogate: loss.Surrogate) -> None:
-    """What is beyond it has no term and still counts: the same as no advantage there, as AReaL's cap that masks."""
+    """Tokens beyond it have no term and still count: like no advantage there, as in AReaL's cap that masks."""
     case = Case.random(4)
     whole, bounded = (
         loss.Policy(clip=loss.Clip(center=center, center_at_most=most), surrogate=surrogate) for most in (None, 1.02)

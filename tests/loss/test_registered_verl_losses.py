@@ -1,4 +1,4 @@
-"""Every policy loss that the installed verl registers, values and gradients; its bypass mode only picks among them.
+"""Every policy loss that the installed verl registers, values and gradients; its bypass mode only chooses one of them.
 
 verl adds 1e-8 to the token count of a sequence, hence the tolerance.
 """

@@ -1,4 +1,4 @@
-"""loss.Tokens and Segments against naive loops, over random ids in any order."""
+"""Compare loss.Tokens and Segments with naive loops, over random ids in any order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ragged(draw: st.DrawFn) -> tuple[Segments, Tensor]:
 
 
 def inside(segments: Segments, values: Tensor) -> list[list[tuple[int, float]]]:
-    """Row and value of the counted rows of each segment."""
+    """Return row and value of the counted rows of each segment."""
     rows = range(len(values))
     return [
         [(row, values[row].item()) for row in rows if segments.counted[row] and segments.ids[row] == number]

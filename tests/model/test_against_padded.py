@@ -18,7 +18,7 @@ POLICIES = {
 
 
 def padded_loss(model: nn.Module, rows: Ragged, policy: loss.Policy) -> Tensor:
-    """The textbook version: pad, mask, full logits, PPO with min and clamp, then the mean that `aggregate` names."""
+    """Compute the textbook loss: pad, mask, full logits, PPO with min and clamp, then the mean of `aggregate`."""
     tokens = rows.padded(rows.tokens)
     lengths = torch.tensor([len(row) for row in rows.tokens])
     attention = torch.arange(tokens.shape[1]) < lengths[:, None]

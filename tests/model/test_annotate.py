@@ -1,4 +1,4 @@
-"""Annotate: answers at trained tokens, and probes at every step, against the model's own forward."""
+"""Annotate: compare log-probs at trained tokens, and probes at every step, with the model's own forward."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentrl_core.recipes.igpo import InformationGain
 
 
 def likelihood(model: nn.Module, context: list[int], probe: list[int], start: int) -> torch.Tensor:
-    """Log-prob of each scored token behind a context."""
+    """Return the log-prob of each scored token after a context."""
     tokens = torch.tensor(context + probe)
     with torch.no_grad():
         logits = model(input_ids=tokens[None]).logits[0, :-1].log_softmax(-1)
@@ -69,7 +69,7 @@ def test_a_context_is_run_once_for_all_its_probes() -> None:
         for context in asked
         for length in range(1, len(context) + 3)
     }
-    assert len(tree.input_ids) == len(contexts_and_probes)  # every beginning is there once
+    assert len(tree.input_ids) == len(contexts_and_probes)  # every prefix is there once
     by_themselves = sum(len(context) + 2 for asked in contexts(batch) for context in asked)
     assert len(tree.input_ids) < 0.6 * by_themselves
 
@@ -117,7 +117,7 @@ def test_nothing_predicts_what_an_empty_context_is_asked() -> None:
 
 
 def test_a_context_that_no_step_follows() -> None:
-    """What the model would read at the end of a trajectory whose context was rewritten behind its last action."""
+    """The context at the end of a trajectory whose context was rewritten after its last action."""
     forest = Forest()
     forest.add_group(0, "task")
     for member in range(2):
@@ -182,7 +182,7 @@ def test_answers_at_trained_tokens() -> None:
 
 
 def test_a_stored_token_is_run_once() -> None:
-    """However many draws train it, and whether a model reads trees or a function sequences."""
+    """A token gets its value whether one draw trains it or several, in tree layouts and in sequence layouts."""
     batch, model = grow(0), tiny_model("llama")
     packs: list[Pack] = []
 
@@ -225,7 +225,7 @@ def test_the_name_of_a_column_says_what_a_model_answers() -> None:
 
 
 def test_only_some_draws_are_run() -> None:
-    """Two groups without a shared token: the tokens of the draws that are left out keep what they had."""
+    """Two groups without a shared token: tokens of omitted draws keep their values."""
     forest = Forest()
     for group in range(2):
         forest.add_group(group, f"task {group}")
@@ -248,7 +248,7 @@ def test_only_some_draws_are_run() -> None:
     np.testing.assert_array_equal(found, np.where(chosen[:, None], tokens, np.nan))
     failed = Where(column="reward", at_most=0.0).holds(first)
     second = annotate(first, "answer", lambda pack: answers(pack) + 100.0, draws=failed)
-    # Rewards are 0, 1, 0, 1: draws 0 and 2 are run now; draw 3 keeps its answer, draw 1 still has none.
+    # Rewards are 0, 1, 0, 1: draws 0 and 2 are run now; draw 3 keeps its value, draw 1 still has none.
     expected = np.stack([tokens[0] + 100, [np.nan] * 2, tokens[2] + 100, tokens[3]])
     np.testing.assert_array_equal(second.column("answer", "token").reshape(4, 2), expected)
     assert ran == [4, 4]
@@ -258,7 +258,7 @@ def test_only_some_draws_are_run() -> None:
 
 
 def test_a_critic_of_steps_is_read_and_trained_before_each_action() -> None:
-    """One value a step, where its first token is predicted: the loss has a row for each, and no other.
+    """One value per step, at the prediction of its first token: the loss has a row for each, and no other.
 
     Values 0.1 (context ends in 2) and 0.4 (in 5), targets 1 and 0.5: (0.9^2 + 0.1^2) / 2 / 2 in the mean of steps.
     """
@@ -273,7 +273,7 @@ def test_a_critic_of_steps_is_read_and_trained_before_each_action() -> None:
     batch = forest.freeze()
 
     def last(pack: Pack) -> torch.Tensor:
-        """A tenth of what the last token before the prediction is."""
+        """Return a tenth of the last token before the prediction."""
         return (pack.input_ids[pack.source_row].float() - 1.0) / 10.0
 
     read = annotate(batch, "value", last, level="step")

@@ -27,7 +27,7 @@ BEFORE, AFTER = screenshot(5), screenshot(6)  # of one size
 
 
 class Context(NamedTuple):
-    """All that a model has read: tokens, and the contents of images in order."""
+    """All inputs that a model has read: tokens, and the contents of images in order."""
 
     tokens: list[int]
     images: list[bytes]
@@ -37,7 +37,7 @@ class Context(NamedTuple):
 
 
 def seen(batch: Batch) -> list[list[Context]]:
-    """Of each draw, its context before each action node, and the whole; no node is cut."""
+    """Return for each draw its context before each action node, and the whole; no node is cut."""
     found = []
     for path in node_paths(batch):
         context, before = Context([], []), []
@@ -49,7 +49,7 @@ def seen(batch: Batch) -> list[list[Context]]:
 
 
 def logprobs(model: Any, processor: Any, context: Context, tokens: list[int], scale: float = 1.0) -> Tensor:
-    """Log-prob of each of some tokens after a context."""
+    """Return the log-prob of each of some tokens after a context."""
     with torch.no_grad():
         logits = plain_logits(model, processor, context.tokens + tokens, context.images)
     rows = (logits[len(context.tokens) - 1 : -1] * scale).log_softmax(-1)
@@ -57,7 +57,7 @@ def logprobs(model: Any, processor: Any, context: Context, tokens: list[int], sc
 
 
 def look(images: list[Image], end: Image | None = None) -> Batch:
-    """A draw for each image, which differ in it alone; `end` stands after the actions of all."""
+    """Return a draw for each image; draws differ only in it, and `end` comes after the actions of all."""
     chat, forest = Chat(build("smolvlm")[1]), Forest()
     forest.add_group(0, "look")
     for member, image in enumerate(images):

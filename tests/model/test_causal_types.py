@@ -1,4 +1,4 @@
-"""The table of causal types holds: each layout that it names equals the plain forward, and the others are refused."""
+"""Check the table of causal types: each layout in it equals the plain forward, and other layouts are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXT = causal_types.TABLE.read_bytes()
 TABLE: dict[str, dict[str, Any]] = json.loads(TEXT)["types"]
 BUILT = [kind for kind, row in TABLE.items() if "not_built" not in row]
 FEW = ["llama", "gpt_oss", "llama4_text", "deepseek_v3", "afmoe", "qwen3_5_text", "gemma2"]
-# Of the others a third runs in `make test`, another one when the table changes.
+# A third of the others runs in `make test`, another third when the table changes.
 THIRD = zlib.crc32(TEXT) % 3
 
 
@@ -58,7 +58,7 @@ def test_layouts_of_a_type_equal_the_plain_forward(kind: str) -> None:
     for layout in causal_types.LAYOUTS:
         if layout in row["layouts"]:
             found = causal_types.differences(model, rows, layout, wanted)
-            # Processors round differently; the table has 1e-5, or what rounding the weights changes.
+            # Processors round differently; the tolerance is 1e-5, or the change from rounding the weights.
             known = max(causal_types.LIMIT, *row["errors"][layout].values())
             assert max(found.values()) < 3 * known, (layout, found)
         elif model.config.model_type == kind:
@@ -109,7 +109,7 @@ def test_layers_that_torch_recomputes_are_padded_or_refused() -> None:
 
 
 def test_probes_and_columns_of_a_model_without_trees() -> None:
-    """Trees become sequences: the answers equal those of a tree-capable model's layouts, one by one."""
+    """Trees become sequences: the results equal those of a tree-capable model's layouts, one by one."""
     batch, model = rollouts(), causal_types.build("llama")
     probe = Probe([[7, 8, 9]] * batch.num_draws, start=1)
     wanted = arl.annotate(batch, "answer_logprob", model, probe=probe, layout="tree")

@@ -1,4 +1,4 @@
-"""The norm of the gradient of each draw's log-prob, against the model's own forward and backward."""
+"""Compare the norm of the gradient of each draw's log-prob with the model's own forward and backward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 
 def by_hand(batch: Batch, model: nn.Module) -> list[float]:
-    """Step by step: log p of every trained token behind what the model read before; then one backward pass a draw."""
+    """Sum log p of every trained token after its context, step by step; then do one backward pass per draw."""
     steps, tokens = batch.offsets("step"), batch.offsets("token")
     columns = {name: batch.column(name, "token") for name in ("token", "trainable", "inverse_temperature")}
     found = []

@@ -1,4 +1,4 @@
-"""Rollouts with images: packs equal the plain forward of each row alone, and images that would be lost are refused."""
+"""Rollouts with images: packs equal the plain forward of each row alone; images that would be lost are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    """Gradients agree to 1e-5 of the largest one of each parameter, or of all."""
+    """Assert that gradients agree to 1e-5 of the largest one of each parameter, or of all."""
     assert found.keys() == wanted.keys()
     largest = max(float(each.abs().max()) for each in wanted.values())
     for name, each in wanted.items():
@@ -42,7 +42,7 @@ def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 
 def packed(model: Any, processor: Any, batch: arl.Batch, **options: Any) -> tuple[dict[str, Tensor], NDArray[Any]]:
-    """Gradients of the sum of log p + entropy / 7 over all trained tokens, and the log-probs."""
+    """Return gradients of the sum of log p + entropy / 7 over all trained tokens, and the log-probs."""
     column, total = np.full(int(batch.offsets("token")[-1]), np.nan, np.float32), 0
     (update,) = ALL_ROWS.updates(batch)
     for pack in update.pack(max_tokens=options.pop("max_tokens", 4096), model=model, processor=processor, **options):
@@ -55,7 +55,7 @@ def packed(model: Any, processor: Any, batch: arl.Batch, **options: Any) -> tupl
 
 
 def prepared(model: Any, way: str) -> Any:
-    """The model with its vision tower trained, frozen, or with adapters on all linear layers."""
+    """Return the model with its vision tower trained, frozen, or with adapters on all linear layers."""
     if way == "frozen":
         text = {id(each) for part in (model.get_decoder(), model.get_output_embeddings()) for each in part.parameters()}
         for each in model.parameters():
@@ -119,7 +119,7 @@ def test_the_vision_tower_sees_each_image_of_a_pack_once() -> None:
 
 @FAMILY
 def test_an_image_has_the_tokens_that_it_has_alone(family: str) -> None:
-    """Also beside others, in one message or in several."""
+    """An image also works next to others, in one message or in several."""
     model, processor = build(family)
     chat, token = Chat(processor), image_token(model)
 
@@ -163,7 +163,7 @@ def test_fused_losses_and_gradient_caching_equal_the_whole(family: str) -> None:
 
 @pytest.mark.parametrize("family", WHOLE)
 def test_placeholders_have_probability_zero(family: str) -> None:
-    """Also of rows without images, and in all other answers."""
+    """The same holds for rows without images, and for all other outputs."""
     model, processor = build(family)
     batch = rollouts(processor)
     never = placeholder_ids(model)
@@ -304,7 +304,7 @@ def test_pixels_are_made_once_and_bounded() -> None:
 
 
 def test_the_loop_of_the_page_trains_a_saved_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model of the page is a tiny one in a folder of its name; `name_or_path` finds its processor again."""
+    """The page's model is a tiny one in a folder of its name; `name_or_path` leads to its processor."""
     monkeypatch.chdir(tmp_path)
     name = Path("Qwen", "Qwen2.5-VL-3B-Instruct")
     model, processor = build("qwen2_5_vl")
@@ -322,7 +322,7 @@ def test_the_loop_of_the_page_trains_a_saved_model(tmp_path: Path, monkeypatch: 
 
 
 class _NoStep:
-    """Leaves gradients as they are."""
+    """An optimizer that leaves gradients unchanged."""
 
     def step(self) -> None:
         """Do nothing."""

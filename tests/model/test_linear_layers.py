@@ -1,4 +1,4 @@
-"""Linear layers by oneDNN give what torch gives, and only where they may."""
+"""Linear layers by oneDNN give torch's results, and run only on supported inputs."""
 
 import copy
 import pickle
@@ -38,7 +38,7 @@ def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def nodes(output: torch.Tensor) -> Iterator[str]:
-    """Names of the functions that made a tensor."""
+    """Yield the names of the functions that made a tensor."""
     waiting = [output.grad_fn]
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""What is said about a row of logits, against its definition."""
+"""Compare the statistics of a row of logits with their definition."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_answers_of_values_by_hand() -> None:
 
 
 def contexts_of(batch: object) -> list[tuple[list[int], int, float, int]]:
-    """Of each trained token of the first draws: what is before it, itself, its temperature, its place in the batch."""
+    """Return the trained tokens of the first draws: context, token, temperature and place in the batch of each."""
     offsets, tokens = batch.offsets("token"), batch.column("token", "token")
     scale, trained = batch.column("inverse_temperature", "token"), batch.column("trainable", "token")
     steps, found = batch.offsets("step"), []

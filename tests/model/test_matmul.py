@@ -1,4 +1,4 @@
-"""Products of matrices for the head: into memory that is there, in blocks, whoever makes them."""
+"""Matrix products for the head: into existing memory, in blocks, by any implementation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_is_the_product(
         return made.t() if transposed else made
 
     left, right = matrix(rows, inner, transposed=turned[0]), matrix(inner, columns, transposed=turned[1])
-    # A part of a wider matrix, as the logits of some rows are.
+    # A part of a wider matrix, like the logits of some rows.
     wide = matrix(rows, columns + 3)
     out, beside = wide[:, :columns], wide[:, columns:].clone()
     before = out.double() if add else torch.zeros(rows, columns, dtype=torch.float64)

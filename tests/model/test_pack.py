@@ -46,7 +46,7 @@ LENGTHS = [17, 3, 9, 16, 2, 30, 9]
 
 
 def naive(model: nn.Module, rows: Ragged) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies of the trained tokens, one sequence after the other through the model's own forward."""
+    """Return log-probs and entropies of the trained tokens, by the model's own forward on one sequence at a time."""
     logprobs, entropies = [], []
     for tokens, trained, scale in zip(rows.tokens, rows.trained, rows.inverse_temperature, strict=True):
         logits = model(input_ids=torch.from_numpy(tokens)[None]).logits[0, :-1]
@@ -217,7 +217,7 @@ def test_a_replaced_forward_that_leaves_the_output_layer_out_runs_once(monkeypat
     forwards: list[str] = []
     monkeypatch.setattr(model.model, "forward", counted(forwards, "decoder", model.model.forward))
 
-    def without_head(**given: object) -> object:  # as TRL's fused losses do it
+    def without_head(**given: object) -> object:  # like TRL's fused losses
         forwards.append("without head")
         return model.model(**{name: value for name, value in given.items() if name != "return_dict"})
 
@@ -283,7 +283,7 @@ def in_a_thread(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 def test_windows_that_attention_is_not_told_of() -> None:
-    """Some models put a window into the mask alone: layer by layer by their types, or in all layers."""
+    """Some models set a window only in the mask: per layer by its type, or in all layers."""
     experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
     shared = {"shared_expert_intermediate_size": 16}
     windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}

@@ -1,4 +1,4 @@
-"""Folding where branches differ, ranks, buffers, and what comes back from packs to tokens."""
+"""Folding if branches differ, ranks, buffers, and the mapping of packs to tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_token_whose_streams_differ_is_one_pair_for_each_branch() -> None:
     offsets = folded.pair_offsets.numpy()
     shared = np.flatnonzero(np.diff(offsets) > 1)
     assert len(shared) > 3
-    # One branch of the first shared token was told something else, and one of the second does not know it either.
+    # One branch of the first shared token read a different value, and one of the second has no value.
     tokens = [folded.pair_tokens[offsets[pair]].item() for pair in shared[:2]]
     reference = batch.column("reference_logprob", "token").copy()
     reference[tokens[0]] -= 1.0
@@ -174,7 +174,7 @@ def test_one_rank_has_a_long_tree_in_pieces() -> None:
     batch: Batch = recipes.GRPO.credit(forest.freeze())
     (update,) = recipes.GRPO.updates(batch)
     packs = list(update.pack(max_tokens=50, layout="tree"))
-    # Two branches of 19 rows go on the ten of the prompt.
+    # Two branches of 19 rows continue the ten of the prompt.
     assert [len(pack.input_ids) for pack in packs] == [48] * 4
     with pytest.raises(InvalidInputError, match="max_tokens is 28, but draw 0 has a sequence of 29 tokens"):
         update.pack(max_tokens=28, layout="tree")
@@ -229,7 +229,7 @@ def test_balanced_bins() -> None:
 
 
 def test_outputs_of_packs_fit_the_losses_of_any_layout() -> None:
-    """GSPO: sequences keep their rows, on rows of hidden states that they share."""
+    """GSPO: sequences keep their rows, while hidden states are shared."""
     policy = loss.Policy(ratio=loss.Ratio("sequence"))
     rollouts = Rollouts.random(policy, 0)
     update = rollouts.update(policy)

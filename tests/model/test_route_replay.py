@@ -1,4 +1,4 @@
-"""Recorded experts given to the routers of a model in training."""
+"""Replay recorded experts in the routers of a model in training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWERS = ([9, 2, 6, 5, 3], [9, 2, 7, 1])
 
 
 def rolled_out(experts: Any, *, missing: int = 0) -> arl.Batch:
-    """Two rollouts; `experts(tokens)` are recorded of what was read, but of the first `missing` tokens."""
+    """Return two rollouts; `experts(tokens)` are recorded for the context, except for the first `missing` tokens."""
     forest = arl.Forest()
     forest.add_group(0, "task")
     for member, answer in enumerate(ANSWERS):
@@ -36,7 +36,7 @@ def rolled_out(experts: Any, *, missing: int = 0) -> arl.Batch:
 
 
 def own_experts(model: Any) -> Any:
-    """A function of tokens: the experts that a model chooses in a plain forward."""
+    """Return a function of tokens: the experts that a model chooses in a plain forward."""
 
     def experts(tokens: Any) -> Any:
         found: list[torch.Tensor] = []
@@ -51,7 +51,7 @@ def own_experts(model: Any) -> Any:
 
 
 def other_experts(model: Any) -> Any:
-    """A function of tokens: the same experts for equal beginnings, and none that a model chooses."""
+    """Return a function of tokens: the same experts for equal prefixes, and none that a model chooses."""
 
     def experts(tokens: Any) -> Any:
         own = chosen_experts(model, tokens).reshape(len(tokens), -1, TOP)
@@ -61,7 +61,7 @@ def other_experts(model: Any) -> Any:
 
 
 def gradients(model: Any, batch: arl.Batch, layout: Any, *, replay: bool) -> tuple[np.ndarray, list[torch.Tensor], Any]:
-    """Log-probs by token, gradients of their sum, and metrics of one step."""
+    """Return log-probs by token, gradients of their sum, and metrics of one step."""
     model.zero_grad()
     updates = recipes.GRPO.updates(batch)
     (update,) = updates
@@ -83,7 +83,7 @@ def test_the_routers_own_choice_changes_nothing(family: str, layout: str) -> Non
     plain, without, _ = gradients(model, batch, layout, replay=False)
     replayed, with_routes, metrics = gradients(model, batch, layout, replay=True)
     np.testing.assert_array_equal(replayed, plain)
-    # Padded rows add up in another order where experts are gathered instead of sorted.
+    # Padded rows add up in another order if experts are gathered instead of sorted.
     tolerance = {"rtol": 1e-3, "atol": 1e-7} if layout == "padded" else {"rtol": 0, "atol": 0}
     for one, other in zip(with_routes, without, strict=True):
         torch.testing.assert_close(one, other, **tolerance)
@@ -91,7 +91,7 @@ def test_the_routers_own_choice_changes_nothing(family: str, layout: str) -> Non
 
 
 def by_hand(model: Any, tokens: list[int], experts: Any) -> torch.Tensor:
-    """Log-probs of a sequence whose tokens go to given experts, weighted by softmax of all logits over the chosen."""
+    """Return log-probs of a sequence routed to given experts, weighted by softmax of all logits over these."""
     blocks = [layer.mlp for layer in model.base_model.layers]
     owns = [block.forward for block in blocks]
     for place, block in enumerate(blocks):
@@ -149,7 +149,7 @@ def test_tokens_without_a_record_are_routed_by_the_model_and_counted() -> None:
     mixed = lambda tokens: np.where(  # noqa: E731
         np.arange(len(tokens))[:, None] <= len(PROMPT), chosen_experts(model, tokens), others(tokens)
     )
-    # Of the second layer the router's choice follows from the first, which is the model's own up to there.
+    # The second layer's routing depends on the first one, which is the model's own up to there.
     found, _, _ = gradients(model, batch, "sequence", replay=True)
     wanted, _, _ = gradients(model, rolled_out(mixed), "sequence", replay=True)
     np.testing.assert_allclose(found, wanted, atol=1e-5)
@@ -188,7 +188,7 @@ def test_cached_gradients_replay_in_both_runs_of_a_pack(layout: Any, missing: in
     batch = rolled_out(other_experts(model), missing=missing)
 
     def gradient_of(most: int = 0) -> tuple[list[torch.Tensor], Any]:
-        """With packs of at most so many tokens; 0: of all of them, without cached gradients."""
+        """Return gradients with packs of at most `most` tokens; 0: one pack of all tokens, without cached gradients."""
         model.zero_grad()
         updates = recipes.GRPO.updates(batch)
         (update,) = updates
@@ -237,10 +237,10 @@ def test_rows_of_layers_without_experts_are_left_out() -> None:
 
 @pytest.mark.parametrize("teacher", ["qwen3_moe", "mixtral"])
 def test_a_teacher_routes_by_itself(teacher: str) -> None:
-    """Of a pack whose experts are the policy's: they mean nothing in another model."""
+    """A teacher routes by itself: the pack's experts are the policy's and mean nothing in another model."""
     model: Any = tiny_moe("qwen3_moe")
     other: Any = tiny_moe(teacher, seed=5)
-    batch = rolled_out(own_experts(model))  # so that the policy's answers do not depend on the replay
+    batch = rolled_out(own_experts(model))  # so that the policy's outputs do not depend on the replay
     recipe = recipes.GRPO.replace(loss=loss.Divergence(beta=1.0, support="vocabulary"))
     (update,) = recipe.updates(batch)
     found = []

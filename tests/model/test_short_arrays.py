@@ -1,4 +1,4 @@
-"""Arrays and packs that are sent to other ranks: few bytes, and equal bit for bit when they arrive."""
+"""Arrays and packs for other ranks: few bytes, and equal bit for bit on arrival."""
 
 from __future__ import annotations
 

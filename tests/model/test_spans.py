@@ -1,4 +1,4 @@
-"""Spans of tokens: by tags against a reader that goes from token to token, by a parser against letters."""
+"""Spans of tokens: compare tags with a reader that goes token by token, and a parser with letters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def found(spans: Spans, actions: Sequence[Sequence[int]]) -> list[tuple[int, int
 
 
 def read(action: Sequence[int], opening: list[int], closing: list[int], *, tags: bool, begun: bool) -> list:
-    """The spans of an action, token by token."""
+    """Return the spans of an action, token by token."""
     spans, place, open_at = [], 0, 0 if begun and action else None
     inner = 0
     while place < len(action):
@@ -64,7 +64,7 @@ def test_tags_by_hand() -> None:
     assert found(Tags([7, 8], [9]), [action]) == [(1, 8), (9, 12)]
     assert found(Tags([7, 8], [9], tags=False), [action]) == [(3, 7), (11, 12)]
     assert found(Tags([7, 8], [9], begun=True), [action]) == [(0, 1), (1, 8), (9, 12)]
-    assert found(Tags([7, 8], [9]), [[1, 7], [8, 9]]) == []  # a tag does not go on in another action
+    assert found(Tags([7, 8], [9]), [[1, 7], [8, 9]]) == []  # a tag does not continue in another action
     assert found(Tags([7], [7]), [[7, 1, 7, 7]]) == [(0, 3), (3, 4)]
     assert found(Tags([7], [9]), []) == found(Tags([7], [9]), [[]]) == []
 
@@ -164,7 +164,7 @@ def test_items_of_a_written_list_for_rank_grpo() -> None:
     assert batch.column("item", "token").tolist() == [1] * 4 + [2] * 4 + [0] + [1] * 4 + [0]
     batch = batch.with_columns("draw", score=[1.0, 1.0], **{"hit.0": [1.0, 0.0], "hit.1": [0.0, 0.0]})
     advantages = recipes.RANK_GRPO.advantage(batch).column("advantage", "token")
-    half = 0.5 / (np.sqrt(0.5) + 1e-4)  # (1 - 1/2) / (std + eps); at the second place all are alike
+    half = 0.5 / (np.sqrt(0.5) + 1e-4)  # (1 - 1/2) / (std + eps); at the second place all are equal
     expected = [half] * 4 + [0.0] * 4 + [0.1] + [-half] * 4 + [-0.1]
     np.testing.assert_allclose(advantages, expected, rtol=1e-5)
 

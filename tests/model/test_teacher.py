@@ -1,4 +1,4 @@
-"""Teachers: their likeliest tokens and answers under other prompts, against their own forward; the way to a loss."""
+"""Teachers: compare their likeliest tokens and log-probs under other prompts with their own forward; use in a loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def distribution(model: nn.Module, context: list[int], scale: float) -> Tensor:
 
 
 def rollouts(rewards: tuple[float, ...] = (1.0, 1.0)) -> Batch:
-    """A group whose rollouts share a prompt and, two of them, a first action; a tool answers between turns."""
+    """Return a group whose rollouts share a prompt and, two of them, a first action; a tool answers between turns."""
     forest = Forest()
     forest.add_group(0, "task")
     one = forest.start(0, member=0)
@@ -152,7 +152,7 @@ def distil(**options: object) -> Recipe:
 
 
 def test_a_teacher_may_answer_for_the_policys_likeliest_tokens() -> None:
-    """Reverse KL on the policy's top k, all other tokens as one bin, against whole distributions."""
+    """Compare reverse KL on the policy's top k, all other tokens as one bin, with whole distributions."""
     student, teacher = tiny_model(seed=1).eval(), tiny_model(seed=2).eval()
     batch = annotate(rollouts(), "policy_logprob", student, top_k=K)
     ids = torch.from_numpy(batch.column("policy_top_ids", "node_token")).long()
@@ -190,7 +190,7 @@ def test_a_teacher_may_answer_for_the_policys_likeliest_tokens() -> None:
     ("support", "beta"), [*itertools.product(("top", "vocabulary"), (0.0, 0.5, 1.0)), ("sampled", 1.0)]
 )
 def test_a_pack_has_the_gradient_of_plain_forwards(support: str, beta: float) -> None:
-    """Trees, sequences, padded rows, small packs and cached gradients, against the divergence of each token alone."""
+    """Compare trees, sequences, padded rows, small packs and cached gradients with each token's own divergence."""
     student, teacher = tiny_model(seed=1).eval(), tiny_model(seed=2).eval()
     batch = annotate(rollouts(), "teacher_logprob", teacher, top_k=VOCABULARY)
     recipe = distil(support=support, beta=beta)
@@ -227,13 +227,13 @@ def test_a_pack_has_the_gradient_of_plain_forwards(support: str, beta: float) ->
         assert value == pytest.approx(expected.item(), abs=tolerance), options
         for mine, theirs in zip(found, wanted, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=tolerance)
-        if options["layout"] == "sequence":  # a row for each token; elsewhere branches share some
+        if options["layout"] == "sequence":  # a row for each token; in other layouts branches share some
             name = "teacher_kl" if support == "sampled" else "divergence"
             assert metrics[name] == pytest.approx(expected.item(), abs=tolerance)
 
 
 def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large vocabularies are compared some rows at a time, and again in the backward pass."""
+    """Large vocabularies are compared a few rows at a time, and again in the backward pass."""
     from agentrl_core.model import readings, run
 
     student, teacher = tiny_model(seed=1).eval(), tiny_model(seed=2).eval()
@@ -252,7 +252,7 @@ def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("support", ["top", "vocabulary", "sampled"])
 def test_equal_rewards_leave_the_teacher_its_gradient(support: str) -> None:
-    """A policy loss alone has none; with the divergence beside it every token is run."""
+    """If all rewards are equal, a policy loss alone has no gradient; with the divergence added, every token is run."""
     student, teacher = tiny_model(seed=1).eval(), tiny_model(seed=2).eval()
     batch = annotate(rollouts((0.0, 0.0)), "teacher_logprob", teacher, top_k=K)
     distilling = loss.Divergence(support=support, beta=1.0)
@@ -282,7 +282,7 @@ def test_policy_gradient_and_divergence_add_up() -> None:
 
 
 def test_a_teacher_reads_another_prompt() -> None:
-    """Its answers are those of its forward under that prompt, tool results and shared actions included."""
+    """Its log-probs are those of its forward under that prompt, including tool results and shared actions."""
     batch, model = rollouts(), tiny_model("qwen3").eval()
     prompts = [[20, 21, 22, 23, 1, 2], [20, 21, 22, 23, 1, 2], [30]]
     for max_tokens in (10_000, 14):
@@ -324,7 +324,7 @@ def test_branches_with_different_prompts_are_refused() -> None:
 
 
 def test_teachers_by_domain() -> None:
-    """Each teacher answers for its own draws; together they make one column."""
+    """Each teacher makes the values of its own draws; together they fill one column."""
     batch, teachers = rollouts(), [tiny_model(seed=seed).eval() for seed in (2, 3)]
     of_first = np.array([True, True, False])
     whole = [annotate(batch, "teacher_logprob", teacher, top_k=K) for teacher in teachers]

@@ -24,7 +24,7 @@ from agentrl_core.model.pack import Pack, Streams
 
 @dataclass(frozen=True)
 class Path:
-    """One sequence: the tree it lies in, its stored tokens, and which of them are trained."""
+    """One sequence: its tree, its stored tokens, and which of them are trained."""
 
     tree: int
     stored: tuple[int, ...]
@@ -41,7 +41,7 @@ class Grove:
 
     @classmethod
     def random(cls, seed: int, trees: int = 2, paths: int = 5, most: int = 9) -> Grove:
-        """Each path forks anywhere off an earlier one of its tree, or has nothing in common with it: a new context."""
+        """Return random paths; each forks from an earlier one of its tree, or starts a new context."""
         rng = np.random.default_rng(seed)
         count, found = 0, []
         trainable: list[bool] = []
@@ -54,18 +54,18 @@ class Grove:
                 stored = (*kept, *range(count, count + fresh))
                 count += fresh
                 trainable += (rng.random(fresh) < 0.6).tolist()
-                # A branch need not train what it shares, and nothing predicts the first token of a path.
+                # A branch need not train the tokens that it shares, and no position predicts the first token of a path.
                 trained = tuple(depth > 0 and trainable[token] for depth, token in enumerate(stored))
                 members.append(Path(tree, stored, trained))
             found += members
         return cls(rng.integers(0, VOCABULARY, count), rng.uniform(0.5, 2.0, count), found)
 
     def pairs(self, paths: list[int]) -> list[tuple[int, int]]:
-        """Path and depth of every trained token of some paths."""
+        """Return path and depth of every trained token of some paths."""
         return [(path, depth) for path in paths for depth, on in enumerate(self.paths[path].trained) if on]
 
     def separate(self, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies of all pairs, each path by itself through the model's own forward."""
+        """Return log-probs and entropies of all pairs, from the model's own forward on each path."""
         logprobs, entropies = [], []
         for path in self.paths:
             tokens, trained = torch.from_numpy(self.token[list(path.stored)]), torch.tensor(path.trained)
@@ -76,7 +76,7 @@ class Grove:
         return torch.cat(logprobs), torch.cat(entropies)
 
     def pack(self, paths: list[int]) -> Pack:
-        """Some paths in the tree layout, token by token: stored tokens once, in depth-first order."""
+        """Return some paths in the tree layout, token by token: stored tokens once, in depth-first order."""
         tries: dict[int, dict] = {}
         for path in paths:
             node = tries.setdefault(self.paths[path].tree, {})
@@ -116,7 +116,7 @@ class Grove:
 
 
 def gradients(model: nn.Module, outputs: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, Tensor]:
-    """Of a sum over pairs, each with weights of its own for log-prob and entropy."""
+    """Return gradients of a sum over pairs, each with its own weights for log-prob and entropy."""
     model.zero_grad()
     for pair, logprob, entropy in outputs:
         ((0.3 + pair).sin() * logprob + (0.7 * pair).cos() * entropy).sum().backward()
@@ -146,7 +146,7 @@ def test_gradients_of_trees_are_those_of_separate_sequences(
     wanted = gradients(model, [(numbers, logprob, entropy)])
     assert max(gradient.abs().max() for gradient in wanted.values()) > 1e-2
     splits = {"one pack": [every], "a tree in several packs": [every[::2], every[1::2]]}
-    for rows in (256, 7):  # rows of a block: all in one, and blocks that end anywhere
+    for rows in (256, 7):  # rows per block: all in one, and blocks that end anywhere
         monkeypatch.setattr(attention_module, "_QUERY_BLOCK", rows)
         for name, parts in splits.items():
             packs = [paths for paths in parts if grove.pairs(paths)]
@@ -170,7 +170,7 @@ def test_gradients_of_trees_are_those_of_separate_sequences(
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_gradients_of_updates_are_those_of_separate_sequences(family: str, seed: int, layout: str) -> None:
-    """Packs of a batch: forks inside nodes, contexts that were rewritten, trees cut over packs, tokens folded."""
+    """Packs of a batch: forks inside nodes, rewritten contexts, trees cut over packs, folded tokens."""
     batch, model = columns(grow(seed), seed, per="token"), tiny_model(family)
     (update,) = recipes.GRPO.replace(loss=loss.Policy(entropy=0.1)).updates(batch)
     scale, given = batch.column("inverse_temperature", "token"), batch.column("token", "token")
@@ -224,7 +224,7 @@ def test_a_shared_token_is_one_row() -> None:
 
 @st.composite
 def subtree_ends(draw: st.DrawFn) -> list[int]:
-    """Where the descendants of each row end, of random parents in depth-first order."""
+    """Return the end of each row's descendants, for random parents in depth-first order."""
     count = draw(st.integers(1, 300))
     climb = draw(st.lists(st.integers(0, 6), min_size=count, max_size=count))
     ends = [count] * count
@@ -238,7 +238,7 @@ def subtree_ends(draw: st.DrawFn) -> list[int]:
 
 @given(subtree_ends(), st.none() | st.integers(1, 300))
 def test_masks_are_those_of_the_definition(ends: list[int], window: int | None) -> None:
-    """Of every block of rows with its keys, and of FlexAttention."""
+    """Check every block of rows with its keys, and the blocks of FlexAttention."""
     rows = torch.arange(len(ends))
     end = torch.tensor(ends, dtype=torch.int32)
     expected = (rows <= rows[:, None]) & (rows[:, None] < end)
@@ -258,7 +258,7 @@ def test_masks_are_those_of_the_definition(ends: list[int], window: int | None) 
     flex = layout.block_mask(window)
     whole = create_mask(flex.mask_mod, None, None, len(ends), len(ends), device="cpu")[0, 0]
     assert whole.equal(expected)
-    # A block that FlexAttention skips has no pair, one that it takes without asking has all.
+    # A block that FlexAttention skips has no pair; one that it computes without a mask has all.
     count = -(-len(ends) // 128)
     padded = torch.zeros(128 * count, 128 * count, dtype=torch.bool)
     padded[: len(ends), : len(ends)] = expected
@@ -282,7 +282,7 @@ def test_masks_are_those_of_the_definition(ends: list[int], window: int | None) 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_trees_without_forks_are_sequences(family: str) -> None:
-    """They are run without a mask, to the same log-probs; where a tree of the pack has a fork, all have the mask."""
+    """Packs of chains run without a mask, to the same log-probs; if a tree of the pack has a fork, all use the mask."""
     model = tiny_model(family)
     alone, forked = Grove.random(1, trees=4, paths=1), Grove.random(1, trees=4, paths=3)
     for grove, kind in ((alone, attention_module.SequenceAttention), (forked, attention_module.TreeAttention)):
@@ -302,7 +302,7 @@ def test_trees_without_forks_are_sequences(family: str) -> None:
 @pytest.mark.parametrize("softcap", [None, 0.5])
 @pytest.mark.parametrize("seed", range(3))
 def test_flex_attention_gives_the_same(seed: int, window: int | None, softcap: float | None) -> None:
-    """Its forward pass runs on a CPU too, the backward pass does not."""
+    """Its forward pass also runs on a CPU; its backward pass does not."""
     grove = Grove.random(seed, trees=4, paths=12, most=30)
     layout = grove.pack(list(range(len(grove.paths))))._attention
     torch.manual_seed(seed)
@@ -324,7 +324,7 @@ def test_flex_attention_gives_the_same(seed: int, window: int | None, softcap: f
 
 @pytest.mark.parametrize("lengths", [[700], [300, 1, 600, 260]], ids=str)
 def test_a_window_bounds_the_masks(lengths: list[int]) -> None:
-    """Of sequences as of trees: a block of rows has the keys of the rows and of a window before them."""
+    """Windows of sequences and of trees: a block of rows has the keys of its rows and of a window before them."""
     starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
     layout = attention_module.SequenceAttention(starts, max(lengths)).chains
     rows = torch.arange(sum(lengths))
@@ -341,7 +341,7 @@ def test_a_window_bounds_the_masks(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("family", WINDOWED)
 def test_windows_and_caps_tell(family: str) -> None:
-    """What the models above say is not what they say without."""
+    """The outputs of the models above change with a window or a cap."""
     grove = Grove.random(2)
     pack = grove.pack(list(range(len(grove.paths))))
     model = tiny_model(f"{family}, window")
@@ -353,7 +353,7 @@ def test_windows_and_caps_tell(family: str) -> None:
 
 
 def test_scores_behind_a_cap_are_not_kept() -> None:
-    """The backward pass makes them again, block by block."""
+    """The backward pass recomputes them, block by block."""
     layout = attention_module.SequenceAttention(torch.tensor([0, 600], dtype=torch.int32), 600)
     states = [torch.randn(600, heads, 8, requires_grad=True) for heads in (4, 2, 2)]
     kept: list[int] = []
@@ -368,7 +368,7 @@ def test_scores_behind_a_cap_are_not_kept() -> None:
 
 
 def test_dropout_of_capped_attention_is_that_of_the_definition() -> None:
-    """Of many queries alike the mean is the value that all keys have; half of the probabilities are dropped."""
+    """For many equal queries the mean is the value that all keys have; half of the probabilities are dropped."""
     layout = attention_module.SequenceAttention(torch.tensor([0, 400], dtype=torch.int32), 400)
     states = torch.ones(400, 2, 8)
     torch.manual_seed(0)

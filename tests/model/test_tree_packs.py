@@ -1,4 +1,4 @@
-"""Packs in the tree layout: what each row may see, which tokens are trained where, and what is folded."""
+"""Packs in the tree layout: the rows that each row attends to, the trained tokens, and folding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EACH = pytest.mark.parametrize("name", LOSSES)
 
 
 def seen(pack: object, row: int) -> list[int]:
-    """The rows that a row attends to, by the definition of the mask."""
+    """Return the rows that a row attends to, by the definition of the mask."""
     rows = np.arange(len(pack.input_ids))
     return np.flatnonzero((rows <= row) & (row < pack.subtree_end)).tolist()
 
@@ -54,7 +54,7 @@ def test_a_row_sees_its_own_path_and_every_token_is_trained_once(seed: int, room
             assert pack.input_ids[rows].tolist() == before[token]
             assert pack.position_ids[rows].tolist() == list(range(len(rows)))
         assert pack.target.tolist() == targets[pack.token].tolist()
-        # No row is there twice: what two rows see differs.
+        # No row is duplicated: any two rows attend to different tokens.
         paths = {tuple(pack.input_ids[seen(pack, row)]) for row in range(len(pack.input_ids))}
         assert len(paths) == len(pack.input_ids)
         trained += pack.token.tolist()
@@ -63,19 +63,19 @@ def test_a_row_sees_its_own_path_and_every_token_is_trained_once(seed: int, room
     assert sorted(trained) == sorted(before)
     if by_group:
         assert all(len(numbers) == 1 for numbers in units.values())
-    # Everything that some trained token has before it, each once.
+    # Everything before some trained token, each once.
     assert len(whole.input_ids) == len(prefixes(before))
 
 
 def prefixes(before: dict[int, list[int]]) -> set[tuple[int, ...]]:
-    """All different beginnings of what comes before some tokens."""
+    """Return all different prefixes in the contexts of some tokens."""
     return {tuple(path[:end]) for path in before.values() for end in range(1, len(path) + 1)}
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), vocabulary=st.integers(1, 3))
 def test_what_was_sampled_alike_is_run_once(seed: int, vocabulary: int) -> None:
-    """Draws of few words, sampled one by one: what they share lies nowhere together, in nodes of any lengths."""
+    """Draws from a small vocabulary, one by one: shared prefixes are stored apart, in nodes of any lengths."""
     rng = np.random.default_rng(seed)
     forest = Forest()
     for group in range(2):
@@ -97,7 +97,7 @@ def test_what_was_sampled_alike_is_run_once(seed: int, vocabulary: int) -> None:
     assert len(pack.input_ids) == len(prefixes(before))
     for source, token in zip(pack.source_row, pack.token.tolist(), strict=True):
         assert pack.input_ids[seen(pack, source)].tolist() == before[token]
-    # Equal tokens behind equal ones are one pair as far as their old log-probs agree.
+    # Equal tokens after equal tokens are one pair if their old log-probs agree.
     kinds = dict.fromkeys(zip(places(batch).tolist(), old.tolist(), strict=True))
     assert len(pack.token) == len(kinds)
     ends = pack.pair_offsets
@@ -125,7 +125,7 @@ def test_equal_placeholders_of_other_images_are_not_one() -> None:
 @EACH
 @pytest.mark.parametrize("shards", [None, 3])
 def test_the_tree_layout_is_the_sequence_layout(name: str, shards: int | None) -> None:
-    """Value and gradient, whatever the budget, the number of ranks and the balance; folded or not."""
+    """Value and gradient are the same for any budget, number of ranks and balance, folded or not."""
     policy = LOSSES[name]
     rollouts = Rollouts.random(policy, seed=len(name) % 3)
     agree_on_branches(rollouts)

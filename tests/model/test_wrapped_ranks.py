@@ -1,4 +1,4 @@
-"""Gradients of packs on two ranks, through the wrappers that synchronise them, are those of one process."""
+"""Gradients of packs on two ranks, through the wrappers that synchronise them, equal those of one process."""
 
 from __future__ import annotations
 

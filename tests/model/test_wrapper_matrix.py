@@ -29,7 +29,7 @@ REFUSED = {
     (name, "fused"): r"with which no loss can be fused .*; use pack\.run" for name in ("lora on the head", "saved head")
 }
 ROUNDED = {"bf16": 0.05, "autocast": 0.05}
-"""Largest difference of a gradient in units of the largest one; in fp32 1e-5."""
+"""Largest allowed difference of a gradient, in units of the largest one; in fp32 1e-5."""
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
-    """What is compiled for a wrapper is not left to other tests."""
+    """Remove compiled code of a wrapper, so that no other test uses it."""
     yield
     torch.compiler.reset()
 

@@ -1,4 +1,4 @@
-"""Columns that the core may look at are taken as they are; whatever else holds the same numbers becomes one of them."""
+"""Columns whose buffers the core can read are passed unchanged; other inputs with the same numbers are converted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters against definitions, and that they come after the statistics."""
+"""Compare filters with definitions, and check that they run after the statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import filters
 
-# No mean of these lies on a bound of the band, where the last digit would decide.
+# No mean of these lies on a bound of the band, at which the last digit would decide.
 SCORES = [0.0, 1.0, 0.1234567, 0.3123456, 1e9]
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(SCORES), st.booleans()), max_size=14)
 
@@ -51,7 +51,7 @@ def test_rounding_keeps_the_best(rows: list[tuple[int, float, bool]], multiple: 
     more = -(-kept // multiple) * multiple
     assert found.sum() == (more if up and more <= valid.sum() else kept // multiple * multiple)
     assert not found[~valid].any()
-    # Either nothing was added or nothing was dropped, and no better row is left behind.
+    # Either no row was added or none was dropped, and no better row is left out.
     added, dropped = found & ~keep, keep & valid & ~found
     assert not (added.any() and dropped.any())
     if dropped.any() and found.any():

@@ -1,4 +1,4 @@
-"""Group statistics and normalisation against float64 references, in any order, on any number of threads."""
+"""Compare group statistics and normalisation with float64 references, in any order, on any number of threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ rows_of_groups = st.lists(st.tuples(number, st.integers(0, 5), st.booleans()), m
 
 
 def columns(rows: list[tuple[float, int, bool]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values (NaN where they are not valid), ids, validity."""
+    """Return values (NaN if invalid), ids, validity."""
     values = np.array([value if valid else math.nan for value, _, valid in rows], dtype=np.float64)
     ids = np.array([group_id for _, group_id, _ in rows], dtype=np.int64)
     return values, ids, np.array([valid for *_, valid in rows], dtype=bool)
@@ -152,7 +152,7 @@ NAIVE = {
 
 @pytest.mark.parametrize("name", sorted(NAIVE))
 def test_rules_of_other_projects_as_they_are_written_there(name: str) -> None:
-    """Rules are transcribed: deviations' ddof, what is divided by, and what a group of one gets (None: x over it)."""
+    """Rules are transcribed: deviations' ddof, the divisor, and the value for a group of one (None: x over it)."""
     ddof, divisor, alone = NAIVE[name]
     rng = np.random.default_rng(3)
     sizes = [1, 2, 3, 8, 5]
@@ -167,7 +167,7 @@ def test_rules_of_other_projects_as_they_are_written_there(name: str) -> None:
             expected[ids == group_id] = members / divisor(1.0) if alone is None else alone
         elif (by := divisor(members.std(ddof=ddof))) is not None:
             expected[ids == group_id] = (members - members.mean()) / by
-    expected[ids == 2] = 0.0  # what rounding leaves of equal rewards, others divide by eps
+    expected[ids == 2] = 0.0  # rounding errors of equal rewards, which others divide by eps
     found = group.normalise(rewards, ids, **advantage.compat(name))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
     with pytest.raises(InvalidInputError, match="compat: name is 'verl-1'"):
@@ -269,7 +269,7 @@ def test_one_clear_line_says_what_is_wrong(call: object, message: str) -> None:
 def numpy_moments(
     past: dict[str, list[float]], values: np.ndarray, ids: list[str], ddof: int
 ) -> dict[str, list[float]]:
-    """What is remembered of each key, by the formula and one key after the other."""
+    """Compute the stored moments of each key, by the formula and one key after another."""
     after = dict(past)
     for name in dict.fromkeys(ids):
         rows = values[[key == name for key in ids]]
@@ -311,7 +311,7 @@ def test_what_is_remembered_follows_the_formulas(rows: list[tuple[int, str]], dd
 
 
 class Past(Mapping[str, float]):
-    """A state that is no dict."""
+    """A state that is not a dict."""
 
     def __getitem__(self, name: str) -> float:
         return {"1": 5.0}[name]
@@ -324,7 +324,7 @@ class Past(Mapping[str, float]):
 
 
 def test_keys_and_states_of_any_kind() -> None:
-    """Keys are known by their texts: 1 in a list, in arrays of any width, in Arrow and in a tuple is the same one."""
+    """Keys are compared as text: 1 in a list, in arrays of any width, in Arrow and in a tuple is the same one."""
     kinds: list[object] = [[1, 2], (1, 2), np.array([1, 2], np.uint8), np.array([1, 2], np.uint32), pa.array([1, 2])]
     for ids in [*kinds, ["1", "2"], pa.array(["1", "2"]), np.array(["1", "2"]), np.array(["1", "2"], object)]:
         baseline, state = ema_mean(Past(), [2.0, 4.0], ids, decay=0.0)

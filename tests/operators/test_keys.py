@@ -1,4 +1,4 @@
-"""Keys: the same ids from every kind of column, histories as lists, similar texts as difflib says."""
+"""Keys: the same ids from every kind of column, histories as lists, similar texts as in difflib."""
 
 from difflib import SequenceMatcher
 
@@ -108,7 +108,7 @@ def test_similar_texts_as_difflib(texts: list[str], threshold: float) -> None:
 
 
 def test_long_pages_by_sequence_and_by_sketch() -> None:
-    """Over 200 characters difflib leaves out popular letters; edits of one word keep pages together either way."""
+    """Over 200 characters difflib ignores popular letters; edits of one word keep pages together either way."""
     rng = np.random.default_rng(0)
     words = [f"{letter}{number}" for letter in "abcdefgh" for number in range(40)]
     pages = [" ".join(rng.choice(words, size=120)) for _ in range(3)]

@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 
 @pytest.fixture(params=[0, 1, 2])
 def batch(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """Rows of different length with masked tokens inside, padded for verl and flat for us."""
+    """Return rows of different length with masked tokens inside, padded for verl and flat for us."""
     random = np.random.default_rng(request.param)
     lengths = random.integers(1, 12, size=7)
     width = int(lengths.max())

@@ -1,8 +1,8 @@
-"""Equality with public functions that are no package: single files of other projects, which are not kept here.
+"""Compare with public functions outside any package: single files of other projects, which are not stored here.
 
-The folder of these files is named by the environment variable `AGENTRL_PEERS`; what is not there is skipped. They are
-verl-agent's gigpo/core_gigpo.py (`core_gigpo.py`), slime's slime/utils/ppo_utils.py (`slime_ppo_utils.py`), and
-verl/trainer/ppo/core_algos.py of TreePO (`treepo_core_algos.py`) and Tree-GRPO (`treegrpo_core_algos.py`).
+The folder of these files is named by the environment variable `AGENTRL_PEERS`; tests of missing files are skipped. The
+files are verl-agent's gigpo/core_gigpo.py (`core_gigpo.py`), slime's slime/utils/ppo_utils.py (`slime_ppo_utils.py`),
+and verl/trainer/ppo/core_algos.py of TreePO (`treepo_core_algos.py`) and Tree-GRPO (`treegrpo_core_algos.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 
 
 def peer(name: str) -> ModuleType:
-    """One of the files as a module."""
+    """Return one of the files as a module."""
     folder = os.environ.get("AGENTRL_PEERS")
     if not folder:
         pytest.skip("AGENTRL_PEERS names no folder")
@@ -64,7 +64,7 @@ class Steps:
 
     @property
     def rewards(self) -> torch.Tensor:
-        """The score at the last token."""
+        """Return rewards with the score at the last token."""
         return torch.stack([torch.zeros(len(self.score)), torch.from_numpy(self.score).float()], dim=1)
 
     def to_come(self, module: ModuleType, gamma: float) -> torch.Tensor:
@@ -87,7 +87,7 @@ def test_verl_agent_returns(seed: int) -> None:
 def test_verl_agent_episodes(seed: int, name: str, plain: bool, every_step: bool) -> None:
     steps = Steps(seed)
     function = peer("core_gigpo").episode_norm_reward
-    # Files since October 2025 call this argument otherwise.
+    # Files since October 2025 have another name for this argument.
     names = {"compute_mean_std_cross_all_data", "compute_mean_std_cross_steps"} & set(
         inspect.signature(function).parameters
     )
@@ -153,13 +153,13 @@ def test_verl_agent_gigpo(seed: int, scale: str, weight: float) -> None:
 
 
 def as_batch(steps: Steps) -> Batch:
-    """The same rollouts in a forest; its steps are in the same order."""
+    """Return the same rollouts in a forest; its steps are in the same order."""
     forest = Forest()
     for number in range(int(steps.group.max()) + 1):
         forest.add_group(number, f"task {number}")
     for number in range(int(steps.trajectory.max()) + 1):
         own = np.flatnonzero(steps.trajectory == number)
-        # Members are numbered over the batch, so that trajectories stand in the order in which they were made.
+        # Members are numbered over the batch, so that trajectories are in the order in which they were made.
         trajectory = forest.start(int(steps.group[own[0]]), number)
         for row in own:
             kind = "prompt" if row == own[0] else "observation"

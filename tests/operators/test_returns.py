@@ -1,4 +1,4 @@
-"""Returns: the same numbers however the sequences are given, and one clear line for what is wrong."""
+"""Returns: the same numbers in every form of the sequences, and a clear error for each wrong input."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_tables_offsets_and_interleaved_ids_give_the_same(name: str) -> None:
 
 
 def test_cutting_a_trajectory_into_rows_changes_nothing() -> None:
-    """Two rows of one episode, the first with the value of the second's first token as what follows."""
+    """Two rows of one episode; the value after the first row is that of the second row's first token."""
     whole = returns.gae(REWARDS[:1], VALUES[:1], gamma=0.9, lam=1.0)[1][0]
     later = np.zeros((1, 7))
     later[0, -1] = whole[7]

@@ -1,4 +1,4 @@
-"""Tree credit against plain definitions: sets of leaves, prefixes of strings, minima over chains."""
+"""Compare tree credit with plain definitions: sets of leaves, prefixes of strings, minima over chains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl_core.operators import tree
 
 @st.composite
 def forests(draw: st.DrawFn) -> list[int]:
-    """Parents in any row order, with chains, bushes and several roots."""
+    """Draw parents in any row order, with chains, bushes and several roots."""
     count = draw(st.integers(1, 14))
     above = [draw(st.integers(-1, place - 1)) for place in range(count)]
     order = draw(st.permutations(range(count)))
@@ -34,7 +34,7 @@ def trees_with_rows(draw: st.DrawFn) -> tuple[list[int], list[int], list[float],
 
 
 def path(parents: list[int], node: int) -> list[int]:
-    """The node and its ancestors."""
+    """Return the node and its ancestors."""
     found = [node]
     while parents[found[-1]] >= 0:
         found.append(parents[found[-1]])
@@ -42,7 +42,7 @@ def path(parents: list[int], node: int) -> list[int]:
 
 
 def below(parents: list[int], nodes: list[int], values: list[float], valid: list[bool], node: int) -> list[float]:
-    """The values of the rows that go through a node."""
+    """Return the values of the rows that go through a node."""
     rows = zip(nodes, values, valid, strict=True)
     return [value for at, value, ok in rows if ok and node in path(parents, at)]
 
@@ -168,7 +168,7 @@ def test_build_shares_equal_prefixes(paths: list[list[str]]) -> None:
 
 @given(forests(), st.data())
 def test_isotonic_is_the_projection(parents: list[int], data: st.DataObject) -> None:
-    """Feasible, and orthogonal to every direction in which a whole part of a tree could move (Karush-Kuhn-Tucker)."""
+    """The result is feasible, and orthogonal to every move of a whole part of a tree (Karush-Kuhn-Tucker)."""
     x = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=len(parents), max_size=len(parents))), np.float64)
     a = tree.isotonic(parents, x)
     for node, parent in enumerate(parents):

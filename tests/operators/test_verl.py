@@ -177,7 +177,7 @@ def test_gdpo(seed: int) -> None:
 
 
 def test_a_reward_on_a_tool_token_reaches_no_token() -> None:
-    """verl's scan drops it too: pay it to the action before."""
+    """verl's scan drops it too, so pay it to the action before."""
     rewards = np.array([[0.0, 1.0, 0.0]])
     mask = np.array([[True, False, True]])
     zeros = torch.zeros(1, 3, dtype=torch.float64)

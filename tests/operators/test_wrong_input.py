@@ -1,4 +1,4 @@
-"""Unusual columns work as plain ones do; wrong ones are one error that names the argument and its value."""
+"""Unusual columns work like plain ones; each wrong one raises an error that names the argument and its value."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_masked_numbers_are_missing() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        # Numbers that another type would silently turn into others.
+        # Numbers that another type would silently convert to others.
         (
             lambda: tree.peers(np.full(2, 2**64 - 1, np.uint64), kind="depth"),
             "parents has 18446744073709551615, which does not fit int64",
@@ -92,12 +92,12 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: success_distance(np.ones((1, 2)) * 1j, [True], [0]), "embeddings has dtype complex128"),
         (lambda: checklist([[0.3]], [[0]], [0, 1]), "satisfied has dtype float64; give booleans, or 0 and 1"),
         (lambda: checklist([[True]], [[2]], [0, 1]), "dependencies has dtype int64; give booleans, or 0 and 1"),
-        # Columns that have to be there.
+        # Required columns.
         (lambda: success_distance([[1.0]], None, [0]), "success is None; give booleans"),
         (lambda: filters.round_rows(None, 1), "keep is None; give booleans"),
         (lambda: answer_clusters(None, [0]), "answers is NoneType; give a list of texts"),
         (lambda: answer_clusters("yes", [0, 0, 0]), "answers is str; give a list of texts"),
-        # Rows that stop before the values do.
+        # Rows that end before the values do.
         (lambda: information_gain([-1.0, -1.0], [0, 1], [-1.0]), "offsets go from 0 to 1, but answer_logprobs"),
         # Results that are too large.
         (
@@ -111,7 +111,7 @@ def test_masked_numbers_are_missing() -> None:
             lambda: optimal_token_baseline(SCORES, FAR * 3, [0, 0], offsets=[0, 3, 6]),
             "too large for float64",
         ),
-        # Numbers of things.
+        # Counts.
         (lambda: group.normalise([1.0], [0], ddof=-1), "ddof is -1; give a whole number from 0 to 4294967295"),
         (lambda: group.normalise([1.0], [0], votes_at_least=-1), "votes_at_least is -1; give a whole number from 0"),
         (lambda: group.statistics([1.0], [0], ddof=2**70), "ddof is 1180591620717411303424; give a whole number"),
@@ -143,7 +143,7 @@ def test_masked_numbers_are_missing() -> None:
         ),
         (lambda: sequence_mean([2**62, 2**62]), r"lengths add up to 9223372036854775808 tokens"),
         # Searches that would not end.
-        # What is remembered.
+        # States.
         (lambda: ema_mean(None, [1.0], [0], decay=0.5), "state is None; give what the last call returned, or {}"),
         (lambda: ema_mean({"0": np.nan}, [1.0], [0], decay=0.5), r"state\['0'\] is nan; give what the last call"),
         (lambda: ema_mean({}, [1.0], [0], decay=0.5, initial=np.inf), "initial is inf; give a finite number"),

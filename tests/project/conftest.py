@@ -1,4 +1,4 @@
-"""What the tests of the project share: its tracked files, and a line in the summary for what is measured."""
+"""Shared fixtures of the project's tests: tracked files, and summary lines for measurements."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def tracked() -> list[Path]:
-    """The files of the project: those that git tracks or would track."""
+    """Return the files of the project: those that git tracks or would track."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     if listing.returncode != 0:
@@ -35,7 +35,7 @@ def rust_sources(tracked: list[Path]) -> list[Path]:
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Give it a line for the end of the test run."""
+    """Return a function that adds a line to the end of the test run."""
     return request.config.stash.setdefault(MEASURED, []).append
 
 

@@ -1,4 +1,4 @@
-"""The page of agents names the doors that there are, and its loop is Python that finds its names."""
+"""The page of agents names the existing entry points, and its loop is Python whose names exist."""
 
 from __future__ import annotations
 

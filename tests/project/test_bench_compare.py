@@ -1,4 +1,4 @@
-"""What `make bench-compare` concludes from the times of two sides."""
+"""Conclusions of `make bench-compare` from the times of two sides."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_machine_that_changes_its_speed_changes_no_ratio(
     compare: ModuleType, factor: float, rounds: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    speed = np.exp(rng.normal(0, 1.0, rounds))  # of the machine, the same for both sides of a round
+    speed = np.exp(rng.normal(0, 1.0, rounds))  # noise of the machine, equal for both sides of a round
     head = 10.0 * speed
     mean, low, high = compare.ratio(factor * head, head)
     assert (mean, low, high) == pytest.approx((factor,) * 3)

@@ -1,4 +1,4 @@
-"""The catalogue is what the files say: the committed table is current, every system has a page, the count counts."""
+"""The catalogue matches the files: its table is current, every system has a page, and its total is right."""
 
 from __future__ import annotations
 

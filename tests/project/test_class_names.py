@@ -1,4 +1,4 @@
-"""A class name stands for one thing in the package."""
+"""No two classes of the package share a name."""
 
 import ast
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The files that a stranger looks for: to report, to cite, to contribute; and workflows pinned to commits."""
+"""Files for people new to the project: to report, to cite, to contribute; and workflows pinned to commits."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_workflows_get_no_more_than_they_need(root: Path) -> None:
         assert workflow["permissions"] == {"contents": "read"}, path.name
         granted = {name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job}
         assert set(granted) <= {"publish"}, path.name
-        # A workflow of a pull request never sees secrets: this event would give them to code of strangers.
+        # A workflow of a pull request never gets secrets: this event would pass them to other people's code.
         assert "pull_request_target" not in workflow[True], path.name  # `on` reads as true in YAML 1.1
 
 
 def test_the_policy_of_security_repeats_the_page(root: Path) -> None:
-    """The page has the table; the policy has its first paragraph and leads to it."""
+    """The page has the table; the policy has its first paragraph and links to it."""
     policy = " ".join((root / "SECURITY.md").read_text(encoding="utf-8").split())
     page = (root / "docs/trust.md").read_text(encoding="utf-8").split("\n\n")[1]
     first, second, _ = re.split(r"(?<=\.) ", " ".join(page.split()))
@@ -61,7 +61,7 @@ def test_the_citation_is_complete(root: Path) -> None:
     assert citation["cff-version"] == "1.2.0"
     assert citation["title"] == "agentrl_core"
     assert f'license = "{citation["license"]}"' in (root / "pyproject.toml").read_text(encoding="utf-8")
-    # The version is in one place, and this is not it.
+    # The version has one source, which is another file.
     assert "version" not in citation
 
 

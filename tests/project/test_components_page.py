@@ -1,4 +1,4 @@
-"""docs/components.md: every component and option that it names exists, and so does every project's comparison."""
+"""docs/components.md: every component, option and comparison that it names exists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROJECTS = [row for row in ROWS if len(row) == 6 and row[1].startswith("`")]
 
 
 def value(node: ast.expr) -> object:
-    """A component written as `package.Class(option=value)`, or a plain value."""
+    """Return a component written as `package.Class(option=value)`, or a plain value."""
     if not isinstance(node, ast.Call):
         return ast.literal_eval(node)
     assert isinstance(node.func, ast.Attribute)
@@ -70,7 +70,7 @@ def test_gpg_divides_by_the_samples_that_have_a_gradient() -> None:
 
 
 def test_losses_that_read_scores_take_advantages_that_are_not_scaled() -> None:
-    """GDRO: the target is softmax(r / temperature), which a constant does not change and a spread does."""
+    """GDRO: the target is softmax(r / temperature), which a constant does not change and a scale does."""
     batch = small([(0, [1]), (0, [1])], draw_score=[0.0, 1.0])
 
     def target(link: object) -> np.ndarray:

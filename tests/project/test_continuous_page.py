@@ -1,4 +1,4 @@
-"""The loop that docs/continuous.md shows runs as it is written."""
+"""The loop on docs/continuous.md runs as written."""
 
 from __future__ import annotations
 

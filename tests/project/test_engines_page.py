@@ -1,4 +1,4 @@
-"""The tables and commands of docs/engines.md name what there is; its trainer runs in tests/engine."""
+"""The tables and commands of docs/engines.md name existing things; its trainer runs in tests/engine."""
 
 from __future__ import annotations
 

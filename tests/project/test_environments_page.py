@@ -1,4 +1,4 @@
-"""The programs of docs/environments.md run as they are written, and its tables name what there is."""
+"""The programs of docs/environments.md run as written, and its tables name existing things."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The record of all tests covers a commit's code, or says why not."""
+"""The record of all tests covers a commit's code, or gives the reason why not."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Imports point down the list of layers, without circles; imports of types, in functions and by text count."""
+"""Imports point down the list of layers, without cycles; imports of types, in functions and by text count too."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from import_graph import Arrow, circle
 import agentrl_core
 
 ROOT = "agentrl_core"
-LAYERS = (  # a module imports what stands above its line, and what lies in its own folder
+LAYERS = (  # a module imports modules above its line, and those of its own folder
     {"_core", "exceptions"},
     {"renames"},
     {"_util"},
@@ -20,7 +20,7 @@ LAYERS = (  # a module imports what stands above its line, and what lies in its 
     {"engine"},
     *(
         {phase} for phase in ("select", "rollout", "reward", "advantage", "weight", "loss", "replay", "schedule")
-    ),  # a later phase knows earlier ones
+    ),  # a later phase may import earlier ones
     {"update"},
     {"recipe"},
     {"recipes", "collect"},
@@ -35,7 +35,7 @@ LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 UPWARD = {  # allowed, with the reason
     ("env.agents", "agents.in_process"): "the environment that runs agent programs serves them the endpoint",
 }
-BY_TEXT = {  # modules that import a module whose name they get as text
+BY_TEXT = {  # modules that import a module by a text
     "_util.lazy",
     "_util.lazy_torch",
     "cli",  # the command
@@ -49,7 +49,7 @@ BY_TEXT = {  # modules that import a module whose name they get as text
 
 
 def modules(package: Path) -> dict[str, Path]:
-    """The sources by dotted name below the package; the package itself has its own."""
+    """Return the sources by dotted name below the package; the package itself has its own."""
     names = {}
     for path in package.rglob("*.py"):
         parts = path.relative_to(package).with_suffix("").parts
@@ -58,7 +58,7 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 def imported_by_text(node: ast.AST) -> str | None:
-    """The constant text that a call of `import_module` names; "" of a text that is computed."""
+    """Return the constant text that a call of `import_module` names; "" if the text is computed."""
     if not isinstance(node, ast.Call):
         return None
     function = node.func
@@ -70,7 +70,7 @@ def imported_by_text(node: ast.AST) -> str | None:
 
 
 def imported(source: str, known: set[str], named: dict[str, str]) -> Iterator[str]:
-    """The modules of the package that some source imports, wherever in it."""
+    """Yield the modules of the package that some source imports, anywhere in it."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -102,7 +102,7 @@ def arrows_of(sources: dict[str, str], named: dict[str, str]) -> set[Arrow]:
 
 
 def upward(arrows: set[Arrow]) -> set[Arrow]:
-    """The arrows that do not point down: to a higher layer, or to another folder of the same."""
+    """Return the imports that do not point down: to a higher layer, or to another folder of the same."""
 
     def folder(name: str) -> str:
         return name.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Nothing is sent unless a user names the other end: the table of docs/trust.md is complete."""
+"""Nothing is sent unless a user names the receiver: the table of docs/trust.md is complete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAY_CONNECT = {
 
 
 def imported(path: Path) -> set[str]:
-    """The packages that a file imports, anywhere in it; `urllib.request` counts as `http`."""
+    """Return the packages that a file imports, anywhere in it; `urllib.request` counts as `http`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

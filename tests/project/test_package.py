@@ -1,4 +1,4 @@
-"""The installed package: what it costs to import it, and that its errors cross processes."""
+"""The installed package: the cost of its import, and errors that can be pickled."""
 
 import pickle
 import re
@@ -25,7 +25,7 @@ ERRORS = [
 
 
 def fresh(program: str) -> str:
-    """What a program prints in an interpreter of its own."""
+    """Return the output of a program in an interpreter of its own."""
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -116,7 +116,7 @@ for call in (
 
 
 def test_extras_are_spelled_in_one_way_and_exist(root: Path) -> None:
-    """As pip shows the name of the package: `agentrl-core[extra]`."""
+    """Write the name of the package as pip shows it: `agentrl-core[extra]`."""
     extras = set(metadata("agentrl_core").get_all("Provides-Extra") or ())
     assert extras
     files = [*root.glob("python/**/*.py"), *root.glob("docs/**/*.md"), root / "README.md", root / "pyproject.toml"]

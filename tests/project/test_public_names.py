@@ -1,4 +1,4 @@
-"""How many public names there are: each one is a name that somebody has to learn, and a promise."""
+"""The number of public names: each is one more name to learn, and a promise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from public_names import public_names
 import agentrl_core
 
 MOST = 282
-"""A name more than this needs a reason that is worth raising it."""
+"""The largest number of names; raising it needs a reason."""
 
 
 def test_there_are_few_public_names() -> None:

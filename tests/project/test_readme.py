@@ -1,4 +1,4 @@
-"""The loops that users copy run as they are written."""
+"""The loops that users copy run as written."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def shortened(code: str, *cuts: tuple[str, str]) -> str:
-    """The code with smaller numbers; each cut must be there."""
+    """Return the code with smaller numbers; each text to replace must occur."""
     for long, short in cuts:
         assert code.count(long) == 1, f"{long!r} is not once in the loop"
         code = code.replace(long, short)
@@ -24,7 +24,7 @@ def blocks() -> list[str]:
     return found
 
 
-# After three steps of warm start the model calls no tool, so that ARPO has nothing to fork at, and says so.
+# After three steps of warm start the model calls no tool, so ARPO cannot fork, and warns.
 @pytest.mark.filterwarnings("ignore:rollout.EntropyBranching forks at tool results")
 def test_the_training_loop_runs_and_its_files_are_read(blocks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

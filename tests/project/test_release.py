@@ -1,4 +1,4 @@
-"""The version stands in one place, and the pages on releases name what is there."""
+"""The version has one source, and the pages on releases name existing things."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_every_row_of_the_versions_has_tests_and_a_floor(root: Path) -> None:
 
 
 def test_the_rows_of_old_and_new_names_end_in_names_that_are_there() -> None:
-    """A page promises that old recipes open: what the table leads to is there."""
+    """A page promises that old recipes open: the new names in the table exist."""
     table = renames.Renames.read()
     found = 0
     for new in table.sections["names"].values():

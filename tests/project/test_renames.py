@@ -1,4 +1,4 @@
-"""`tools/rename.py` rewrites each form in which a program has a name, and nothing else."""
+"""`tools/rename.py` rewrites each form in which a program uses a name, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of renames is sound, and has every public name that is no more."""
+"""The table of renames is sound, and has every public name that no longer exists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_no_new_name_is_an_old_one(names: Renames) -> None:
         table = names.sections[section]
         again = {old: new for old, new in table.items() if f"{old.rpartition('.')[0]}.{new}" in table}
         assert not again, section
-    # A name that stays keeps a longer path from a shorter key: `advantage.tree` from `tree`.
+    # A kept name stops a shorter key from renaming a longer path: `advantage.tree` from `tree`.
     shorter = {old.rpartition(".")[2] for old, new in names.sections["names"].items() if old != new}
     same = [old for table in names.sections.values() for old, new in table.items() if old == new]
     assert all(old in names.sections["names"] and old.rpartition(".")[2] in shorter for old in same), same
@@ -58,7 +58,7 @@ def test_every_new_member_exists(names: Renames) -> None:
 
 @pytest.fixture(scope="module")
 def public(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Every public name of the build before the renames: a path, a path with a method, either with an argument."""
+    """Return every public name before the renames: a path, a path with a method, either with an argument."""
     text = unpack(tmp_path_factory.mktemp("names"), "public_names.txt").read_text(encoding="utf-8")
     assert len(text.splitlines()) > 8000
     return text.splitlines()
@@ -69,7 +69,7 @@ MISSING = object()
 
 @functools.cache
 def resolved(path: str) -> Any:
-    """What a path stands for, imported as far as it takes; MISSING if there is nothing."""
+    """Return the object of a path, imported as far as possible; MISSING if there is none."""
     outer_path, _, name = path.rpartition(".")
     if not outer_path:
         return importlib.import_module(path)
@@ -90,7 +90,7 @@ def parameters_of(function: Any) -> Any:
 
 @functools.cache
 def of_today(path: str, table: Table) -> str | None:
-    """The path of today for an old one; None if it was removed."""
+    """Return today's path for an old one; None if it was removed."""
     if resolved(path) is not MISSING:
         return path
     owner, _, member = path.rpartition(".")

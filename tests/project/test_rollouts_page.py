@@ -1,4 +1,4 @@
-"""The program that docs/rollouts.md shows runs as it is written."""
+"""The program on docs/rollouts.md runs as written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the build before the renames stored, and what users wrote for it, still opens, resumes and runs."""
+"""Stores of the build before the renames, and user programs for it, still open, resume and run."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_commands_read_the_runs(runs: Path, command: str, tmp_path: Path, capsys
 CORRECTED = ("cory", "rise", "s2pg")
 """Recipes that train a critic too since the file was written."""
 REDESIGNED = ("rl_100",)
-"""Recipes whose component of that name has other options since: their files are refused, which names the option."""
+"""Recipes whose component of that name got other options since; the error for their files names the option."""
 
 
 def test_recipes_are_read(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_rewritten_recipe_files_are_the_same_recipes(tmp_path: Path) -> None:
             assert Recipe.from_toml(made.text.decode()) == Recipe.from_toml(path)
 
 
-# Names that are made up, so that something is renamed whatever the table has
+# Made-up names, so that names are renamed whatever the table has
 
 OLD = Renames(
     {
@@ -276,7 +276,7 @@ def test_old_names_of_a_store_are_todays(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What users wrote, rewritten by the tool."""
+    """Return user programs, rewritten by the tool."""
     folder = unpack(tmp_path_factory.mktemp("code"), "user_code")
     assert len([each for each in folder.rglob("*") if each.is_file()]) == 23
     assert rename.main([str(folder)]) == 0
@@ -297,7 +297,7 @@ def shortened(text: str, *cuts: tuple[str, str]) -> str:
     return text
 
 
-# After three steps of warm start the model calls no tool, so that nothing is forked.
+# After three steps of warm start the model calls no tool, so there are no forks.
 @pytest.mark.filterwarnings("ignore:rollout.EntropyBranching forks at tool results")
 def test_the_loop_of_the_readme_runs(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -329,7 +329,7 @@ def test_the_code_of_a_page_runs(code: Path, page: str, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("name", ["from_paper_to_recipe", "look_at_a_run", "own_rollout_program"])
 def test_a_notebook_runs(code: Path, name: str) -> None:
     notebook = runpy.run_path(str(ROOT / "docs" / "notebook.py"))
-    if name == "from_paper_to_recipe":  # Dr. GRPO made one optimizer step of a batch then, and makes eight now
+    if name == "from_paper_to_recipe":  # Dr. GRPO did one optimizer step per batch then, and does eight now
         path = code / "notebooks" / f"{name}.ipynb"
         path.write_text(shortened(path.read_text(), (".updates(batch)", ".replace(minibatches=1).updates(batch)")))
     assert notebook["page"](code / "notebooks" / f"{name}.ipynb").count('<pre class="output">') >= 2
@@ -340,7 +340,7 @@ def test_the_example_runs(code: Path, capsys: pytest.CaptureFixture[str]) -> Non
     path = code / "examples" / "langgraph_calculator.py"
     text = path.read_text(encoding="utf-8")
     assert text.count("context_tokens=256") == 1
-    # Tools that the chat template does not show are described in a system message now, which takes more tokens.
+    # Tools that the chat template does not render are described in a system message now, which takes more tokens.
     path.write_text(text.replace("context_tokens=256", "context_tokens=1024"), encoding="utf-8")
     example = runpy.run_path(str(path))
     found = example["learned"](0, iterations=1, rollouts=16, steps=40, held_out=3)

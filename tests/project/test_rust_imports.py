@@ -1,4 +1,4 @@
-"""No files of a crate use each other in a circle: each can be read after those that it uses."""
+"""Files of a crate have no cyclic imports: each can be read after those that it uses."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ CRATES = ("agentrl-compute", "agentrl-data", "agentrl-python")
 
 # Comments and literals, which can look like code.
 NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?'(?:\\.[^']*|[^'\\])'""", re.DOTALL)
-# Tests use the module that they are in; what only the documentation links to is not compiled.
+# Tests use their own module; links in documentation are not compiled.
 LEFT_OUT = re.compile(r"#\[cfg\((?:test|doc)\)\]")
 INNER_MODULE = re.compile(r"\bmod\s+\w+\s*\{")
 CHILD = re.compile(r"\bmod\s+(\w+)\s*;")
@@ -33,7 +33,7 @@ def end_of_item(source: str, start: int) -> int:
 
 
 def code_of(source: str) -> str:
-    """Return the source without comments, literals, tests and what is compiled for the documentation alone."""
+    """Return the source without comments, literals, tests and code for the documentation alone."""
     source = NO_CODE.sub(lambda found: " " if found[0].startswith("/") else '""', source)
     while found := LEFT_OUT.search(source):
         source = source[: found.start()] + source[end_of_item(source, found.end()) :]
@@ -81,7 +81,7 @@ class Crate:
         code = {module: code_of(source) for module, source in sources.items()}
         todo: list[Names] = [()]
         self.parts: dict[Names, list[tuple[int, str]]] = {}
-        while todo:  # a file that only tests declare is none of these
+        while todo:  # a file that only tests declare is not among these
             module = todo.pop()
             self.parts[module] = list(inner_modules(code[module]))
             children = {name for _, text in self.parts[module] for name in CHILD.findall(text)}
@@ -119,7 +119,7 @@ class Crate:
         return None
 
     def home(self, path: Names) -> Names:
-        """Return the file that defines what a path leads to, however many modules export it again."""
+        """Return the file that defines the target of a path, however many modules export it again."""
         while True:
             module = path
             while module not in self.parts:
@@ -130,7 +130,7 @@ class Crate:
             path = (*self.exported[module][rest[0]], *rest[1:])
 
     def used(self, module: Names) -> Iterator[Names]:
-        """Yield the paths that a file uses. What it exports is used by others, unless its code has the name too."""
+        """Yield the paths that a file uses. Its exports count as used by others, unless its code has the name too."""
         yield from self.imported[module].values()
         yield from self.inside[module]
         for depth, text in self.parts[module]:

@@ -1,4 +1,4 @@
-"""Rules that no linter knows. Each test first asserts that it found something to look at."""
+"""Rules that no linter has. Each test first asserts that it found something to check."""
 
 import ast
 import io
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MOST_CODE_LINES = 425
-"""Of a file: a concept has about 400 lines of code. Docstrings, comments and empty lines do not count."""
+"""Lines of code per file: a concept has about 400. Docstrings, comments and empty lines do not count."""
 MOST_IN_TESTS_AND_STUBS = 485
 DOOR = "crates/agentrl-python/src/enter.rs"
-# The escapes keep this file from finding itself.
+# The escapes keep this file from matching itself.
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:home|Users|root|work|mnt)/\w")
 PACKAGE_INDEX = re.compile(r"pypi\.org|pythonhosted\.|crates\.io|artifactor[y]|--(?:extra-)?index-url")
 
 
 def attributes(source: str, name: str) -> Iterator[str]:
-    """Every `#[name]` or `#[name(...)]` in Rust source, nested parentheses included."""
+    """Yield every `#[name]` or `#[name(...)]` in Rust source, including nested parentheses."""
     for start in re.finditer(rf"#\[(?:\w+::)*{name}\b", source):
         end, depth = start.end(), 1
         while depth:
@@ -34,7 +34,7 @@ def text_of(path: Path) -> str:
 
 
 def code_lines(text: str, suffix: str) -> int:
-    """The lines of a source that hold code."""
+    """Return the lines of a source that contain code."""
     if suffix not in {".py", ".pyi"}:
         lines = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL).splitlines()
         return sum(bool(line.strip()) and not line.lstrip().startswith("//") for line in lines)

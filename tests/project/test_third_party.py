@@ -1,4 +1,4 @@
-"""THIRD_PARTY_LICENSES names every crate that is linked into the wheel, with the versions of Cargo.lock."""
+"""THIRD_PARTY_LICENSES names every crate linked into the wheel, with the versions of Cargo.lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 LINE = re.compile(r"^  (?P<name>[\w-]+) (?P<version>\d\S*): (?P<licence>\S.*)$", re.MULTILINE)
 ONLY_ELSEWHERE = {"core-foundation-sys", "errno"}
-"""Crates that the wheel of this machine does not contain, and that of another system does."""
+"""Crates that are not in the wheel of this machine but in that of another system."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_cargo_links_these_crates(tool: ModuleType, named: dict[tuple[str, str],
 
 
 def test_every_licence_has_its_text(tool: ModuleType, parts: list[str], named: dict[tuple[str, str], str]) -> None:
-    """Apache-2.0 has one text for all; the others belong to the crates named above them."""
+    """Apache-2.0 has one text for all; the other licences belong to the crates named above them."""
     owners: dict[str, str] = {}
     for part in parts[1:-1]:
         names, _, text = part.strip().partition("\n\n")

@@ -44,7 +44,7 @@ def test_wheel_holds_the_typed_package_and_its_licences(wheel: Path) -> None:
 
 
 def kernels(root: Path) -> dict[str, bytes]:
-    """The CUDA sources by the names that they have in the package."""
+    """Return the CUDA sources by their names in the package."""
     found = {f"agentrl_core/cuda/{path.name}": path.read_bytes() for path in (root / "cuda").glob("*.cu")}
     assert found
     return found

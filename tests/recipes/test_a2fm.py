@@ -1,4 +1,4 @@
-"""A2FM: the price of a dear mode by hand."""
+"""A2FM: compare the price of an expensive mode with numbers computed by hand."""
 
 from __future__ import annotations
 

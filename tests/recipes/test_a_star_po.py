@@ -1,4 +1,4 @@
-"""A*-PO: the optimal values of a survey, and advantages that are read from them, in a real collection."""
+"""A*-PO: optimal values from a survey, and advantages computed from them, in a real collection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl_core.recipes import A_STAR_PO
 
 
 def graded(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """Task 0 is never solved; the others by the seed."""
+    """Task 0 is never solved; the seed decides about the others."""
     del actions
     success = task.task_id != "train 0" and seed % 2 == 0
     return StepResult(reward=float(success), terminated=True, success=success)

@@ -1,4 +1,4 @@
-"""ACE: errors of which the policy became sure push more, by hand."""
+"""ACE: errors of which the policy became confident get a larger gradient, computed by hand."""
 
 from __future__ import annotations
 

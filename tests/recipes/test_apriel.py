@@ -1,4 +1,4 @@
-"""Apriel-Reasoner: shares of domains by what was kept."""
+"""Apriel-Reasoner: shares of domains follow the kept rollouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_domain_that_was_kept_less_is_chosen_more() -> None:
     state = select.initial_state() | {"quota": {"realised": {"code": 0.8, "math": 0.2}}}
     assert (select.choose(of, state, wanted(10), 1).rows % 2).sum() == 8
     assert (select.choose(of, {}, wanted(10), 1).rows % 2).sum() == 5
-    # Hardly anything of math was kept: at most ten times its share, 5 against 0.5 * 0.5025.
+    # Hardly any rollout of math was kept: at most ten times its share, 5 against 0.5 * 0.5025.
     state = select.initial_state() | {"quota": {"realised": {"code": 0.995, "math": 0.005}}}
     expected = 10 * 5.0 / (5.0 + 0.5 * 0.5 / 0.995)
     assert (select.choose(of, state, wanted(10), 1).rows % 2).sum() == np.round(expected) == 10

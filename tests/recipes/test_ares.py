@@ -1,4 +1,4 @@
-"""ARES: the bonus for exploring against a loop and by hand."""
+"""ARES: the exploration bonus, compared with a loop and with numbers by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def close(values: object, expected: object, tolerance: float = 1e-5) -> None:
 
 
 def run(component: StatefulComponent, batches: Sequence[Batch]) -> tuple[list[Batch], list[dict[str, Any]]]:
-    """Batch after batch, and the state after each, which goes through JSON in between."""
+    """Return the bonus of batch after batch, and the state after each, which goes through JSON in between."""
     states, closed = [component.initial_state()], []
     for batch in batches:
         closed.append(component.add_columns(states[-1], batch))
@@ -35,7 +35,7 @@ def run(component: StatefulComponent, batches: Sequence[Batch]) -> tuple[list[Ba
 
 
 def explored(counts: list[int], success: list[int], groups: list[int] | None = None) -> Batch:
-    """Draws of 20 tokens, of which so many (every fifth token) are uncertain, with windows of one token."""
+    """Return draws of 20 tokens with a number of uncertain tokens (every fifth), and windows of one token."""
     entropy = []
     for count in counts:
         entropy += [1.0 if place < count else 0.0 for place in range(20)]
@@ -53,7 +53,7 @@ def sigma(x: float) -> float:
 
 
 def test_effort_of_a_hard_task_by_hand() -> None:
-    # One of four succeeds: hard. The 0.95-quantiles of 0 and 1 are 1, so that uncertain tokens explore; T = 5.
+    # One of four succeeds: hard. The 0.95-quantiles of 0 and 1 are 1, so uncertain tokens explore; T = 5.
     made = ExplorationEffort(width=1)(explored([2, 4, 6, 8], [0, 0, 0, 1]))
     assert column(made, "exploring_tokens") == [2.0, 4.0, 6.0, 8.0]
     cap, margin = 0.5 * 1.2, 0.35 * 5
@@ -83,7 +83,7 @@ def test_targets_coefficients_and_the_threshold_follow_the_batches() -> None:
     assert [state["threshold"] for state in states] == [1.0] * 3
     assert states[0]["targets"] == [None, None, 4.0]
     assert states[1]["targets"] == [None, None, 6.0]
-    # More than the target of a hard task lowers the coefficient.
+    # More exploration than the target of a hard task lowers the coefficient.
     close(states[1]["coefficients"], [0.5, 0.5, 0.5 - 0.05 * 4.0])
     assert states[2]["targets"] == [8.0, None, 6.0]
     close(column(made[1]), [0.6 * sigma((4.0 - 1.4) / 3.0)] * 2)

@@ -54,7 +54,7 @@ def only(inject: Inject, state: dict[str, object], group: arl.Batch, key: int) -
 
 
 class Forgetting(SmallWorld):
-    """Solves its tasks in iteration 0 now and then, and never again."""
+    """Solves its tasks in iteration 0 occasionally, and never again."""
 
     def __init__(self) -> None:
         super().__init__(self.answered)

@@ -12,7 +12,7 @@ from agentrl_core.recipes.aspo import EntropyClip, Flipped
 
 
 def aspo(case: Case, ratio: Tensor, logprob: Tensor, t: int) -> Tensor:
-    """Gradients as the paper states them; r / sg(r) is 1."""
+    """Return gradients as in the paper; r / sg(r) is 1."""
     a, r = case.advantage[t], ratio[t]
     if (a > 0 and r > 1.3) or (a < 0 and r < 0.8):
         return 0.0 * r

@@ -1,4 +1,4 @@
-"""AT-GRPO: candidates by hand, for one agent and for a match; what is trained, budgets and a step."""
+"""AT-GRPO: candidates by hand, for one agent and for a match; trained tokens, budgets and a step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StepWorld(Riddles):
 
 
 def by_turn(context: str, request: engine.Request) -> str:
-    """The letters of a candidate follow from its seed."""
+    """Return letters that depend on the candidate's seed."""
     del context
     return "x" * (request.seed % 5) + "y"
 
@@ -54,7 +54,7 @@ def test_the_best_candidate_goes_on() -> None:
             "each trains its own"
         )
         best = max((actions for _, actions in rows), key=lambda actions: actions[-1].count("x"))
-    # By hand: A = (R - mean) / std (ddof 1) + eps over the three of a turn; what came before is the same for them.
+    # By hand: A = (R - mean) / std (ddof 1) + eps over the three of a turn; the history is the same for them.
     recipe = recipes.AT_GRPO.replace(rollout=TurnCandidates(candidates=3, turns=3))
     credited = recipe.credit(run.batch)
     advantages, scores = credited.column("advantage", "draw"), run.batch.column("score", "draw")
@@ -70,10 +70,10 @@ def test_a_joint_move_is_a_candidate() -> None:
     batch = arl.Collector(heard, GameWorld(), recipe, task_pool=4)(tasks=1, group_size=1)
     assert check_sampled(batch, heard) > 0
     turns, agents = batch.column("turn", "draw").tolist(), batch.keys("agent", "draw").tolist()
-    # Turns 0 and 2 are of both players, 1 and 3 of the referee; each has two candidates.
+    # Both players have turns 0 and 2, the referee 1 and 3; each has two candidates.
     assert sorted(turns) == [0] * 4 + [1] * 2 + [2] * 4 + [3] * 2
     assert len({(turn, agent) for turn, agent in zip(turns, agents, strict=True)}) == 6
-    # A last move ends the match for all: those who did not move then are not drawn.
+    # A last move ends the match for all: agents that did not move then are not drawn.
     assert pl.DataFrame(batch.trajectories)["status"].to_list().count(0) == 12
 
 

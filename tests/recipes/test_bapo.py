@@ -1,4 +1,4 @@
-"""The clip range that opens, against the published search."""
+"""Compare the adaptive clip range of BAPO with the published search."""
 
 from __future__ import annotations
 

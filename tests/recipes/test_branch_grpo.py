@@ -1,4 +1,4 @@
-"""BranchGRPO: the depths of a window leave the gradient, and nothing else."""
+"""BranchGRPO: only the depths outside a window leave the gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C-MORL: weights that rise where an objective falls, by hand."""
+"""C-MORL: weights rise if an objective falls; numbers by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_objective_that_falls_gets_a_weight() -> None:
     for batch in batches:
         made.append(component.add_columns(state, batch))
         state = json.loads(json.dumps(component.next(state, IterationRecord.of(made[-1]))))
-    # Floor 0.9: weights 0, then 0 (clipped from -0.05), then 0.5 * (0.9 - 0.2) cut to 0.3, and as it was.
+    # Floor 0.9: weights 0, then 0 (clipped from -0.05), then 0.5 * (0.9 - 0.2) cut to 0.3, and unchanged after that.
     assert column(made[0], "advantage") == [0.5, -0.5]
     assert column(made[1], "advantage") == [0.5, -0.5]
     close(column(made[2], "advantage"), [0.5, -0.5])

@@ -1,4 +1,4 @@
-"""Every case in `cases/`: the recipe's own numbers, and that each of its options and links matters to one of them."""
+"""Every case in `cases/`: the recipe gives its numbers, and each option and link of the recipe changes one of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_numbers_are_those_of_the_formula(case: Case, layout: str, seed: int
 
 
 def tells(case: Case, mutant: Callable[[], Recipe]) -> bool:
-    """Whether a recipe that is not quite the case's gives other numbers, or none."""
+    """Return whether a modified recipe gives other numbers, or raises."""
     try:
         found = run(case, mutant(), "sequence", 0)
     except Exception:  # noqa: BLE001 - one that cannot run is told apart as well

@@ -41,7 +41,7 @@ UNUSED = {
 
 
 def names_in(value: Any, seen: set[int]) -> Iterator[str]:
-    """The classes of a value and its fields, with their bases."""
+    """Yield the classes of a value and its fields, with their bases."""
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -58,7 +58,7 @@ def names_in(value: Any, seen: set[int]) -> Iterator[str]:
 
 
 def citations() -> set[tuple[str, str]]:
-    """The classes of the phases that cite a paper, with its number."""
+    """Return the classes of the phases that cite a paper, with its number."""
     found = set()
     for phase in PHASES:
         for path in (PACKAGE / phase).rglob("*.py"):
@@ -68,7 +68,7 @@ def citations() -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.filterwarnings("ignore")  # packages of others warn when they are imported
+@pytest.mark.filterwarnings("ignore")  # other packages emit warnings when they are imported
 def test_recipes_use_the_components_that_cite_their_papers() -> None:
     uses: dict[str, set[str]] = {}
     for name in recipes.names():

@@ -1,4 +1,4 @@
-"""CJ-GRPO: a decode step is a step whose context is the state that it was decoded from."""
+"""CJ-GRPO: a decode step is a step whose context is the state that it decodes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from agentrl_core.rollout import Branch, Rollout
 
 MASK = "_"
 WORDS = {3: ("ab", "cd", "ef"), 2: ("abc", "def")}
-"""What is unmasked at each of so many decode steps."""
+"""The letters that are unmasked at each decode step, by number of steps."""
 
 
 class Masked(Riddles):
-    """A text of six letters, of which each action unmasks some; paid in the end, when no mask is left."""
+    """An episode on a text of six letters; each action unmasks some, and the reward comes when no mask is left."""
 
     def reset(self, task: Task, seed: int) -> Any:
         del task
@@ -50,7 +50,7 @@ class Masked(Riddles):
 
 @dataclass(frozen=True)
 class Unmasking(Rollout):
-    """Decodes step by step: before each, the context is the state alone."""
+    """A program that decodes step by step: the context of each step is only the state."""
 
     async def branch(self, branch: Branch) -> None:
         turn = await branch.turn()
@@ -60,7 +60,7 @@ class Unmasking(Rollout):
 
 
 def decoder(context: str, request: Request) -> str:
-    """Unmasks two letters of a state or three, by its first steps."""
+    """Unmask two letters of a state or three, depending on its first steps."""
     state = context.split("<|im_start|>user\n", 1)[1].split("<|im_end|>", 1)[0]
     known = len(state.rstrip(MASK))
     words = WORDS[3 if known in {2, 4} or (known == 0 and request.seed % 3) else 2]
@@ -89,7 +89,7 @@ def test_a_decode_step_is_a_step_behind_its_state() -> None:
 
 
 def test_ratios_are_to_the_state_of_their_step_and_steps_weigh_alike() -> None:
-    """By a plain forward pass of each state and what was unmasked there."""
+    """Compare with a plain forward pass of each state and its unmasked letters."""
     run = solve(RECIPE, decoder, world=Masked(), tasks=2, group_size=4, sampling=Sampling(max_tokens=8))
     policy = tiny_model("llama", torch.float64, vocab_size=len(TOKENIZER), max_position_embeddings=256)
     batch = RECIPE.credit(run.batch)

@@ -1,4 +1,4 @@
-"""CM2: items of a checklist as advantages of steps, by hand; the level of the paper is the trajectory."""
+"""CM2: items of a checklist as advantages of steps, by hand; the paper's level is the trajectory."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NO_RECIPE = {
     "vineppo",
     "webrl",
 }
-"""Paper files of systems without a recipe: their formulas are those of other recipes, or still to be built."""
+"""Paper files of systems without a recipe: other recipes have their formulas, or they are still to be built."""
 MOST = 20
 COMPARED = sorted(set(papers()) - NO_RECIPE)
 

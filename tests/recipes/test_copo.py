@@ -1,4 +1,4 @@
-"""COPO: agreement decides between local and global advantages, by hand."""
+"""COPO: agreement chooses between local and global advantages; numbers by hand."""
 
 from __future__ import annotations
 

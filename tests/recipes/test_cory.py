@@ -13,7 +13,7 @@ from agentrl_core.recipes.cory import PioneerObserver
 
 
 def observers_know(context: str, request: Request) -> str:
-    """Pioneers are right or wrong by their seeds; whoever has seen an answer says the other one."""
+    """Return an answer: pioneers are right or wrong by their seeds; observers give the other answer."""
     if "Another answer" in context:
         return WRONG if RIGHT in context else RIGHT
     return RIGHT if request.seed % 2 else WRONG
@@ -24,7 +24,7 @@ def test_both_of_a_pair_get_the_sum() -> None:
     assert len(run.drawn) == 8
     pairs, observers = run.fact("pair"), run.fact("observer")
     assert sorted(zip(pairs, observers, strict=True)) == [(pair, side) for pair in range(4) for side in (0, 1)]
-    # One of each pair is right, whichever: 1 + 0 for both.
+    # One of each pair is right, either one: 1 + 0 for both.
     assert run.fact("reward").count(1.0) == 4
     assert run.fact("score") == [1.0] * 8
     trajectories = pl.DataFrame(run.batch.trajectories)
@@ -56,9 +56,9 @@ def test_it_resumes_and_comes_to_a_step() -> None:
     assert check_resumes(recipes.CORY, observers_know) >= 2
     engines = {name: script(observers_know) for name in ("first", "second")}
     batch = arl.Collector(engines, Riddles(), recipes.CORY, task_pool=4)(tasks=1, group_size=2)
-    # Ratios to the tiny model, from which the script is far; without whitening, which makes equal advantages 0.
+    # Ratios to the tiny model, under which the script is unlikely; without whitening, which makes equal advantages 0.
     tokens = int(batch.offsets("node_token")[-1])
     batch = batch.with_columns("node_token", value=[-100.0] * tokens)
-    for policy in recipes.CORY.loss[2:]:  # of either copy
+    for policy in recipes.CORY.loss[2:]:  # for either copy
         recipe = recipes.CORY.replace(advantage=recipes.CORY.advantage[0], loss=policy, old_logprob="recomputed")
         assert step(recipe, batch) == 4

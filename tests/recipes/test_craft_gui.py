@@ -1,4 +1,4 @@
-"""CRAFT-GUI: buckets, shares of earlier ones, and the rule that ends a stage."""
+"""CRAFT-GUI: buckets, shares of earlier buckets, and the rule that ends a stage."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_stages_by_hand() -> None:
         stages.append(state["stage"]["stage"])
     assert stages == [0, 1]
     chosen = select.choose(of, state, wanted(20, iteration=2), 4).rows
-    # 0.85 and 0.15 of twenty.
+    # 0.85 and 0.15 of twenty rollouts.
     assert ((steps[chosen] > 3) & (steps[chosen] <= 8)).sum() == 17
     assert (steps[chosen] <= 3).sum() == 3

@@ -1,4 +1,4 @@
-"""Tasks that programs make of what was rolled out: judgements, reflections, referees, decisions; told by hand."""
+"""Programs that derive tasks from rollouts: judgements, reflections, referees, decisions; traced by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ YES, NO = "\\boxed{yes}", "\\boxed{no}"
 
 
 def of(domain: str, payload: Any = None) -> Any:
-    """Riddles of a domain."""
+    """Return riddles of a domain."""
 
     class World(Riddles):
         def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
@@ -35,7 +35,7 @@ def of(domain: str, payload: Any = None) -> Any:
 
 
 def judging(share: float) -> Any:
-    """Solutions by their seeds; judges say yes or A by theirs."""
+    """Return a speaker: its seeds decide whether solutions are right, and whether judges answer yes or A."""
 
     def speak(context: str, request: Request) -> str:
         chance = request.seed % 997 / 997
@@ -56,12 +56,12 @@ def test_spark_makes_items_of_what_came_out() -> None:
             (name, [reward for row, reward in zip(made, rewards, strict=True) if row.prompt == name]) for name in names
         ], run
 
-    # All right: one is judged, and yes is right; nothing is reflected on.
+    # All right: one is judged, and yes is right; there is no reflection.
     [(judged, rewards)], run = prompts(RIGHT, RIGHT, YES, NO)
     assert judged.startswith("riddle?\n\nAn answer:\nright\n\nIs it right?")
     assert rewards == [1.0, 0.0]
     assert run.asked == 4
-    # All wrong: no is right; and one is looked at again, whole, which the environment pays.
+    # All wrong: no is right; and one is reflected on as a whole, which the environment pays.
     [(judged, rewards), (again, paid)], run = prompts(WRONG, WRONG, YES, NO, RIGHT, WRONG)
     assert "An answer:\nwrong\n" in judged
     assert rewards == [0.0, 1.0]
@@ -75,7 +75,7 @@ def test_spark_makes_items_of_what_came_out() -> None:
     assert rewards == ([1.0, 0.0] if first < second else [0.0, 1.0]), "the label is where the right one stands"
     [(alone, _), _], _ = prompts(RIGHT, WRONG, YES, pointwise=1.0)
     assert "Is it right?" in alone
-    # Without a result there is nothing to be judged, but the first half of a batch reflects on it.
+    # Without a result nothing is judged, but the first half of a batch reflects on it.
     [(again, _)], _ = prompts(WRONG, WRONG, result="<never>(.*)</never>")
     assert "Judge whether" in again
     assert prompts(WRONG, WRONG, judgements=0, reflections=0)[0] == [], "no item beyond what is asked for"
@@ -116,7 +116,7 @@ def test_urpo_scores_its_own_answers_once_the_referee_is_good(scores: str, paid:
         return "9 1" if "rank" in context else f"a poem {request.seed % 7}"
 
     class Both(Riddles):
-        """First a preference, then open tasks."""
+        """Riddles with a preference first, then open tasks."""
 
         def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
             kinds = [("preference", "rank", {"ranks": [2, 1]}), ("open", "poem?", None)]
@@ -158,7 +158,7 @@ def test_ada_search_learns_both_ways_and_then_which() -> None:
     assert state == {"rates": {task: [2, 0]}}
     assert program.next(state, IterationRecord.of(run.batch)) == {"rates": {task: [4, 0]}}
     assert SearchWhereNeeded(first_stage=0).next(state, IterationRecord.of(run.batch)) == state
-    # The second stage: 3 helpers fail without search, so that to search is right.
+    # The second stage: 3 helpers fail without search, so searching is right.
     run = solve(SearchWhereNeeded(first_stage=0, samples=3), speak)
     assert sum(row.role == "helper" for row in run.rows) == 3
     assert run.fact("manner") == [2] * 4

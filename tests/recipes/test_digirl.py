@@ -1,4 +1,4 @@
-"""DigiRL: which steps are imitated, against a loop."""
+"""DigiRL: compare which steps are imitated with a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny students learn from a tiny teacher on their own rollouts: the divergence falls to a fifth."""
+"""Train tiny students on a tiny teacher with their own rollouts: the divergence falls to a fifth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BESIDE = recipes.GRPO.replace(loss=loss.Sum(loss.Policy(), loss.Divergence(suppo
 
 @dataclass(frozen=True)
 class Task:
-    """How long a student learns, and how far from uniform the distributions are."""
+    """The training time of a student, and how far from uniform the distributions are."""
 
     recipe: Recipe
     iterations: int
@@ -54,7 +54,7 @@ def tiny(seed: int, sharpness: float = 1.0) -> PreTrainedModel:
 def rollouts(
     generate: engine.Transformers, iteration: int, length: int = 3, rewards: tuple[float, ...] = (0.0,)
 ) -> Batch:
-    """A group of samples for each prompt; rewards repeat over the members."""
+    """Return a group of samples for each prompt; rewards repeat over the members."""
     sampling = engine.Sampling(max_tokens=length)
     places = [(group, member) for group in range(len(PROMPTS)) for member in range(GROUP)]
     requests = [
@@ -72,7 +72,7 @@ def rollouts(
 
 
 def distance(policy: PreTrainedModel, teacher: PreTrainedModel, batch: Batch) -> float:
-    """Mean KL(p || q) over the vocabulary at the sampled tokens."""
+    """Return the mean KL(p || q) over the vocabulary at the sampled tokens."""
     (update,) = recipes.GKD.updates(batch)
     (pack,) = update.pack(max_tokens=4096, model=policy)
     with torch.no_grad():
@@ -137,7 +137,7 @@ def test_a_policy_is_its_own_teacher_under_another_prompt() -> None:
 
 
 def test_a_skill_in_the_prompt_trains_groups_with_equal_rewards() -> None:
-    """SDAR: nothing is compared, the reference is the policy, and the gated term raises every sampled token."""
+    """SDAR: no rollouts are compared, the reference is the policy, and the gated term raises every sampled token."""
     student = tiny(2, 4.0)
     teacher = copy.deepcopy(student)
     batch = rollouts(engine.Transformers(student, TOKENIZER), 0)

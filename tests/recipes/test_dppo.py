@@ -45,7 +45,7 @@ ACTIONS = {1.0: [4, 5, 6, 7], 0.0: [8, 9, 10]}
 
 
 def distance(old: Tensor, new: Tensor, sampled: int, kind: str) -> float:
-    """Divergence over the two likeliest tokens, the sampled one and all others as one class."""
+    """Return the divergence over the two likeliest tokens, the sampled one and all others as one class."""
     classes = sorted({*old.topk(2).indices.tolist(), sampled})
     q, p = ([*each.exp()[classes].tolist(), 1 - each.exp()[classes].sum().item()] for each in (old, new))
     if kind == "tv":
@@ -55,7 +55,7 @@ def distance(old: Tensor, new: Tensor, sampled: int, kind: str) -> float:
 
 @pytest.mark.parametrize(("kind", "bound"), [("tv", 0.02), ("kl", 0.002)])
 def test_the_likeliest_tokens_of_a_model(kind: Literal["tv", "kl"], bound: float) -> None:
-    """By whole distributions of a model before and after it moved."""
+    """Compare with whole distributions of a model before and after it moved."""
     before = tiny_model(vocab_size=VOCABULARY).eval()
     after = copy.deepcopy(before)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""DR-PO: where episodes begin, by hand."""
+"""DR-PO: starts of episodes, by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_rollout_goes_on_from_inside_the_solution() -> None:
 
 
 def test_whole_actions_come_first() -> None:
-    # Of three actions, a share of 0.5 is one whole and half of the next; 0.9 two and 0.7 of the last.
+    # Of three actions, a share of 0.5 is one whole and half of the next; 0.9 is two and 0.7 of the last.
     assert ResetToSolution.cut(0.5, 3) == (1, 0.5)
     whole, rest = ResetToSolution.cut(0.9, 3)
     assert (whole, round(rest, 9)) == (2, 0.7)
@@ -45,4 +45,4 @@ def test_it_resumes_and_comes_to_a_step() -> None:
     assert check_resumes(recipes.DR_PO, in_turn(RIGHT), world=world, every=2) >= 2
     batch = solve(recipes.DR_PO, in_turn(RIGHT), world=world).batch
     tokens = int(batch.offsets("node_token")[-1])
-    assert step(recipes.DR_PO, batch.with_columns("node_token", value=[-1.0] * tokens)) == 8  # four of each model
+    assert step(recipes.DR_PO, batch.with_columns("node_token", value=[-1.0] * tokens)) == 8  # four for each model

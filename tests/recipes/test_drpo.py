@@ -1,4 +1,4 @@
-"""Right answers by length, wrong ones as a soft maximum, against a loop."""
+"""Compare right answers weighted by length, and wrong ones as a soft maximum, with a loop."""
 
 from __future__ import annotations
 

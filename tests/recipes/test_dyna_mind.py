@@ -1,4 +1,4 @@
-"""Dyna-Mind: which refined rollouts are worth imitating, by hand."""
+"""Dyna-Mind: which refined rollouts are imitated, by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_refined_rollouts() -> None:
         draw_refined=[0, 0, 1, 1, 1, 1],
         draw_success=[1, 1, 1, 0, 1, 1],
     )
-    # Means: 2 of the plain ones, 10/3 of the refined. Plain ones beside refined ones are not trained.
+    # Means: 2 of the plain rollouts, 10/3 of the refined. Plain rollouts in a group with refined ones are not trained.
     close(column(Refinement()(batch)), [0.0, 0.0, 0.0, 0.0, 1.0, 0.0])
 
 

@@ -1,4 +1,4 @@
-"""DynaWeb: a group by hand of dreams, a real trajectory and an expert's; dreams resume, and come to a step."""
+"""DynaWeb: a group of dreams, a real trajectory and an expert's, by hand; dreams resume and reach a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentrl_core.rollout import WorldModelEnvironment
 
 
 def dreamt(context: str, request: Request) -> str:
-    """A page after the first action, by the second a verdict: success iff the last action was even."""
+    """Return a page after the first action and a verdict after the second: success iff the last action was even."""
     del request
     acted = context.split("Action:\n")[1:]
     last = acted[-1].split("\n")[0]
@@ -30,7 +30,7 @@ def dreamt(context: str, request: Request) -> str:
 
 
 def looks(context: str, request: Request) -> str:
-    """Looks somewhere by the seed; in the real world, which says `go on`, it answers."""
+    """Return an action by the seed: a look; in the real world, which replies `go on`, an answer."""
     if "go on" in context:
         return RIGHT if request.seed % 2 else WRONG
     return f"look {request.seed % 3 * 2}"
@@ -57,7 +57,7 @@ def test_a_group_has_dreams_real_trajectories_and_the_experts() -> None:
             first, *others = row.actions
             assert f"a page about {first}" in row.text
             assert 1 <= len(others) <= 2
-            # By hand: look 2 succeeds, look 4 fails, look 0 goes on until the horizon of three steps.
+            # By hand: look 2 succeeds, look 4 fails, look 0 continues to the horizon of three steps.
             ended = [action for action in others if action in ("look 2", "look 4")]
             assert len(ended) == (row.status == "finished")
             assert ("a long corridor" in row.text) == (others[0] == "look 0" and len(others) == 2)
@@ -86,7 +86,7 @@ def test_the_expert_neither_votes_nor_is_clipped() -> None:
         assert set(stream[span].tolist()) == {float(expert[place])}
         mine = rewards[(groups == groups[place]) & ~expert]
         if not expert[place]:
-            # GRPO over the dreams alone: the standard deviation is that of a sample.
+            # GRPO over the dreams alone: the sample standard deviation.
             found = (rewards[place] - mine.mean()) / (mine.std(ddof=1) + 1e-6)
             assert advantages[place] == pytest.approx(found, rel=1e-3, abs=1e-5)
         else:

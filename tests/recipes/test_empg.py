@@ -1,4 +1,4 @@
-"""EMPG: steps gated by confidence, against loops over nested lists and numbers made by hand."""
+"""Compare EMPG, steps gated by confidence, with loops over nested lists and with numbers by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments that are written for what the policy is weak at, told by hand."""
+"""Environments that a designer writes for the policy's weak skills, traced by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl_core.rollout import read_notes
 
 TWO = 'One: {"question": "dig here"}, another: {"question": "dig there", "payload": {"depth": 2}}. {"no": 1} {'
 MADE = '{"question": "dig here"}\n{"question": "dig there", "payload": {"depth": 2}}'
-"""The environments of a cycle, as the designer is told."""
+"""The environments of a cycle, as in the designer's prompt."""
 LONG = Sampling(max_tokens=512)
 
 
@@ -38,7 +38,7 @@ class Skilled(Riddles):
 
 
 def speak(context: str, request: Request) -> str:
-    """Cuts always and digs never, except in an environment for it."""
+    """Return actions: cut always succeeds, and dig only in an environment for it."""
     del request
     if "Write 4 environments" in context:
         assert "dig: 0 %" in context
@@ -81,7 +81,7 @@ def test_a_cycle_measures_asks_and_trains_on_what_was_written(tmp_path: Path) ->
 
 
 def test_a_cycle_is_on_what_was_written_and_then_on_the_original_tasks(tmp_path: Path) -> None:
-    """Cycles of three iterations, of which a share of 0.4 is one; the first cycle has nothing that was written."""
+    """A cycle is three iterations, and a share of 0.4 is one of them; the first cycle has no written environments."""
     recipe = recipes.ENV_GEN.replace(rollout=Designed(every=3, share=0.4))
     designed, measured = [], []
     with arl.Store.open(tmp_path, sync="never") as store:

@@ -49,7 +49,7 @@ def test_history_is_the_mean_of_the_iterations_before() -> None:
 
 
 def rollouts(entropies: list[float], steps: list[int], *, known: bool = True) -> Batch:
-    """One draw with tokens of these entropies at steps of these numbers."""
+    """Return one draw with tokens of these entropies at steps of these numbers."""
     forest = Forest()
     forest.add_group(0, "task")
     trajectory = forest.start(0, member=0)

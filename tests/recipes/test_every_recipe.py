@@ -1,4 +1,4 @@
-"""What holds of every file in recipes/: it is found, it is a value, and it runs from scores to gradients."""
+"""Every file in recipes/ is found, is a value, and runs from scores to gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl_core.reward import OutcomeScore
 
 NAMES = recipes.names()
 SMALLER = {"rstar2": {"reward": (OutcomeScore(), ResampleOnCorrect(count=4))}}
-"""Recipes of groups that are larger than those of the tests."""
+"""Recipes whose groups are larger than those of the tests."""
 
 
 def test_the_folder_is_the_list() -> None:
@@ -32,9 +32,9 @@ def test_the_folder_is_the_list() -> None:
 
 
 def with_facts(recipe: Recipe) -> Batch:
-    """A batch with what the recipe reads and does not make: facts of its environment, and answers of models.
+    """Return a batch with the columns that the recipe reads and does not make: facts and model outputs.
 
-    Scores, advantages and weights are nobody's facts: a recipe makes them.
+    Scores, advantages and weights are not among the facts: a recipe makes them.
     """
     batch = small([(0, [2, 1]), (0, [1])])
     links = [link for phase in PHASES for link in recipe.chain(phase)]

@@ -1,7 +1,7 @@
-"""The recipes with everyday names, whole: rollouts in, advantages, loss and gradient out, as verl and TRL have them.
+"""Compare whole everyday recipes with verl and TRL: rollouts in, advantages, loss and gradient out.
 
-verl adds 1e-8 to the token count of a sequence; its dual clip, which papers do not have, is set far away. Its ReMax has
-neither the discount nor the divergence of the paper's scripts, and is compared in tests/operators.
+verl adds 1e-8 to the token count of a sequence; its dual clip, which papers do not have, is set out of reach. Its ReMax
+has neither the discount nor the divergence of the paper's scripts, and is compared in tests/operators.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ IN_VERL = {
         )
     },
 }
-"""Parts of recipes that follow their authors' code, as verl has them."""
+"""Parts of recipes that follow their authors' code, with verl's options."""
 
 
 class Rollouts:
@@ -54,7 +54,7 @@ class Rollouts:
         mask = np.arange(lengths.max()) < lengths[:, None]
         self.mask = torch.from_numpy(mask).double()
         self.scores = torch.from_numpy(rng.integers(0, 9, rows) / 8)
-        self.scores[: SIZES[0]] = torch.tensor([1.0, 0.0, 0.5, 0.25])  # one group differs for sure
+        self.scores[: SIZES[0]] = torch.tensor([1.0, 0.0, 0.5, 0.25])  # at least one group differs
         self.lengths = torch.from_numpy(lengths)
         self.pay(self.scores)
 
@@ -67,16 +67,16 @@ class Rollouts:
         self.new_values = self.values + torch.from_numpy(rng.normal(scale=0.4, size=mask.shape))
 
     def pay(self, scores: Tensor) -> None:
-        """Each answer its score, at its last token."""
+        """Set the rewards: each answer's score at its last token."""
         self.scores = scores
         self.rewards = torch.zeros_like(self.mask).scatter(1, self.lengths[:, None] - 1, scores[:, None])
 
     def tokens(self, values: Tensor) -> list[float]:
-        """Of each token that was said, row after row."""
+        """Return a value of each sampled token, row after row."""
         return [float(value) for value in values[self.mask > 0]]
 
     def case(self, name: str, expected: Mapping[str, Any], **said: Any) -> Case:
-        """What a case file would say."""
+        """Return the content of a case file."""
         lengths = self.lengths.tolist()
         members = [
             {
@@ -100,13 +100,13 @@ class Rollouts:
         return Case(name, recipe, [iteration], {}, {})
 
     def advantage(self, estimator: str, rewards: Tensor | None = None, **options: Any) -> Tensor:
-        """What an estimator of verl says."""
+        """Return the result of an estimator of verl."""
         given = self.rewards if rewards is None else rewards
         found: Tensor = core_algos.get_adv_estimator_fn(estimator)(given.clone(), response_mask=self.mask, **options)[0]
         return found
 
     def loss(self, name: str, advantage: Tensor, aggregate: str, low: float, high: float) -> Callable[[Tensor], Tensor]:
-        """A policy loss of verl."""
+        """Return the loss of one of verl's policy losses."""
         config = verl_config.ActorConfig(
             strategy="fsdp",
             rollout_n=1,
@@ -176,8 +176,8 @@ def sapo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
 
 
 def gpg(rollouts: Rollouts) -> tuple[None, Callable[[Tensor], Tensor]]:
-    # verl counts answers without a reward as dead, the paper those without an advantage: here they are the same. The
-    # factor is part of verl's advantage, and a weight of ours.
+    # verl drops answers without a reward, the paper those without an advantage: here they are the same. The factor is
+    # part of verl's advantage, and a weight of ours.
     scores = torch.tensor([1.0, 0.125, 0.5, 0.25, 0.25, 0.75, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     rollouts.pay(scores)
     made = rollouts.advantage("gpg", index=rollouts.uid)
@@ -247,7 +247,7 @@ def test_ppo_and_its_critic_are_what_verl_computes(seed: int, layout: Any) -> No
 
 
 class Everything(SimpleNamespace):
-    """The trainer of TRL, as far as its loss asks it: one process, and nothing but the standard loss."""
+    """The trainer of TRL, with the parts that its loss uses: one process, and only the standard loss."""
 
     def __init__(self) -> None:
         alone = SimpleNamespace(device="cpu", gather=lambda each: each, gather_for_metrics=lambda each: each)
@@ -276,7 +276,7 @@ def test_dpo_is_what_trl_computes(seed: int, layout: Any) -> None:
     rng = np.random.default_rng(seed)
     pairs, length = 3, 5
     logprob, reference = (torch.from_numpy(-rng.exponential(size=(2 * pairs, length))) for _ in range(2))
-    prompt = torch.zeros(2 * pairs, 1, dtype=torch.int64)  # of one token, which nobody scores
+    prompt = torch.zeros(2 * pairs, 1, dtype=torch.int64)  # one token, without a score
     said = torch.arange(3, 3 + length).expand(2 * pairs, length)
     totals = reference.sum(1)
     inputs = {

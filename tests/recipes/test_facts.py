@@ -1,4 +1,4 @@
-"""Recipes on environments that declare facts: refused where one is missing, and run where all are said."""
+"""Recipes on environments that declare facts: refused if one is missing, and run if all are declared."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from agentrl_core.weight import FlagFilter
 
 NAMES = recipes.names()
 MEMBERS = {"rstar2": 32}
-"""Rollouts of a task, where a recipe needs more than the usual six."""
+"""The number of rollouts of a task, if a recipe needs more than the usual six."""
 
 
 def wanted(recipe: Recipe) -> tuple[list[Column], list[Column]]:
-    """The columns that the environment has to say, and those that only a model can make."""
+    """Return the columns that the environment has to report, and those that only a model can make."""
     made: set[str] = set()
     said, asked = [], []
     for phase in PHASES:
         for link in recipe.chain(phase):
-            # A loss of another stage is given batches of its own.
+            # A loss of another stage runs on batches of its own.
             for column in link.needs if getattr(link, "stage", "update") == "update" else ():
                 if not column.is_fact and column.name not in made:
                     (asked if column.model else said).append(column)
@@ -35,7 +35,7 @@ def wanted(recipe: Recipe) -> tuple[list[Column], list[Column]]:
 
 
 def declaration(columns: list[Column]) -> dict[str, ExtraColumn]:
-    """What an environment declares that says these columns: keys where they are names of answers."""
+    """Return the declaration of an environment for these columns: keys if they are names of answers."""
     levels = {column.name: "step" for column in columns}
     levels |= {column.name: "trajectory" for column in columns if column.level == "draw"}
     kinds = {name: "key" if name.endswith("_cluster") else "number" for name in levels}
@@ -43,7 +43,7 @@ def declaration(columns: list[Column]) -> dict[str, ExtraColumn]:
 
 
 def collected(facts: dict[str, ExtraColumn], members: int) -> Batch:
-    """Two groups of two-step rollouts, whose environment says its facts."""
+    """Return two groups of two-step rollouts, whose environment reports its facts."""
     rng = np.random.default_rng(0)
     forest = Forest(facts=by_level(facts))
 
@@ -51,7 +51,7 @@ def collected(facts: dict[str, ExtraColumn], members: int) -> Batch:
         found: dict[str, float | str] = {}
         for name, fact in facts.items():
             if fact.level == level:
-                # No item needs itself, all steps are of one turn, and each group has a greedy answer.
+                # No item depends on itself, all steps are in one turn, and each group has a greedy answer.
                 fixed = {"greedy": 1.0, "turn": 0.0}.get(name, 0.0 if name.startswith("item_needs") else None)
                 value = float(rng.integers(0, 2)) if fixed is None else fixed
                 found[name] = f"answer {value}" if fact.kind == "key" else value
@@ -92,7 +92,7 @@ def test_it_is_scored_and_credited_on_what_its_environment_says(name: str) -> No
     said, asked = wanted(recipe)
     facts = declaration(said)
     recipe.check(facts=by_level(facts))
-    # Programs say facts of their own.
+    # Programs report facts of their own.
     batch = recipe.score(collected({**facts, **recipe.rollout.facts}, MEMBERS.get(name, 6)))
     assert np.isfinite(batch.column("score", "draw")).any()
     for column in recipe.select.makes:

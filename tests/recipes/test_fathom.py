@@ -25,7 +25,7 @@ def close(values: object, expected: object, tolerance: float = 1e-6) -> None:
 
 
 def searched(**changes: list[float]) -> Batch:
-    """Two successes, two failures, and a draw without a reward."""
+    """Return two successes, two failures, and a draw without a reward."""
     columns = {
         "tool_calls": [10, 0, 20, 4, 1],
         "searches_unique": [5, 0, 12, 1, 0],
@@ -50,7 +50,7 @@ def test_search_effort() -> None:
 
 
 def test_without_a_tool_call_nothing_is_redundant() -> None:
-    # What is called redundant without a call is a fault of the labels: the success is worth 1, not 1/2.
+    # A label that calls a success without calls redundant is an error: the success is worth 1, not 1/2.
     close(column(SearchEffort()(searched(searches_redundant=[1, 2, 2, 3, 0])))[1], 1.0)
 
 
@@ -81,7 +81,7 @@ def test_the_latest_success_takes_the_place_of_a_random_rollout(tmp_path: Path) 
     assert isinstance(inject, Inject)
     with Store.open(tmp_path / "run") as store:
         state = inject.initial_state()
-        for iteration, scores in enumerate(([0.6, 0.9], [0.2, 0.7], [0.5, 0.1])):  # the last has none above 0.5
+        for iteration, scores in enumerate(([0.6, 0.9], [0.2, 0.7], [0.5, 0.1])):  # the last one has none above 0.5
             state = inject.next(state, keep(store, grow(iteration, {"q": scores})))
         assert state["memory"]["trajectory_id"].tolist() == [3]
         failed = grow(3, {"q": [0.5, 0.1, 0.3]})

@@ -1,4 +1,4 @@
-"""GDRO-RL: weight for the difficulties at which much is lost, by hand and against a loop over tasks."""
+"""GDRO-RL: more weight for difficulties with a large loss, by hand and compared with a loop over tasks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def lossy(losses: list[float], success: list[int], groups: list[int]) -> Batch:
 
 
 def run(component: DifficultyScaled, batches: Sequence[Batch]) -> list[tuple[list[float], dict[str, Any]]]:
-    """The weights of batch after batch, and the state after each, which goes through JSON in between.
+    """Return the weights of batch after batch, and the state after each, which goes through JSON in between.
 
-    The updates see the losses of a batch with the weights.
+    The updates read the losses of a batch together with the weights.
     """
     state, made = component.initial_state(), []
     for batch in batches:
@@ -48,13 +48,13 @@ def test_difficulty_by_hand() -> None:
     first = lossy([1.0, 3.0, 4.0], [0, 0, 1], [0, 0, 1])
     second = lossy([2.0, 2.0, 6.0], [0, 0, 1], [0, 0, 1])
     (weights, state), (weights_next, state_next), (weights_last, _) = run(component, [first, second, first])
-    # Nothing is known, so all weigh the same. Both tasks are new, hence in bin 2: S = 0.5 (2 + 4) / 2 = 1.5.
+    # Nothing is known, so all weights are equal. Both tasks are new, hence in bin 2: S = 0.5 (2 + 4) / 2 = 1.5.
     close(weights, [1.0] * 3)
     assert state["tasks"] == ["task 0", "task 1"]
     assert state["visits"] == [[-1, 0], [-1, 1]]
     assert state["bins"] == [0, 3]
     close(state["scores"], [0.0, 0.0, 1.5, 0.0])
-    # Now they are in bins 0 and 3, where nothing was lost yet; then S = 1 and 3, of which 1 counts.
+    # Now they are in bins 0 and 3, which have no losses yet; then S = 1 and 3, and 1 counts.
     close(weights_next, [1.0] * 3)
     close(state_next["scores"], [1.0, 0.0, 1.5, 3.0])
     close(weights_last, [math.e] * 3)
@@ -126,7 +126,7 @@ def test_what_is_not_known_of_difficulty_changes_nothing() -> None:
     batch = lossy([1.0, math.nan, 5.0], [1, 1, 1], [0, 1, 2])
     batch = batch.with_columns("draw", score=[0.0, 0.0, math.nan], weight=[1.0, 1.0, 7.0])
     ((weights, state),) = run(DifficultyScaled(bins=2, smoothing=1.0, coefficient=1.0, history=1), [batch])
-    # The loss of task 1 is not known, and it is in the same bin; task 2 has no score.
+    # The loss of task 1 is unknown, and it is in the same bin; task 2 has no score.
     close(weights, [1.0, 1.0, 7.0])
     close(state["scores"], [0.0, 1.0])
     assert state["tasks"] == ["task 0", "task 1"]

@@ -1,4 +1,4 @@
-"""Ratios by strata, against a loop."""
+"""Compare ratios by strata with a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GTPO: conflicts are decided before the entropy is taken off, and what is too unsure still counts."""
+"""GTPO: conflicts are decided before the entropy is subtracted, and draws that are too uncertain still count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_conflicting_tokens_by_hand() -> None:
     assert column(start, "weight", "token") == [3.0] * 3 + [0.5] * 3 + [1.0] * 3
     agreed = batch.with_columns("draw", score=np.ones(4, np.float32))
     assert column(ConflictTokens()(agreed), "weight", "token") == [1.0] * 9
-    # Each of the three tokens of the first two draws conflicts; the others have none to be divided by.
+    # Each of the three tokens of the first two draws conflicts; the others have nothing to be divided by.
     counted = column(
         ConflictTokens(positive=3.0, negative=0.5, both_ends=False, per_count=True)(batch), "weight", "token"
     )

@@ -1,4 +1,4 @@
-"""GUI-Libra: negatives by the success of their group, against loops and by hand."""
+"""GUI-Libra: compare negatives scaled by the success of their group with loops and with numbers by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The softmax over a group's answers, against a loop."""
+"""Compare the softmax over a group's answers with a loop."""
 
 from __future__ import annotations
 

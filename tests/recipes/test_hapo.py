@@ -1,4 +1,4 @@
-"""Temperature, clip range and advantage by entropy, against the published formula."""
+"""Compare temperature, clip range and advantage by entropy with the published formula."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def test_hapo() -> None:
 
 
 def unsure(context: str, request: Request) -> ScriptedReply:
-    """Is sure of its first letter, and hesitates before the last."""
+    """Return the log-probs of a policy that is certain of its first letter, and uncertain before the last."""
     del context
     text = RIGHT if request.seed % 2 else WRONG
-    heights = [-3.0, *[-1.0] * (len(text) - 1), 1.5]  # one token a letter, and the stop token
+    heights = [-3.0, *[-1.0] * (len(text) - 1), 1.5]  # one token per letter, and the stop token
     return ScriptedReply(text, [-1.0] * len(heights), np.exp(heights).tolist())
 
 

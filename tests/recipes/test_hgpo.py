@@ -1,4 +1,4 @@
-"""HGPO: histories of states, against a loop."""
+"""Compare HGPO's histories of states with a loop."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_histories_of_states(seed: int, power: float) -> None:
 
 
 def test_absent_levels() -> None:
-    # At level 1 all four steps agree; at level 2 the last ones do, with equal returns: an advantage of 0 with company.
+    # At level 1 all four steps agree; at level 2 the last ones do, with equal returns: advantage 0 in a group of
+    # several.
     draws = [(0, [1, 1]), (0, [1, 1])]
     batch = small(draws, draw_score=[0.0, 0.0], step_reward=[0.0, 1.0, 1.0, 1.0], step_place=[7, 7, 7, 7])
     options = {"anchor": "place", "levels": 2, "normalisation": Normalisation(scale="none")}

@@ -1,4 +1,4 @@
-"""ICPI: what actions are worth is imagined, by hand; the best one is taken, and what it led to is remembered."""
+"""ICPI: imagined values of actions, by hand; the best action is taken, and its outcome is remembered."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ PROGRAM = Imagine(actions=(RIGHT, WRONG, LOOK), gamma=0.5, horizon=3, least=0)
 
 
 def asked(context: str) -> str:
-    """The last line of what is asked."""
+    """Return the last line of a prompt."""
     return context.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].splitlines()[-1]
 
 
 def test_values_by_hand(tmp_path: Path) -> None:
-    """Nothing is known at first: ties. Then each was taken once, and only what is imagined decides."""
+    """Values are unknown at first, so actions tie. After each was taken once, only imagined values decide."""
     questions: list[str] = []
 
     def imagined(context: str, request: Request) -> str:
-        """To look pays 0.2 and goes on, right pays 1, wrong 0.4; the imagined policy looks, then is right."""
+        """Return answers: look pays 0.2 and continues, right pays 1, wrong 0.4; the policy looks, then is right."""
         del request
         last = asked(context)
         questions.append(context)
@@ -56,7 +56,7 @@ def test_values_by_hand(tmp_path: Path) -> None:
     first = collect(3)
     assert set(first) == {RIGHT, WRONG, LOOK}, "ties are broken by chance"
     assert not questions, "without a transition nothing is imagined"
-    # look: 0.2 + 0.5 * (the policy says right behind `go on`) 1 = 0.7; right: 1; wrong: 0.4.
+    # look: 0.2 + 0.5 * (the policy answers right after `go on`) 1 = 0.7; right: 1; wrong: 0.4.
     assert set(collect(3)) == {RIGHT}
     for predicted, outcome in (("done", ""), ("reward", " 0"), ("next", "")):
         worlds = [text for text in questions if asked(text) == f"state: riddle?; action: {LOOK}; {predicted}:"]
@@ -75,9 +75,9 @@ def test_values_by_hand(tmp_path: Path) -> None:
             ["no", "1", "b", "no", "no", "2", "c", "no", "no", "4", "d", "no", "no", "8"],
             3.0,
         ),
-        # 1 + 0.5 * -2, where it ends.
+        # 1 + 0.5 * -2; the episode ends there.
         (["no", "1", "b", "no", "Yes", "-2"], 0.0),
-        # What cannot be read is asked for again, and an action that there is not is replaced by one that is.
+        # An unreadable answer is requested again, and an action that does not exist is replaced by one that does.
         (["what?", "no", "much", "1", "", "b", "fly", "no", "yes", "2"], 2.0),
         (["no", "1", "b", "fly", "fly", "fly", "yes", "2"], 2.0),
         (["no", "much", "much", "much", "1"], 0.0),

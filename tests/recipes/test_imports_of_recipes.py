@@ -1,4 +1,4 @@
-"""Recipes are written with the public names, as a user's own would be."""
+"""Recipes use only public names, as a user's own recipe would."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ OF_ONE_SYSTEM = {
     "agentrl_core.select.tracker.grown",
     "agentrl_core.weight.select.above_quantile",
 }
-"""Functions and components that a system or two use, by the path of their module. The list may only get shorter."""
+"""Functions and components that only one or two systems use, by the path of their module. The list may only shrink."""
 
 
 def imported(path: Path) -> Iterator[tuple[str, str]]:
-    """The names of this package that a recipe uses: the module, and the name in it."""
+    """Yield the names of this package that a recipe uses: the module, and the name in it."""
     modules: dict[str, str] = {}
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -66,7 +66,7 @@ def imported(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def is_public(module: str, name: str) -> bool:
-    """Whether a package lists the name, or it is an operator on columns or what another recipe has."""
+    """Return whether a package lists the name, or it is an operator on columns or belongs to another recipe."""
     of_operators = module.startswith("agentrl_core.operators.") and not name.startswith("_")
     return name in PUBLIC.get(module, ()) or of_operators or module.startswith("agentrl_core.recipes.")
 

@@ -1,4 +1,4 @@
-"""Preferences between trajectories, against a loop over pairs; the reference of step rewards follows the policy."""
+"""Compare preferences between trajectories with a loop over pairs; the reference of step rewards follows the policy."""
 
 from __future__ import annotations
 

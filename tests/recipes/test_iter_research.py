@@ -1,4 +1,4 @@
-"""IterResearch: what a round sees and what it is worth, by hand."""
+"""IterResearch: contexts and rewards of rounds, by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentrl_core.engine import Request
 
 
 def researching(context: str, request: Request) -> str:
-    """Three rounds of reports, each of which goes on with the last; then an answer by the seed."""
+    """Return the actions: three rounds of reports, each based on the last one; then an answer by the seed."""
     for done, following in (("third", RIGHT if request.seed % 2 else WRONG), ("second", "third"), ("first", "second")):
         if done in context:
             return following

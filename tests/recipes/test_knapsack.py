@@ -1,4 +1,4 @@
-"""Knapsack RL: numbers of rollouts against a knapsack by dynamic programming."""
+"""Compare Knapsack RL's numbers of rollouts with a knapsack by dynamic programming."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def value(n: int, p: float) -> float:
 
 
 def knapsack(rates: list[float], total: int, low: int, high: int) -> float:
-    """The most that any numbers of rollouts are worth."""
+    """Return the largest total value of any numbers of rollouts."""
     best = {0: 0.0}
     for rate in rates:
         following: dict[int, float] = {}
@@ -46,10 +46,10 @@ def test_the_last_visit_is_what_counts() -> None:
     rates = track.estimate(state, story.candidates([0, 1, 2, 3], 2))
     assert rates.tolist() == [0.25, 0.0, 0.5, 0.5]
     # p = 1/4: w = 9/64, gains of n + 1: w (p^n (1-p) + (1-p)^n p) = 0.02637, 0.01648, 0.01154, 0.00846, ...
-    # p = 1/2: w = 1/8, gains 0.03125, 0.015625, 0.0078125, ... For 20 rollouts 12 are left behind 2 each:
+    # p = 1/2: w = 1/8, gains 0.03125, 0.015625, 0.0078125, ... For 20 rollouts 12 remain after 2 each:
     # 0.03125 x2, 0.02637, 0.01648, 0.015625 x2, 0.01154, 0.00846, 0.0078125 x2, 0.00630, 0.00472 (or 0.0039).
     assert select.count.counts({}, {"estimate": rates}, 20).tolist() == [8, 2, 5, 5]
-    # All alike at first: the total evenly.
+    # All equal at first: the total is split evenly.
     assert select.count.counts({}, {"estimate": np.full(4, 0.5)}, 32).tolist() == [8, 8, 8, 8]
-    # What gains no more than 1e-4 is left to the task that was not solved.
+    # Rollouts that gain at most 1e-4 go to the task that was not solved.
     assert select.count.counts({}, {"estimate": np.array([1.0, 0.0])}, 16).tolist() == [2, 14]

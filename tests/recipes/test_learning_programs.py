@@ -1,4 +1,4 @@
-"""Programs that learn from iteration to iteration: experiences, skills and instructions, told by hand."""
+"""Programs that learn from iteration to iteration: experiences, skills and instructions, traced by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOGPROB = {"logprob": lambda paths: [-0.5 * len(path) for path in paths]}
 
 
 def iterations(recipe: Recipe, speakers: list[Any], folder: Path, **options: Any) -> list[Any]:
-    """The rows of one iteration after the other, each by a speaker of its own and in a collector of its own."""
+    """Return the rows of one iteration after the other, each with its own speaker and collector."""
     size = {"tasks": options.pop("tasks", 1), "group_size": options.pop("group_size", 2)}
     found = []
     for speaker in speakers:
@@ -73,7 +73,7 @@ def test_what_a_group_learned_is_shown_to_the_next(tmp_path: Path) -> None:
     assert sum(row.role == "helper" for row in rows) == 2 + 1 + 1 + 1
     assert [row.prompt for row in after] == ["riddle?\n\nExperiences that may help:\n0: Say right."] * 2
     assert [row.actions for row in after] == [[RIGHT]] * 2
-    # A group that is all right, or all wrong, asks nobody.
+    # A group that is all right or all wrong sends no request.
     assert solve(Experiences(), lambda *_: RIGHT).asked == 4
 
 
@@ -117,7 +117,7 @@ def test_a_plan_is_applied_by_the_rules() -> None:
 
 
 class Unkept(TextMemory):
-    """Notes what cannot be kept."""
+    """A component with state that cannot be stored."""
 
     def initial_state(self) -> dict[str, Any]:
         return {}
@@ -132,7 +132,7 @@ class Unkept(TextMemory):
 
 
 def skilled(context: str, request: Request) -> str:
-    """Solves by chance, always with the skill `be right` in sight; makes that skill."""
+    """Return a speaker that solves by chance, and always if its prompt has the skill `be right`, which it makes."""
     if "Say in short the skill" in context:
         assert 1 <= context.count(f"An attempt:\n{RIGHT}") <= 2
         assert WRONG not in context
@@ -172,14 +172,14 @@ def test_a_library_of_skills_by_hand() -> None:
 
     found = after([["a", 1.0], ["b", 0.5]])
     assert found == {"cache": [("a", 1.0), ("b", 0.5)], "reservoir": []}
-    # c comes in for b, which is the weakest.
+    # c replaces b, which is the weakest.
     assert after([["c", 1.0]], used=(["a", 1.0],)) == {"cache": [("a", 1.0), ("c", 1.0)], "reservoir": [("b", 0.5)]}
-    # a did not help: 0.9; still above b. That it was made again changes nothing.
+    # a did not help: 0.9; still above b. Making it again changes nothing.
     assert after([["a", -1.0]], used=(["a", 0.0],))["cache"] == [("a", 0.9), ("c", 1.0)]
     for _ in range(6):  # 0.478: b comes back
         found = after([], used=(["a", 0.0],))
     assert dict(found["cache"]).keys() == {"b", "c"}
-    # Above the capacity of the reservoir the lowest goes.
+    # Above the capacity of the reservoir the lowest is removed.
     found = after([["d", -1.0], ["e", -0.5], ["f", -0.7]])
     assert dict(found["reservoir"]).keys() == {"a", "e", "f"}
 
@@ -217,7 +217,7 @@ def test_inspo_draws_an_instruction_and_replaces_the_worse(tmp_path: Path) -> No
 def test_the_worse_half_goes_and_candidates_come() -> None:
     program = Instructed(begin="a|b|c|d", every=1, least=3)
     state = {"texts": ["a", "b", "c", "d"], "weights": [0.5, 0.1, 0.9, 0.1], "rollouts": [3, 3, 3, 2]}
-    # d has not been tried enough: of three one goes, b.
+    # d has not been tried enough: one of three is removed, b.
     assert program.worse(state) == [1]
     assert program.worse({**state, "rollouts": [3, 3, 3, 3]}) == [3, 1], "of equal ones the later first"
     assert program.worse({**state, "texts": ["a", "", "c", ""]}) == [], "two stay"
@@ -258,7 +258,7 @@ CASES = {
 
 
 def speaking(context: str, request: Request) -> str:
-    """Solutions by chance, a plan where one is asked for, and words."""
+    """Return a speaker: solutions by chance, a plan if one is requested, and text."""
     if "JSON" in context:
         return '{"operation": "ADD", "text": "Check."}'
     if "riddle?" not in context or "Sum up" in context or "better" in context or "in short" in context:

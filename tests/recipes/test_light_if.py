@@ -1,4 +1,4 @@
-"""The entropy bonus where advantage and log-prob co-vary."""
+"""The entropy bonus for tokens whose advantage and log-prob co-vary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every recipe runs for several iterations through the public path, is cut off, goes on, and comes to the same."""
+"""Run every recipe for several iterations through the public path, with kills; the result is the same."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from agentrl_core.recipe import Recipe
 
 NAMES = recipes.names()
 SAMPLES_NOTHING = {"bq_nco"}
-"""Recipes whose trajectories are all written, so that no segment cuts them off."""
+"""Recipes whose trajectories are all given, so that no segment can be interrupted."""
 
 
 def whole(name: str, folder: Path) -> Loop:
-    """All iterations at once, in sequences; what is trained is exactly what was sampled."""
+    """Run all iterations at once, in sequences; exactly the sampled tokens are trained."""
     loop = Loop(small(name), "sequence")
     with arl.Store.open(folder, sync="never") as store:
         for _ in range(ITERATIONS):
@@ -39,7 +39,7 @@ def whole(name: str, folder: Path) -> Loop:
 
 
 def cut(name: str, folder: Path) -> Loop:
-    """The same as trees, cut off in the middle of the second iteration and between batch and update of the third."""
+    """Run the same as trees, killed in the middle of the second iteration and between batch and update of the third."""
     loop = Loop(small(name), "tree")
     with arl.Store.open(folder, sync="never") as store:
         loop.train(*loop.collect(store))
@@ -58,7 +58,7 @@ def cut(name: str, folder: Path) -> Loop:
 
 
 def assert_equal(one: arl.Batch, other: arl.Batch) -> None:
-    """Equal tables and scores."""
+    """Assert equal tables and scores."""
     for table in TABLES:
         first, second = (pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (one, other))
         assert first.equals(second, null_equal=True), table
@@ -66,7 +66,7 @@ def assert_equal(one: arl.Batch, other: arl.Batch) -> None:
 
 
 def assert_trained(loop: Loop) -> None:
-    """What is to be trained was, and nothing else; all numbers are numbers."""
+    """Assert that exactly the tokens to train were trained, and that all numbers are finite."""
     assert loop.losses
     assert np.isfinite(loop.losses).all()
     trained = {training.model for training in loop.recipe._trainings}

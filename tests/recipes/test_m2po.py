@@ -1,4 +1,4 @@
-"""The mask and the clip range of a second moment, against loops."""
+"""Compare the mask and the clip range of a second moment with loops."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from agentrl_core.engine import Request
 
 
 def takes(context: str, request: Request) -> str:
-    """One or two stones by the seed, sometimes nonsense."""
+    """Return one or two stones by the seed, sometimes an invalid move."""
     del context
     return ("1", "2", "1", "2", "all of them")[request.seed % 5]
 
@@ -33,7 +33,7 @@ def test_each_turn_is_credited_against_its_seat_in_its_game() -> None:
     assert set(seats.values()) == {(tag, agent) for tag in ("nim", "misere") for agent in seen}
     assert len(seen) == 2
     returned = {name: np.cumsum(played[name][::-1])[::-1] for name in draws}
-    # The return of a turn less the mean over all turns of the same game and seat.
+    # The return of a turn minus the mean over all turns of the same game and seat.
     means = {
         seat: np.mean(np.concatenate([returned[name] for name in draws if seats[name] == seat]))
         for seat in set(seats.values())

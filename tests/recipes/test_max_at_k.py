@@ -1,4 +1,4 @@
-"""max@k off-policy: the loss against sums over all subsets of answers."""
+"""max@k off-policy: compare the loss with sums over all subsets of answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl_core.recipes.max_at_k import OffPolicyMaxAtK
 
 
 def by_subsets(rewards: np.ndarray, excess: np.ndarray, k: int) -> np.ndarray:
-    """The weight of each answer's gradient: mean over subsets of k of (1 + sum of excesses) times the best reward."""
+    """Return each answer's gradient weight: mean over subsets of k of (1 + sum of excesses) times the best reward."""
     subsets = list(combinations(range(len(rewards)), k))
     found = np.zeros(len(rewards))
     for subset in subsets:
@@ -33,7 +33,7 @@ def test_weights_are_those_of_all_subsets(seed: int, k: int) -> None:
     rewards = generator.integers(0, 4, sum(sizes)) / 3.0  # with ties
     away = generator.normal(0.0, 0.3, len(sequence))
     weight = 1.0 / (len(sizes) * np.array(sizes)[group] * lengths)
-    order = generator.permutation(len(sequence))  # rows of an answer, and answers of a group, lie anywhere
+    order = generator.permutation(len(sequence))  # rows of an answer, and answers of a group, are in any order
     streams = {
         "weight_kl": weight[sequence],
         "advantage_positive": (weight * rewards)[sequence],

@@ -1,4 +1,4 @@
-"""The minimum of a prefix, against a loop."""
+"""Compare the minimum over a prefix with a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MoPPS: the posterior and the choice, against the paper's two formulas."""
+"""MoPPS: compare the posterior and the choice with the paper's two formulas."""
 
 from __future__ import annotations
 

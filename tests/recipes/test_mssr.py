@@ -11,7 +11,7 @@ from agentrl_core.select import Beta, ComposedSelector, OutcomeVariance, Proport
 
 
 def test_weights_by_hand() -> None:
-    """Of the option that the page names."""
+    """Test the option that the page names."""
     # One rollout a visit: 1, then 0: S = 0.9175, F = 1: v = 0.478488; always solved: v = 1; never tried: 0.5.
     select = ComposedSelector(
         track=Beta(0.0, 0.0, decay=0.9175, unseen=0.5),

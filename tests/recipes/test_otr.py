@@ -17,7 +17,7 @@ END = "<|im_end|>"
 
 
 def letter(context: str, request: Request) -> str:
-    """A letter of three by the seed of the request; three of five times the right one of the demonstration `abc`."""
+    """Return a letter of three by the request's seed; three of five times the right one of the demonstration `abc`."""
     said = context.rsplit("assistant\n", 1)[1]
     right = ("abc" + END)[len(said)] if len(said) < 3 else "!"
     return (right + right + right + "xy")[request.seed % 5]
@@ -40,7 +40,7 @@ def test_a_draw_for_each_candidate_that_is_another_token() -> None:
 
 
 def test_the_loss_is_that_of_all_candidates() -> None:
-    """Counts as weights are the mean over all that was sampled: each candidate a row of its own gives the same."""
+    """Counts as weights give the mean over all samples: each candidate in a row of its own gives the same."""
     program = OneToken(candidates=12)
     run = solve(recipes.OTR.replace(rollout=program), letter, world=Riddles(("abc",)))
     credited = recipes.OTR.credit(run.batch)

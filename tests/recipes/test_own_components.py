@@ -1,4 +1,4 @@
-"""Components that live outside the package: in a recipe, in its TOML, and after a restart."""
+"""Components outside the package: in a recipe, in its TOML, and after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences of rewards, against a loop over pairs."""
+"""Compare differences of rewards with a loop over pairs."""
 
 from __future__ import annotations
 

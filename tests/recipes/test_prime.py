@@ -1,4 +1,4 @@
-"""PRIME: leave-one-out rewards of tokens, by hand and against a loop."""
+"""PRIME: leave-one-out rewards of tokens, by hand and compared with a loop."""
 
 from __future__ import annotations
 

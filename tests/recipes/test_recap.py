@@ -1,4 +1,4 @@
-"""RECAP: weights of objectives against a loop and by hand."""
+"""RECAP: compare weights of objectives with a loop and with numbers by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def close(values: object, expected: object, tolerance: float = 1e-5) -> None:
 
 
 def run(component: StatefulComponent, batches: Sequence[Batch]) -> tuple[list[Batch], list[dict[str, Any]]]:
-    """Batch after batch, and the state after each, which goes through JSON in between."""
+    """Return the results of batch after batch, and the state after each, which goes through JSON in between."""
     states, closed = [component.initial_state()], []
     for batch in batches:
         closed.append(component.add_columns(states[-1], batch))

@@ -1,4 +1,4 @@
-"""Recipe: a value, to and from TOML, refused before it runs, credit as new columns."""
+"""Recipe: a value that converts to and from TOML, is checked before it runs, and adds credit as columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 @dataclass(frozen=True)
 class Judged(BatchComponent):
-    """A user's weight: needs a column that nobody makes."""
+    """A user's weight that needs a column without a producer."""
 
     phase: ClassVar[str] = "weight"
     makes: ClassVar[tuple[Column, ...]] = (draw("weight"),)
@@ -34,7 +34,7 @@ class Judged(BatchComponent):
 
 @dataclass(frozen=True)
 class Visits(StatefulComponent):
-    """A weight that counts the batches it has seen."""
+    """A weight that counts its batches."""
 
     phase: ClassVar[str] = "weight"
 

@@ -1,4 +1,4 @@
-"""ReLIC: rollouts are cut by windows, and both models are trained on what the window has added."""
+"""ReLIC: windows cut rollouts, and both models are trained on the tokens that the window added."""
 
 from __future__ import annotations
 

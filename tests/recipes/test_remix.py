@@ -1,4 +1,4 @@
-"""ReMix and delayed M2PO: what they are when, and runs that train stored groups."""
+"""ReMix and delayed M2PO: values by iteration, and runs that train stored groups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_changes_when() -> None:
 
 
 def run(tmp_path: Path, recipe: Recipe, iterations: int) -> list[list[int]]:
-    """The iterations that the trained groups were rolled out in, for each iteration."""
+    """Return the iterations in which the trained groups were rolled out, for each iteration."""
     world = SmallWorld()
     policy = tiny_model("qwen3", torch.float32)
     optimizer = torch.optim.SGD(policy.parameters(), lr=1e-2)
@@ -63,7 +63,7 @@ def run(tmp_path: Path, recipe: Recipe, iterations: int) -> list[list[int]]:
 
 
 def test_two_fifths_are_of_the_last_two_iterations(tmp_path: Path) -> None:
-    """Of 3 fresh groups share / (1 - share) * 3 = 2 stored ones join, of the last two iterations."""
+    """Of 3 fresh groups share / (1 - share) * 3 = 2 stored ones join, from the last two iterations."""
     ages = run(tmp_path, REMIX, 4)
     assert ages[0] == [0, 0, 0]
     for iteration, found in enumerate(ages):
@@ -74,7 +74,7 @@ def test_two_fifths_are_of_the_last_two_iterations(tmp_path: Path) -> None:
 
 
 def test_a_batch_waits_for_its_time(tmp_path: Path) -> None:
-    """With a delay of two iterations in place of 64: iteration k trains what k - 2 rolled out, all of it."""
+    """With a delay of two iterations instead of 64, iteration k trains exactly the rollouts of k - 2."""
     replay = M2PO_DELAYED.replay
     assert isinstance(replay, Mix)
     assert (replay.memory.min_age, replay.memory.max_age) == (64, 64)

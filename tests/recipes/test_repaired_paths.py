@@ -1,4 +1,4 @@
-"""Programs that mend a path while it is walked: reasons found afterwards, patches, recoveries; and tilted groups."""
+"""Programs that repair a path while it runs: reasons found afterwards, patches, recoveries; and tilted groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ END = "<|im_end|>"
 
 
 class Doors(Riddles):
-    """Riddles that list what is possible."""
+    """Riddles that list the possible actions."""
 
     def reset(self, task: Any, seed: int) -> Any:
         episode = super().reset(task, seed)
@@ -42,7 +42,7 @@ class Doors(Riddles):
 
 
 def reasoning(context: str, request: Request) -> str:
-    """Reasons where they are asked for, else failures."""
+    """Return a speaker: reasons on request, otherwise failures."""
     del request
     return "since it is so" if "Why is this the right thing" in context else WRONG
 
@@ -66,14 +66,14 @@ def test_a3t_acts_at_random_and_says_why() -> None:
     assert not np.isfinite(run.batch.column("behaviour_logprob", "token"))[
         run.batch.column("token", "token") == 10
     ].any()
-    # A task that is solved gets no attempts; at probability 0 the policy acts itself.
+    # A solved task gets no attempts; at probability 0 the policy acts itself.
     assert solve(program, in_turn(WRONG, RIGHT), world=Doors(), group_size=2).asked == 2
     plain = solve(Autonomy(column="success", probability=0.0, attempts=2), reasoning, world=Doors(), group_size=2)
     assert [row.actions for row in plain.rows] == [[WRONG]] * 4
 
 
 class Expert(Riddles):
-    """The world answers with what the expert saw next, and says who did as the expert did."""
+    """An environment that answers with the expert's next observation and reports who acted like the expert."""
 
     facts = {"matched": ExtraColumn("step")}  # noqa: RUF012
 
@@ -104,7 +104,7 @@ def test_ui_s1_goes_on_behind_what_the_expert_did() -> None:
         return ["open", "scroll", "click", "leave"][len(said) - 1]
 
     run = solve(ExpertSpine(), speak, world=world, group_size=1)
-    # The mistake stays in the trajectory; the next action sees what the expert did instead.
+    # The mistake stays in the trajectory; the next action reads the expert's action instead.
     assert "<|im_start|>assistant\nopen<|im_end|>" in said[1]
     assert "scroll" not in said[2]
     assert "search" in said[2]
@@ -113,7 +113,7 @@ def test_ui_s1_goes_on_behind_what_the_expert_did() -> None:
     assert row.trained == "".join(f"{action}{END}" for action in ("open", "scroll", "click", "leave"))
     assert run.batch.column("matched", "step").tolist() == [1, 0, 1, 0]
     assert run.batch.column("reward", "draw").tolist() == [2.0]
-    # One patch: the second mistake ends it. None: the first one. Any number: to the end.
+    # One patch: the second mistake ends it. None: the first one ends it. Any number: it runs to the end.
     for patches, turns in ((1, 2), (0, 1), (None, 4)):
         run = solve(ExpertSpine(patches=patches), in_turn("leave"), world=world, group_size=1)
         assert len(run.batch.column("matched", "step")) == turns
@@ -140,7 +140,7 @@ def test_rac_learns_to_recover_and_not_the_mistake() -> None:
     assert fork.trained == f"<undo>{END}look{END}look{END}{RIGHT}{END}", "recovery and correction alone"
     assert run.fact("reward") == [0, 1]
     assert run.fact("recovered")[1] == 1
-    # A correction has so many turns; a mistake that ends the episode has nothing behind it; what solved is left alone.
+    # A correction has a number of turns; a mistake that ends the episode has nothing after it; successes are kept.
     run = solve(Recovered(column="success", turns=1), in_turn("<bad>", WRONG, "look"), group_size=1)
     assert [row.actions for row in run.drawn] == [["<bad>", WRONG]], "a correction that failed is dropped"
     assert run.asked == 3
@@ -149,7 +149,7 @@ def test_rac_learns_to_recover_and_not_the_mistake() -> None:
 
 
 class Refuses(Riddles):
-    """A world that does not know an action, and flags it or takes it for the answer."""
+    """An environment that does not support an action, and flags it or takes it for the answer."""
 
     def __init__(self, unknown: str, outcome: StepResult) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ def test_aepo_ae_rolls_out_twice_and_turns_the_temperature() -> None:
     temperatures = pl.DataFrame(run.batch.nodes)["sampling"].struct.field("temperature").drop_nulls()
     assert sorted(temperatures.cast(pl.Float64).round(3).to_list()) == [1.0] * 3 + [1.2] * 3
     assert (run.batch.column("inverse_temperature", "token") == 1.0).all(), "all is trained at temperature 1"
-    # Of an entropy above 0.5 the next iteration is cold, and half as many take a place.
+    # After an entropy above 0.5 the next iteration samples cold, and half as many take a place.
     states = recipe.next_states({}, IterationRecord.of(run.batch, {"entropy": 0.6}))
     cold = recipe.at(1, states)
     assert cold.rollout.members.others.temperature == 0.8
@@ -212,7 +212,7 @@ def test_aepo_ae_trains_as_many_as_were_plain(at_most: int, share: float, seed: 
 
 
 def wandering(context: str, request: Request) -> str:
-    """Calls, some of which fail, and at last an answer."""
+    """Return a speaker: calls, some of which fail, and finally an answer."""
     if "Why is this" in context:
         return f"since {request.seed % 5}"
     return ["<bad>", "look", RIGHT, WRONG, WRONG][request.seed % 5]

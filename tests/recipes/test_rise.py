@@ -1,4 +1,4 @@
-"""RISE: which solutions are rated, and what a rating is paid, by hand."""
+"""RISE: which solutions are rated, and the reward of a rating, by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl_core.recipes.rise import SelfVerification
 
 
 def speak(context: str, request: Request) -> str:
-    """Solutions by their seeds; a rating is 1, 0 or none, in the order of the seeds."""
+    """Return solutions by their seeds; a rating is 1, 0 or none, in the order of the seeds."""
     if "A solution:" in context:
         return ("it is \\boxed{1}", "it is \\boxed{0}", "who knows")[request.seed % 3]
     return RIGHT if request.seed % 2 else WRONG

@@ -1,4 +1,4 @@
-"""RiskPO: bundles of tasks, tracked quantiles and shares of draws, against loops and numbers by hand."""
+"""RiskPO: compare bundles of tasks, tracked quantiles and shares of draws with loops and with numbers by hand."""
 
 from __future__ import annotations
 

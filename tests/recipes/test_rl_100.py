@@ -1,4 +1,4 @@
-"""RL-100: a policy that is worse on what is stored is not kept, and the pass that finds out trains nothing."""
+"""RL-100: a policy that is worse on stored rollouts is not kept, and the pass that detects it trains nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0], step_action_value=[1.
 
 
 class Tilted(nn.Module):
-    """Says log p = what was sampled + theta for the first draw and - theta for the second."""
+    """A model whose log p is the sampled one + theta for the first draw and - theta for the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Tilted(nn.Module):
 
 
 def trained(rate: float, fraction: float = 0.0) -> tuple[list[float], float, HookResult, dict[str, float]]:
-    """Theta behind each step and at the end, what was done, and the metrics; a negative rate climbs the loss."""
+    """Return theta after each step and at the end, the actions, and the metrics; a negative rate climbs the loss."""
     *others, _ = RL_100.chain("advantage")
     recipe = RL_100.replace(advantage=(*others, Gain(fraction=fraction)))
     model = Tilted()
@@ -66,7 +66,7 @@ def test_a_worse_policy_is_rolled_back() -> None:
 
 
 def test_the_fraction_decides() -> None:
-    """J(new) = exp(theta)/(exp(theta) + exp(-theta)) = 1/(1 + exp(-2 theta)); it has to be above 0.5 (1 + fraction)."""
+    """J(new) = exp(theta)/(exp(theta) + exp(-theta)) = 1/(1 + exp(-2 theta)); it has to exceed 0.5 (1 + fraction)."""
     thetas, _, _, _ = trained(0.05)
     gained = 1.0 / (1.0 + np.exp(-2.0 * thetas[3])) - 0.5
     assert gained > 0.01

@@ -12,7 +12,7 @@ from agentrl_core.recipes.rl_plus import MixtureExpert
 
 
 def rl_plus(case: Case, ratio: Tensor, logprob: Tensor, t: int) -> Tensor:
-    """2 p / (p_old + p_beta) with p_beta = (p_old + u) / 2, and A (1 - p)^gamma on external tokens."""
+    """Return 2 p / (p_old + p_beta) with p_beta = (p_old + u) / 2, and A (1 - p)^gamma on external tokens."""
     p, old = logprob[t].exp(), case.old_logprob[t].exp()
     if not case.expert[t]:
         return ratio[t] * case.advantage[t]

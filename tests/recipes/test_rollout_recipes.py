@@ -1,4 +1,4 @@
-"""Recipes with a rollout of their own: golden trees by hand, and from collection to the optimizer's step."""
+"""Recipes with their own rollout program: golden trees by hand, and from collection to the optimizer step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ END = "<|im_end|>"
 
 
 def by_chance(share: float, *, but: str = "\0") -> Speaker:
-    """Right with a probability, by the seed of the request; right for sure where a text is in sight."""
+    """Return a speaker that is right by chance, from the request's seed, and always if a text is in its prompt."""
 
     def speak(context: str, request: Request) -> str:
         return RIGHT if but in context or request.seed % 997 / 997 < share else WRONG
@@ -40,7 +40,7 @@ def by_chance(share: float, *, but: str = "\0") -> Speaker:
 
 
 class Paid(Riddles):
-    """Riddles whose environment says what a recipe reads of it."""
+    """Riddles whose environment reports the facts that a recipe reads."""
 
     def __init__(self, **facts: float) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def test_active_vln_counts_the_steps_of_a_turn() -> None:
 
 
 def test_active_vln_begins_behind_the_expert() -> None:
-    # 6 steps, W = 3: in iteration t = 1, f = log(1) / log(4) = 0, so n = 2 are left and 4 are given.
+    # 6 steps, W = 3: in iteration t = 1, f = log(1) / log(4) = 0, so n = 2 remain and 4 are given.
     world = Riddles((*"abcde", RIGHT))
     run = solve(Anew(column="success", warm_up=3), in_turn(*["look"] * 5, RIGHT), world=world, group_size=1)
     # At most 2 * 2 steps of its own: the fifth is its last.
@@ -172,12 +172,12 @@ def test_ad_hint_compares_both_kinds_fairly() -> None:
     weights = batch.column("weight", "token")
     assert hint.sum() == 4 * 4
     assert (weights[~hint] == 1).all()
-    # H = 3 where the policy's own are 2: exp(-1/2); no hint of a failure is trained.
+    # H = 3, and the policy's own are 2: exp(-1/2); no hint of a failure is trained.
     np.testing.assert_allclose(weights[hint], [np.exp(-0.5)] * 12 + [0.0] * 4, rtol=1e-6)
 
 
 def after_one(recipe: Recipe, first: Speaker, second: Speaker, folder: Any, task_pool: int = 64, **options: Any) -> Any:
-    """What a recipe collects in its second iteration, on a store that has the first."""
+    """Return the rollouts of a recipe's second iteration, on a store that has the first."""
     with arl.Store.open(folder) as store:
         for iteration, speaker in enumerate((first, second)):
             heard = Heard(script(speaker))
@@ -205,7 +205,7 @@ def test_icpo_shows_a_demonstration_and_trains_without(tmp_path: Any) -> None:
 
 
 def test_what_solved_the_task_before_is_retrieved(tmp_path: Any) -> None:
-    """Of four that solved it in the iteration before the newest three are shown; a failure never is."""
+    """Of the four rollouts that solved it in the iteration before, the newest three are shown; a failure never is."""
     texts = [f"{word} {RIGHT}" for word in ("one", "two", "three", "four")]
     speaker = in_turn(*texts, WRONG)
     rows, batch = after_one(recipes.RETRIEVAL, speaker, lambda *_: WRONG, tmp_path, task_pool=1, tasks=1, group_size=5)
@@ -248,11 +248,11 @@ def test_xrpo_spends_where_the_interval_shrinks_most() -> None:
         del request
         name = max((name for name in names if f"{name}<" in context), key=len)
         asked[name] = asked.get(name, 0) + 1
-        # The task that is asked first is mixed, the others are solved always.
+        # The first requested task is mixed, the others are always solved.
         return WRONG if name == next(iter(asked)) and asked[name] % 2 else RIGHT
 
     run = solve(PriorityRounds(budget=6, per_round=2), speak, world=Named(), tasks=3)
-    # 3 * 6 = 18: 4 each, then three rounds of 2. The mixed task is first in each, the others share what is left.
+    # 3 * 6 = 18: 4 each, then three rounds of 2. The mixed task comes first in each, the others share the rest.
     assert sum(asked.values()) == 18
     assert sorted(asked.values()) == [5, 6, 7]
     assert np.bincount(run.batch.column("group_id", "draw").astype(int)).sum() == 18
@@ -318,7 +318,7 @@ def test_brorl_trains_a_part_of_a_large_group() -> None:
 
 
 class Clustered(Riddles):
-    """Riddles that say which answers are the same."""
+    """Riddles that report which answers are equal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -337,7 +337,7 @@ class Clustered(Riddles):
 
 
 def attempts(share: float) -> Speaker:
-    """Attempts of four steps, some right; whoever judges them finds the third step bad, or proposes another."""
+    """Return attempts of four steps, some right; judges of them find the third step bad, or propose another."""
 
     def speak(context: str, request: Request) -> str:
         if "step" in context:
@@ -349,14 +349,14 @@ def attempts(share: float) -> Speaker:
 
 
 def calls(context: str, request: Request) -> str:
-    """Calls, some of which fail, and at last an answer."""
+    """Return a speaker: calls, some of which fail, and finally an answer."""
     if context.count("go on") > 1:
         return [RIGHT, WRONG][request.seed % 2]
     return ["so <bad>", "and <call>", "or <call>", RIGHT, WRONG][request.seed % 5]
 
 
 def planning(context: str, request: Request) -> str:
-    """A plan at first, in half of the cases."""
+    """Return a speaker that starts with a plan in half of the cases."""
     if "go on" in context or "leads" in context or request.seed % 2:
         return [RIGHT, WRONG][request.seed // 2 % 2]
     return "<plan>look\nlook</plan>"
@@ -364,7 +364,7 @@ def planning(context: str, request: Request) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe on riddles: who speaks, and how many draws a group has at most."""
+    """A recipe on riddles: its speaker, and the largest number of draws of a group."""
 
     speaker: Speaker
     most: int

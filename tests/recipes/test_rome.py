@@ -1,4 +1,4 @@
-"""ROME: rollouts that begin behind an expert's chunks, by hand."""
+"""ROME: rollouts that begin after an expert's chunks, by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def wrong(context: str, request: Request) -> str:
 
 
 def near_the_end(context: str, request: Request) -> str:
-    """Knows only what comes behind the third chunk."""
+    """Return a speaker that is right only after the third chunk."""
     del request
     return RIGHT if "think" in context else WRONG
 
@@ -42,7 +42,7 @@ def test_members_begin_behind_anchors_and_the_expert_joins_who_fails() -> None:
     assert trained[1] == WRONG + "<|im_end|>", "what was given is not trained"
     assert trained[3] == "".join(action + "<|im_end|>" for action in EXPERT), "what is imitated is"
     assert run.fact("reward") == [0.0, 0.0, 0.0, 1.0]
-    # The chunks of the expert weigh their returns, and nothing filters them.
+    # The expert's chunks weight their returns, and nothing filters them.
     batch = run.batch.with_columns(
         "token", recomputed_logprob=np.nan_to_num(run.batch.column("behaviour_logprob", "token"), nan=-3.0)
     )
@@ -65,7 +65,7 @@ def test_nobody_joins_who_succeeds_and_a_task_without_an_expert_begins_at_its_pr
 
 
 def runs(recipe: Recipe, folder: Path, world: Riddles, iterations: int) -> list[tuple[list[float], list[Row]]]:
-    """What each iteration began with, and its draws."""
+    """Return the start of each iteration, and its draws."""
     found = []
     with arl.Store.open(folder, sync="never") as store:
         for _ in range(iterations):
@@ -82,19 +82,19 @@ def runs(recipe: Recipe, folder: Path, world: Riddles, iterations: int) -> list[
 def test_a_task_is_rolled_back_while_it_is_learned(tmp_path: Path) -> None:
     recipe = recipes.ROME.replace(rollout=FromChunks(kind="rollback", learned=1.0))
     found = runs(recipe, tmp_path, Riddles(EXPERT), 4)
-    # K - 1 = 3 chunks are given, then two, from where nobody succeeds: the third chunk decides.
+    # K - 1 = 3 chunks are given, then two, after which no rollout succeeds: the third chunk decides.
     assert [given for given, _ in found] == [[3.0, 3.0], [2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
     assert [len(drawn) for _, drawn in found] == [2, 3, 3, 3], "the expert is imitated there"
     program = FromChunks(kind="rollback")
     state = program.initial_state()
     batch = solve(program, near_the_end, world=Riddles(EXPERT), group_size=2).batch
-    for left in (2, 2):  # the batch tells of three chunks that were given, whatever came meanwhile
+    for left in (2, 2):  # the batch reports three given chunks, whatever happened meanwhile
         state = program.next(state, IterationRecord(0, batch))
         assert list(state["given"].values()) == [left]
 
 
 def test_the_run_is_its_own_expert(tmp_path: Path) -> None:
-    """A task without a solution begins behind what solved it last."""
+    """A task without a solution starts from its latest success."""
     left = [2]
 
     def speak(context: str, request: Request) -> str:

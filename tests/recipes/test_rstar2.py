@@ -1,4 +1,4 @@
-"""rStar2-Agent: who survives, and advantages among the survivors, by hand."""
+"""rStar2-Agent: surviving draws, and advantages among them, by hand."""
 
 from __future__ import annotations
 

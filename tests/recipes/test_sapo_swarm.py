@@ -1,4 +1,4 @@
-"""SAPO of the swarm: what one node rolled out is told again by another, which pays for it itself."""
+"""SAPO of the swarm: another node retells and rewards a node's rollouts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def line(name: str, *attempts: list[str]) -> str:
 
 
 def test_half_of_the_groups_are_others(tmp_path: Path) -> None:
-    # One group is paid alike and passed over; of the two others one attempt looks first, and one never answers.
+    # One group has equal rewards and is skipped; of the two others one attempt looks first, and one never answers.
     alike = line("other 0", [WRONG], [WRONG])
     mixed = line("other 1", [RIGHT], [WRONG]) + line("other 2", ["look", RIGHT], ["look", "look"], [WRONG])
     (tmp_path / "other.jsonl").write_text(alike + mixed)

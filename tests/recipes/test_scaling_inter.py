@@ -1,4 +1,4 @@
-"""ScalingInter-RL: how long a trajectory may be in which iteration."""
+"""ScalingInter-RL: the maximum length of a trajectory, by iteration."""
 
 from __future__ import annotations
 

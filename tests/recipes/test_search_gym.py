@@ -1,4 +1,4 @@
-"""SearchGym-RL: when the questions of several hops come."""
+"""SearchGym-RL: when questions of several hops are added."""
 
 from __future__ import annotations
 

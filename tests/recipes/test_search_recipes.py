@@ -1,4 +1,4 @@
-"""Every recipe that searches or branches, from its rollouts to a step of the optimizer, with a model."""
+"""Every recipe that searches or branches, from its rollouts to an optimizer step, with a model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def built() -> Any:
 @pytest.mark.parametrize("name", SMALLER)
 def test_a_recipe_runs_to_a_step(name: str, built: Any) -> None:
     world, policy, tokenizer = copy.deepcopy(built)
-    # A model that was never trained earns nothing: the scores are said here, so that there is something to learn.
+    # An untrained model earns nothing, so the scores are given here and there is something to learn.
     recipe = recipes.get(name).replace(reward=Alternating())
     if SMALLER[name] is not None:
         recipe = recipe.replace(rollout=SMALLER[name])

@@ -1,4 +1,4 @@
-"""SEED-GRPO: tasks whose answers scatter weigh less, by hand."""
+"""SEED-GRPO: tasks with diverse answers get less weight, by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes of agents that see run an iteration on images with a vision-language model, whose vision tower is trained."""
+"""Recipes of vision agents run an iteration on images with a vision-language model, and train its vision tower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SFPO: three fast steps, a part of the way back, and a slow one, by hand on a model of one number."""
+"""SFPO: three fast steps, a part of the way back, and a slow step, by hand on a model of one number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A = 0.5 / (0.5**0.5 + 1e-6)
 
 
 class Tilted(nn.Module):
-    """Says log p = what was sampled + theta for the first draw and - theta for the second."""
+    """A model whose log p is the sampled one + theta for the first draw and - theta for the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Tilted(nn.Module):
 
 
 def trained(recipe: Recipe, iterations: int, entropies: list[float]) -> list[list[float]]:
-    """Theta behind each optimizer step of each iteration, and at its end."""
+    """Return theta after each optimizer step of each iteration, and at its end."""
     model, states, found = Tilted(), dict[str, Any](), []
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     for iteration in range(iterations):
@@ -58,7 +58,7 @@ def trained(recipe: Recipe, iterations: int, entropies: list[float]) -> list[lis
 
 
 def step(theta: float) -> float:
-    """A step of gradient descent: dL/dtheta = - A (r_1 + r_2)/2 with r = exp(theta), exp(-theta), none of them cut."""
+    """Return theta after a step: dL/dtheta = - A (r_1 + r_2)/2 with r = exp(theta), exp(-theta), not clipped."""
     r_1, r_2 = 2.718281828459045**theta, 2.718281828459045**-theta
     return theta + RATE * A * (r_1 + r_2) / 2
 
@@ -73,7 +73,7 @@ def test_three_fast_steps_a_part_of_the_way_and_a_slow_one() -> None:
 
 
 def test_an_unlike_entropy_leaves_the_fast_steps_out_from_then_on() -> None:
-    """Of the last ten: 1, 1.1, 1, 1.1, 1, 1.1, 1, 1, 1, 3: mean 1.23, deviation 0.592: 2.99 of them; before, 1."""
+    """The last ten are 1, 1.1, 1, 1.1, 1, 1.1, 1, 1, 1, 3: mean 1.23, deviation 0.592: 2.99 of them; before, 1."""
     trigger = Unlike()
     state, values = trigger.initial_state(), []
     for entropy in [1.0, 1.1] * 5 + [1.0] * 3 + [3.0, 1.0]:

@@ -1,4 +1,4 @@
-"""ShorterBetter: scores by hand, for a group that found a right answer and for one that did not."""
+"""ShorterBetter: scores by hand, for a group with a right answer and one without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPEAR: the burst by hand, and a run in which stored rollouts are trained in a pass of their own."""
+"""SPEAR: the burst by hand, and a run in which a separate pass trains stored rollouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl_core.replay.base import draw_reasons
 
 
 def closed(store: Store, iteration: int, scores: list[float], tools: list[float]) -> object:
-    """A group whose advantages are its scores less their mean."""
+    """Return a group whose advantages are its scores minus their mean."""
     advantage = (np.array(scores) - np.mean(scores)).tolist()
     return keep(store, grow(iteration, {"t": scores}), advantage=advantage, tool_calls=tools)
 
@@ -50,7 +50,7 @@ def test_a_burst_by_hand(tmp_path: Path) -> None:
         joined = scored(batch.with_stored_draws(store.trajectory_batch(np.unique(draws.trajectory_ids)), draws))
         assert joined.column("votes", "draw").tolist() == [1, 1, 0, 0]
         advantages = SPEAR.replace(reward=SPEAR.chain("reward")[0], weight=None).credit(joined)
-        # Fresh: 1 and 0 less their mean 1/2.
+        # Fresh: 1 and 0 minus their mean 1/2.
         assert advantages.column("advantage", "draw").tolist() == [0.5, -0.5, *draws.columns["recalibrated"].tolist()]
         said = keep(store, joined, advantage=[0.5, -0.5, 1.0, 1.0], tool_calls=[1, 1, 1, 1])
     after = burst.next(state, said)
@@ -59,7 +59,7 @@ def test_a_burst_by_hand(tmp_path: Path) -> None:
 
 
 def test_old_means_go_iteration_by_iteration(tmp_path: Path) -> None:
-    """Room for two: with 1 and 2 remembered iteration 0 goes before 3 comes."""
+    """There is room for two: if 1 and 2 are remembered, iteration 0 is removed before 3 is added."""
     burst = RecalibratedBurst(baseline=2)
     state = burst.initial_state()
     with Store.open(tmp_path / "run") as store:
@@ -69,7 +69,7 @@ def test_old_means_go_iteration_by_iteration(tmp_path: Path) -> None:
 
 
 class Tools(SmallWorld):
-    """Says how many tools were called, and pays half of the members."""
+    """Reports the number of tool calls, and pays half of the members."""
 
     facts = {"tool_calls": ExtraColumn("trajectory")}  # noqa: RUF012 - as an author writes it
 
@@ -116,7 +116,7 @@ def test_a_run_trains_bursts_in_a_pass_of_their_own(tmp_path: Path) -> None:
 
 
 def test_the_values_of_the_recipe_change_with_the_iteration() -> None:
-    """Tool bonus 0.1 and imitation 0 at first, half of each after 100 of 200 iterations, at last 0 and 1."""
+    """The tool bonus is 0.1 and imitation 0 at first, half of each after 100 of 200 iterations, finally 0 and 1."""
     for iteration, bonus, imitation in ((0, 0.1, 0.0), (100, 0.05, 0.5), (200, 0.0, 1.0)):
         now = SPEAR.at(iteration)
         assert abs(now.chain("reward")[1].coefficient - bonus) < 1e-12  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Recordings with and without actions, told by hand."""
+"""Recordings with and without actions, traced by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DONE = ("open it", "walk on", "take it")
 
 
 class Recordings:
-    """Every other task is a recording with its actions; all of them show the same, whatever is done."""
+    """Tasks of which every other one is a recording with its actions; all show the same observations."""
 
     runs = "inline"
 
@@ -43,7 +43,7 @@ class Recordings:
 
 
 def infer(context: str, request: Request) -> str:
-    """The action between two observations, if the question shows both and the one before."""
+    """Return the action between two observations, if the prompt shows both and the one before."""
     del request
     asked = context.rsplit("<|im_start|>user\n", 1)[1].partition("<|im_end|>")[0]
     questions = {Imputed().asked(SEEN, step): f"perhaps {action}" for step, action in enumerate(DONE)}

@@ -1,4 +1,4 @@
-"""SSP: a proposer, a check, solvers: who is paid what, and what is remembered, by hand."""
+"""SSP: rewards of proposer, checker and solvers, and the memory, by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl_core.rollout import Group
 
 
 def speaker(right: int, *, question: str = "what is it?", checked: bool = True) -> Callable[[str, Request], str]:
-    """A proposer that looks once and then asks; a helper that knows or not; solvers of which so many are right."""
+    """Return a speaker: a proposer that looks once and then asks; a helper with or without the answer; solvers."""
     left = [right]
 
     def speak(context: str, request: Request) -> str:
@@ -73,12 +73,12 @@ def test_it_resumes_and_comes_to_a_step() -> None:
 
 
 def proposals(run: Any) -> list[float]:
-    """What the proposers were paid."""
+    """Return the rewards of the proposers."""
     return [paid for paid, told in zip(run.fact("reward"), run.fact("proposer"), strict=True) if told == 1.0]
 
 
 def iterations(speakers: list[Any], folder: Path, recipe: Recipe = recipes.SSP, tasks: int = 2) -> list[Run]:
-    """The iterations of a run, each with a speaker of its own."""
+    """Run iterations, each with its own speaker."""
     runs = []
     for speak in speakers:
         with arl.Store.open(folder, sync="never") as store:
@@ -91,7 +91,7 @@ def iterations(speakers: list[Any], folder: Path, recipe: Recipe = recipes.SSP, 
 
 
 def asks(question: str, seen: list[str], *, valid: bool = True) -> Callable[[str, Request], str]:
-    """A proposer that looks and asks, a check that passes or not, solvers that are right; what is asked is noted."""
+    """Return a proposer that looks and asks, a check that passes or not, right solvers; record the questions."""
 
     def speak(context: str, request: Request) -> str:
         del request
@@ -111,7 +111,7 @@ def test_a_question_that_is_not_valid_is_replaced_by_an_earlier_one(tmp_path: Pa
         [asks("one?", seen[0]), asks("two?", seen[1], valid=False), asks("three?", seen[2], valid=False)], tmp_path
     )
     assert len(first.drawn) == 2 * (1 + 5)
-    # Nobody answers two?, whose proposers are paid the penalty; five solvers each are asked one? again.
+    # No solver answers two?, so its proposers get the penalty; five solvers each get one? again.
     solvers = [context for context in seen[1] if "What is known" not in context]
     assert len(solvers) == 2 * 5
     assert all("one?" in context and "two?" not in context for context in solvers)
@@ -119,7 +119,7 @@ def test_a_question_that_is_not_valid_is_replaced_by_an_earlier_one(tmp_path: Pa
     assert proposals(second) == [0.0, 0.0]
     rewards = second.fact("reward")
     assert sum(rewards) == 10.0, "the solvers are right"
-    # The pool has what was tried: one? of both iterations, and never two?.
+    # The pool has the solved questions: one? of both iterations, and never two?.
     assert all("one?" in context for context in seen[2] if "What is known" not in context)
     assert proposals(third) == [0.0, 0.0]
 

@@ -1,4 +1,4 @@
-"""Weights by the change of entropy, against the published formula."""
+"""Compare weights by the change of entropy with the published formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""T-PPO on responses that windows cut: the policy trains on new tokens, the critic on ended ones."""
+"""T-PPO on responses that windows cut: the policy trains on new tokens, the critic on finished responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TCOD: how deep a trajectory may be in which iteration."""
+"""TCOD: the maximum depth of a trajectory, by iteration."""
 
 from __future__ import annotations
 

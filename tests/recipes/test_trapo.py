@@ -1,4 +1,4 @@
-"""TraPO: similarity against loops, ties, and a run that leaves out what is learnt otherwise."""
+"""TraPO: compare similarity with loops, test ties, and run with tasks whose curves differ left out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CURVES = st.dictionaries(st.sampled_from("abcd"), st.lists(RATES, min_size=2, ma
 
 
 def similarity(curve: list[float], references: list[list[float]], length: int) -> float:
-    """The mean cosine of standardised curves, by the formula."""
+    """Return the mean cosine of standardised curves, by the formula."""
     found = []
     for other in references:
         x, y = (np.array(each[:length]) for each in (curve, other))
@@ -51,7 +51,7 @@ def test_what_is_kept_by_definition(
         length = min(len(curve) for curve in (*references, *candidates.values()))
         found = {name: similarity(curve, references, length) for name, curve in candidates.items()}
         if any(abs(value - at_least) < 1e-6 for value in found.values()):
-            return  # on the edge rounding decides
+            return  # rounding decides at the edge
         expected = {name for name, value in found.items() if value >= at_least}
         count = max(int(fraction * len(candidates)), 1)
         order = sorted(found, key=lambda name: (-round(found[name], 9), name))
@@ -62,7 +62,7 @@ def test_what_is_kept_by_definition(
 
 
 def test_a_chosen_task_is_a_reference_when_it_is_judged_again() -> None:
-    """By hand: like the labelled curve by 0.25 alone, and by 0.59 with the chosen task, which is in the batch too."""
+    """By hand: the similarity to the labelled curve alone is 0.25, and 0.59 with the chosen task, also in the batch."""
     labelled, chosen, judged = [0.0, 0.25, 0.5, 0.5], [0.0, 0.0, 0.0, 0.25], [0.25, 0.0, 0.0, 0.75]
     state = {"labelled": {}, "unlabelled": {"u": chosen, "v": judged}, "chosen": ["u"]}
     component = SimilarCurves(visits=3, fraction=0.0, at_least=0.4, similarity="each_curve")
@@ -75,7 +75,7 @@ def test_a_chosen_task_is_a_reference_when_it_is_judged_again() -> None:
 
 
 def test_majorities_by_hand() -> None:
-    """Clusters 1 1 2: the first two are right, mean 2/3. A tie 1 2: nobody. One without an answer: no vote."""
+    """Clusters 1 1 2: the first two are right, mean 2/3. A tie 1 2: none is right. Without an answer: no vote."""
     batch = small(
         [(0, [1])] * 3 + [(1, [1])] * 2 + [(2, [1])] * 3,
         draw_score=[0.0] * 8,
@@ -91,7 +91,7 @@ def test_majorities_by_hand() -> None:
 
 
 class Learns(SmallWorld):
-    """Even tasks have an answer. Task 1 is learnt as they are, task 3 the other way round."""
+    """Even tasks have an answer. Task 1 is learnt like them, task 3 the other way round."""
 
     facts = {  # noqa: RUF012 - as an author writes it
         "labelled": ExtraColumn("trajectory"),
@@ -109,7 +109,7 @@ class Learns(SmallWorld):
         number = int(task.task_id.split()[1])
         self.asked += 1
         rate = self.iteration + 1 if number != 3 else 4 - self.iteration
-        # Of four rollouts of a group `rate` give the right answer, the others one of their own each.
+        # Of four rollouts of a group `rate` give the right answer, the others different wrong answers.
         right = self.asked % 4 < rate
         facts = {"labelled": float(number % 2 == 0), "answer_parsed": 1.0}
         facts["answer_cluster"] = 0.0 if right else float(self.asked)

@@ -1,4 +1,4 @@
-"""Tree-OPO: branches behind turns of a teacher's search, worth what the teacher made of them."""
+"""Tree-OPO: branches after turns of a teacher's search, with values from the teacher's results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_student_finishes_what_a_teacher_began(tmp_path: Path) -> None:
             assert (worth[draw], behind[draw]) == (0.0, 0), "a task without a search starts at the prompt"
             continue
         tree = trees[task]
-        # Actions of two tokens: so many turns were told, of the place that is worth that.
+        # Actions of two tokens: the number of given turns, for the place with this value.
         places = {(len(tree.path(row)), round(float(tree.value[row]), 5)) for row in tree.expandable()}
         begin = float(np.average(tree.value[tree.parent < 0], weights=tree.visits[tree.parent < 0]))
         assert (behind[draw] // 2, round(float(worth[draw]), 5)) in places | {(0, round(begin, 5))}

@@ -1,4 +1,4 @@
-"""TurnOPD: full rollouts set how deep the others go."""
+"""TurnOPD: full rollouts set the depth of the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECIPE = recipes.TURN_OPD.replace(rollout=DEPTH)
 
 
 def annotated(batch: arl.Batch) -> arl.Batch:
-    """With a teacher that finds every token as likely as the policy does."""
+    """Return the batch with a teacher whose log-probs equal the policy's."""
     teacher = np.where(batch.column("trainable", "token") != 0, batch.column("behaviour_logprob", "token"), np.nan)
     return batch.with_columns("token", teacher_logprob=teacher)
 
@@ -31,7 +31,7 @@ def test_full_rollouts_set_the_depth_of_those_after_them() -> None:
         batch = annotated(collect(tasks=1, group_size=1))
         turns.append(len(batch.offsets("token")) - 1)
         collect.end_iteration(batch, {})
-    # Full: three turns. Then at most three, twice, which is no success. Full: one turn. The depth falls by 0.3 of 2.
+    # Full: three turns. Then at most three, twice, without success. Full: one turn. The depth falls by 0.3 of 2.
     assert turns == [3, 3, 3, 1, 2]
 
 

@@ -1,4 +1,4 @@
-"""UI-S1: returns that break where the expert was left, comparisons and the filter, by hand."""
+"""UI-S1: returns that stop at a deviation from the expert, comparisons and the filter, by hand."""
 
 from __future__ import annotations
 

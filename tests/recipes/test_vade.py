@@ -1,4 +1,4 @@
-"""VADE: the two speeds of forgetting, and what is chosen."""
+"""VADE: the two decay rates, and the choice of tasks."""
 
 from __future__ import annotations
 

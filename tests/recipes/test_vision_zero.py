@@ -1,4 +1,4 @@
-"""Vision-Zero and MARFT: games of several agents, whose credit is told by hand."""
+"""Vision-Zero and MARFT: games of several agents, with credit computed by hand."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class SpyWorld:
 
 
 def voting(context: str, request: Request) -> str:
-    """First takes the spy for the spy, second takes first for it, third does not know."""
+    """Return votes: first votes for the spy, second for first, third abstains."""
     del request
     if "<|im_end|>" not in context.rpartition("give a clue")[2].replace("<|im_end|>", "", 1):
         return "a clue"
@@ -88,7 +88,7 @@ def test_votes_and_clues_are_learned_by_turns() -> None:
     np.testing.assert_allclose(
         batch.column("advantage", "step")[kept], [7 / 6 / scale, -5 / 6 / scale, -1 / 3 / scale], rtol=1e-5
     )
-    # Clues are trained when votes have been for long enough. Votes for the civilians 1, 0, 0, mean 1/3; for the spy 1.
+    # Clues are trained after votes were trained long enough. Votes for the civilians 1, 0, 0, mean 1/3; for the spy 1.
     # Spy: -0.1 (1 - 1/3) = -1/15. Civilians: 0.1/3 * 2/3 = 1/45, less 0.1 (v - 1/3): 1/45 - 1/15 and 1/45 + 1/30 twice.
     states: Mapping[str, Any] = {}
     phases = []
@@ -106,12 +106,12 @@ def test_votes_and_clues_are_learned_by_turns() -> None:
     scores = [-1 / 15, 1 / 45 - 1 / 15, 1 / 45 + 1 / 30, 1 / 45 + 1 / 30]
     np.testing.assert_allclose(credited.column("score", "draw"), scores, rtol=1e-5)
     assert sum(scores) == pytest.approx(0.0), "a game's rewards add up to nothing"
-    # The baseline of a role has moved before it is taken off: 0.05 of its mean, which is 1/45 for the civilians.
+    # The baseline of a role moves before it is subtracted: by 0.05 of its mean, which is 1/45 for the civilians.
     wanted = [0.95 * scores[0], *(score - 0.05 / 45 for score in scores[1:])]
     np.testing.assert_allclose(credited.column("advantage", "draw"), wanted, rtol=1e-4)
     assert (credited.column("keep", "step") != 0).tolist() == [True, True, False, True, False, True, False]
-    # The average is 0.9 (1 - 0.95^20) = 0.577 then, an error above 0.4: back to votes after the least of 5 iterations.
-    # Of the votes after them too many are unsure, until 20 iterations are over.
+    # The average is 0.9 (1 - 0.95^20) = 0.577 then, an error above 0.4: back to votes after at least 5 iterations.
+    # Too many of the later votes are uncertain, until 20 iterations are over.
     iterate(5, 0.5)
     iterate(20, 1.0, unsure=0.6)
     iterate(1, 1.0)
@@ -119,7 +119,7 @@ def test_votes_and_clues_are_learned_by_turns() -> None:
 
 
 class Relay:
-    """Two agents that speak one after the other, twice; each is paid for its own."""
+    """Two agents that act one after the other, twice; each is paid for its own actions."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

@@ -1,4 +1,4 @@
-"""VPPO: draws that depend on what they saw weigh more, against a loop."""
+"""VPPO: draws that depend more on their images get more weight, compared with a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebAgent-R1: what is in the context of each action, by hand."""
+"""WebAgent-R1: the context of each action, by hand."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from agentrl_core.rollout import Branch, ObservationWindow, Rollout
 
 
 def counting(context: str, request: Request) -> str:
-    """Looks three times, then answers by its seed."""
+    """Return a speaker that looks three times, then answers by its seed."""
     turns = context.count("<|im_start|>assistant\n") - 1
     return f"look {turns}" if turns < 3 else (RIGHT if request.seed % 2 else WRONG)
 
 
 def contexts(program: Rollout) -> list[list[str]]:
-    """What each action was said behind: the texts of the messages."""
+    """Return the context of each action: the texts of the messages."""
     seen: list[list[str]] = []
 
     def speak(context: str, request: Request) -> str:
@@ -54,7 +54,7 @@ def test_only_the_newest_page_is_there() -> None:
         "look c",
         "go on",
     ]
-    # A window of two turns: what is before them is gone.
+    # A window of two turns: earlier turns are gone.
     assert contexts(ObservationWindow(observations=2, turns=2))[3] == ["riddle?", "look b", "go on", "look c", "go on"]
 
 

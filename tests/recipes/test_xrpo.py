@@ -1,4 +1,4 @@
-"""XRPO: rare successes get more, by hand."""
+"""XRPO: rare successes get a larger advantage, by hand."""
 
 from __future__ import annotations
 

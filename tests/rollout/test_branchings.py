@@ -1,4 +1,4 @@
-"""Programs that branch at turns, segments and tokens, and one that prunes: by hand."""
+"""Programs that branch at turns, segments and tokens, and one that prunes; compared with trees by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LINE: dict[str, dict[int, str | float]] = {
 
 
 def by_seed(seed: int, place: str, number: int) -> tuple[int, float]:
-    """Either door, as the seed says."""
+    """Go through either door, by the seed."""
     del place, number
     return 3 + seed % 2, -0.7
 
@@ -58,7 +58,7 @@ def rows(batch: arl.Batch, name: str = "trajectories") -> pl.DataFrame:
 
 
 def forks(batch: arl.Batch) -> list[tuple[int, int]]:
-    """Each fork: the trajectory that it left, and how many turns were taken before."""
+    """Return for each fork the trajectory that it left, and the number of turns before it."""
     steps = rows(batch, "steps")
     inherited = steps.filter(pl.col("trajectory_id") != pl.col("origin_trajectory_id"))
     counts = dict(inherited.group_by("trajectory_id").len().iter_rows())
@@ -71,7 +71,7 @@ def forks(batch: arl.Batch) -> list[tuple[int, int]]:
 
 def test_branches_split_at_fixed_depths() -> None:
     batch = grown(FixedDepthBranching(splits=3, every=1))
-    # Two from the prompt; each splits behind one turn, and all four behind two.
+    # Two from the prompt; each splits after one turn, and all four after two.
     assert batch.num_draws == 8 == FixedDepthBranching(splits=3, every=1).final_group_size(1)
     assert sorted(turns for _, turns in forks(batch)) == [1, 1, 2, 2, 2, 2]
     assert rows(batch)["branch_node"].is_null().sum() == 2
@@ -85,7 +85,7 @@ def test_which_branches_are_trained() -> None:
     assert best.kept(scores, families).tolist() == [False, True, True, False, False, True]
     # A third of four is one, of two it is none: at least one.
     assert FixedDepthBranching(keep="best", ratio=0.34).kept(scores, families).tolist() == [0, 1, 0, 0, 0, 1]
-    # Half of six: one and a half, rounded to two, of the best and of the worst; what has no score is the worst.
+    # Half of six: one and a half, rounded to two, of the best and of the worst; a branch without a score is the worst.
     extremes = FixedDepthBranching(keep="extremes", ratio=0.5).kept(scores, families)
     assert extremes.tolist() == [False, True, True, True, True, False]
     one = FixedDepthBranching(keep="extremes", ratio=0.1).kept(scores, families)
@@ -99,7 +99,7 @@ def test_which_branches_are_trained() -> None:
 
 
 def draws(batch: arl.Batch) -> list[tuple[int, int]]:
-    """Where the tokens of each draw are."""
+    """Return the place of each draw's tokens."""
     steps, tokens = batch.offsets("step"), batch.offsets("token")
     return [(int(tokens[begin]), int(tokens[end])) for begin, end in itertools.pairwise(steps)]
 
@@ -119,13 +119,13 @@ def test_options_of_fixed_depths(options: dict[str, Any], message: str) -> None:
 
 
 def saying(length: int) -> Babbler:
-    """Actions of so many tokens and the end of the turn, each token one of two."""
+    """Return actions of a number of tokens and the end of the turn, each token one of two."""
     return Babbler(lambda said: [(END, 1.0)] if len(said) >= length else [(3, 0.5), (4, 0.5)])
 
 
 def test_segments_split_until_the_group_is_full() -> None:
-    # Five tokens and the end, in segments of two: one becomes two behind two tokens, the first of these two becomes
-    # two behind four, and then the group has its three.
+    # Five tokens and the end, in segments of two: one becomes two after two tokens, the first of these two becomes two
+    # after four, and then the group has its three.
     batch = grown(SegmentTree(budget=3, tokens=2), saying(5), sampling=Sampling(max_tokens=16))
     assert batch.num_draws == 3
     assert [len(tokens) for tokens in rows(batch, "nodes").filter(pl.col("kind") == 1)["tokens"]].count(2) >= 5
@@ -133,17 +133,17 @@ def test_segments_split_until_the_group_is_full() -> None:
     decisions = rows(batch, "decisions").filter(pl.col("operation") == FORK)
     assert decisions["trajectory_id"].to_list() == [0, 0]
     starts = dict(rows(batch, "nodes").select("node_id", "start").iter_rows())
-    # The prompt has two tokens: nodes of two tokens that begin at 2 and at 4 end at the places.
+    # The prompt has two tokens, so nodes of two tokens that begin at 2 and at 4 end at the places.
     assert sorted(starts[node] for node in decisions["node_id"]) == [2, 4]
 
 
 def test_a_group_of_segments_falls_back() -> None:
-    # In segments of four, two branches end in their second one; the third leaves behind the first segment.
+    # In segments of four, two branches end in their second one; the third leaves after the first segment.
     batch = grown(SegmentTree(budget=3, tokens=4), saying(5), sampling=Sampling(max_tokens=16))
     decisions = rows(batch, "decisions").filter(pl.col("operation") == FORK)
     assert (batch.num_draws, len(decisions)) == (3, 2)
     assert len(set(decisions["node_id"])) == 1
-    # Where all end in their first segment there is no place but the prompt.
+    # If all end in their first segment, the prompt is the only place.
     batch = grown(SegmentTree(budget=3, tokens=16), saying(5), sampling=Sampling(max_tokens=16))
     assert rows(batch)["branch_node"].is_null().all()
     assert batch.num_draws == 3
@@ -172,13 +172,13 @@ def test_trees_are_expanded_at_turns_drawn_by_chance() -> None:
     again = grown(Told(trees=2, rounds=2, expansions=2), seed=5)
     assert places[:10] == places[10:]
     assert rows(again, "steps").equals(rows(batch, "steps"), null_equal=True)
-    # A tree of one turn has one node, the prompt: what cannot be drawn is not.
+    # A tree of one turn has one node, the prompt; places that do not exist are not drawn.
     short = grown(TreeExpansion(trees=1, rounds=1, expansions=3), saying(2))
     assert short.num_draws == 2
 
 
 def alike(said: tuple[int, ...]) -> list[tuple[int, float]]:
-    """Two first tokens that are nearly as likely, then always the same; eighty in all."""
+    """Return two first tokens that are nearly as likely, then always the same one; eighty in all."""
     if not said:
         return [(3, 0.4), (4, 0.35), (5, 0.1)]
     return [(END, 1.0)] if len(said) >= 80 else [(6, 0.9), (7, 0.1)]
@@ -191,7 +191,7 @@ def unlike(said: tuple[int, ...]) -> list[tuple[int, float]]:
 
 
 def test_lookahead_drops_what_comes_to_the_same() -> None:
-    # The second candidate has 0.35 > 0.25 and is 0.05 < 0.15 behind; the third is not likely enough. At 20 tokens
+    # The second candidate has 0.35 > 0.25 and trails by 0.05 < 0.15; the third is not likely enough. At 20 tokens
     # parent and child differ in one: 1 / 20 < 0.4.
     batch = grown(
         LookaheadBranching(), Babbler(alike), size=2, check=False, sampling=Sampling(max_tokens=128), context_tokens=256
@@ -255,7 +255,7 @@ def test_how_alike_two_runs_are() -> None:
 
 
 class Judged(PruneRunning):
-    """Knows how good each branch is: by its number."""
+    """A program that estimates the quality of a branch by its number."""
 
     async def quality(self, group: Group, branches: Sequence[Branch]) -> Any:
         del group
@@ -274,7 +274,7 @@ def test_branches_are_pruned_while_they_run() -> None:
     actions = rows(batch, "nodes").filter(pl.col("kind") == 1)["tokens"].list.len().to_list()
     assert sorted(actions) == [2] * 6 + [4] * 3, "the pruned ones have their first two tokens"
     assert len(pruned) == 3
-    # What ended before is kept, and at least two are.
+    # Branches that ended before are kept, and at least two.
     short = grown(Judged(tokens=16, keep=0.5, begin=0), saying(5), size=6, **collect)
     assert short.num_draws == 6
     two = grown(PruneRunning(tokens=2, keep=0.01, begin=0), saying(5), size=6, **collect)
@@ -294,7 +294,7 @@ def test_a_head_says_which_branches_will_succeed() -> None:
     [seconds] = asked
     assert len(seconds) == 6
     assert set(seconds) == {3, 4}
-    # Three survive, of those that will succeed as many as there are.
+    # Three survive: those that will succeed, as far as there are enough.
     survivors = [int(batch.column("token", "token")[begin + 1]) for begin, _ in draws(batch)]
     assert len(survivors) == 3
     assert survivors.count(3) == min(seconds.count(3), 3)
@@ -308,7 +308,7 @@ def test_survival_by_hand() -> None:
     # 0.9 three times, 0.1 once: 3 * 0.9 s + 0.1 t = 1 (one is right) and 3 s + t = 2 give s = 1/3, t = 1.
     np.testing.assert_allclose(program.survival(np.array([0.9, 0.9, 0.9, 0.1]), 2), [1 / 3, 1 / 3, 1 / 3, 1], atol=1e-9)
     np.testing.assert_allclose(program.survival(np.array([0.5, 0.5]), 1), [0.5, 0.5])
-    # None is ever right: whatever the balance, the ones that are most so.
+    # If none is ever right, the best ones survive, whatever the balance.
     assert program.survival(np.zeros(3), 2).sum() == pytest.approx(2)
     np.testing.assert_array_equal(program.survival(np.array([0.2, 0.4]), 2), [1, 1])
     with pytest.raises(InvalidInputError, match=r"quality is \[1.5\]; give probabilities"):
@@ -334,7 +334,7 @@ def test_survivors_are_as_many_as_asked_for(quality: list[float], balance: float
     most, least = np.sort(numbers)[::-1][:count].sum(), np.sort(numbers)[:count].sum()
     assert least - 1e-6 <= chances @ numbers <= most + 1e-6
     assert systematic(chances, uniform).sum() == count
-    # The nearest that l1 and l2 give: between the ends it is met.
+    # The closest balance that l1 and l2 allow; between their ends it is exact.
     ends = [PruneRunning(balance=end).survival(numbers, count) @ numbers for end in (0.0, 1.0)]
     if ends[0] + 1e-6 < balance * count < ends[1] - 1e-6:
         assert chances @ numbers == pytest.approx(balance * count, abs=1e-5)
@@ -361,7 +361,7 @@ def test_copies_become_rarer() -> None:
         return SimpleNamespace(**vars(number), follows_tool=follows_tool, failed=failed)
 
     program = PremonitoredBranching(budget=16, probability=0.5, entropy_weight=1.0, penalty=0.05)
-    # u is 0.6: 0.6 >= 0.5; behind four copies 0.6 * 0.8 < 0.5; behind five (0.6 + 0.1) * 0.75 >= 0.5.
+    # u is 0.6: 0.6 >= 0.5; after four copies 0.6 * 0.8 < 0.5; after five (0.6 + 0.1) * 0.75 >= 0.5.
     assert program.penalised([turn()], np.zeros(1), 0, 9) == [1]
     assert program.penalised([turn()], np.zeros(1), 4, 9) == [0]
     assert program.penalised([turn()], np.array([0.1]), 5, 9) == [1]

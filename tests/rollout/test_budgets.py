@@ -1,4 +1,4 @@
-"""No program that grows a tree makes more branches than it says, whatever its options and its seeds."""
+"""No program that grows a tree exceeds its own limit of branches, whatever its options and seeds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL = st.integers(1, 4)
 
 
 def wandering(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """Ends at a number of turns that the actions decide."""
+    """An episode that ends after a number of turns that depends on the actions."""
     del task, seed
     total = sum(sum(map(int, action.split())) for action in actions)
     if total % 5 == 0 or len(actions) >= 6:
@@ -41,7 +41,7 @@ def wandering(task: Task, seed: int, actions: list[str]) -> StepResult:
 
 
 def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
-    """Up to thirty tokens; every fifth has others that are nearly as likely."""
+    """Return up to thirty tokens; every fifth has alternatives that are nearly as likely."""
     if len(said) >= 30:
         return [(9, 1.0)]
     return [(3, 0.4), (4, 0.35), (5, 0.25)] if len(said) % 5 == 0 else [(6 + len(said) % 3, 0.9), (9, 0.1)]
@@ -104,7 +104,7 @@ def test_no_group_has_more_branches_than_its_program_says(name: str, data: Any, 
     collect = arl.Collector(engine, environment, recipe, seed=seed, task_pool=2, **options)
     batch = collect(tasks=2, group_size=size)
     check_sampled(batch, engine)
-    # Places of what a lookahead pruned are filled again.
+    # Places of branches that a lookahead pruned are filled again.
     members = pl.DataFrame(batch.trajectories).filter(pl.col("role") == MEMBER, pl.col("status") != PRUNED)
     counts = members["group_id"].value_counts()["count"]
     assert counts.len() == 2

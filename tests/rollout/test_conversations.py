@@ -1,4 +1,4 @@
-"""Observations that stand elsewhere: whole contexts, and conversations of one episode."""
+"""Observations in other contexts: whole contexts, and several conversations of one episode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATUS = ("finished", "truncated", "aborted", "pruned", "failed", "partial")
 
 
 class World:
-    """Answers each action with the next outcome of a list, and then ends."""
+    """An environment that answers each action with the next outcome of a list, and then ends."""
 
     runs = "inline"
 
@@ -60,7 +60,7 @@ class Heard(engine.Scripted):
 
 
 def played(*outcomes, program=None, last=None, **options):
-    """The batch of an episode with these outcomes, and what the model was shown."""
+    """Return the batch of an episode with these outcomes, and the contexts of the model."""
     model = Heard()
     recipe = recipes.GRPO if program is None else recipes.GRPO.replace(rollout=program)
     collect = arl.Collector(model, World(*outcomes, last=last), recipe, task_pool=1, **options)
@@ -94,7 +94,7 @@ def test_lanes_are_trajectories_that_end_together() -> None:
     assert prompts[2].startswith(prompts[0]), "lane 0 goes on where it was"
     assert "other" not in prompts[2]
     assert batch.num_draws == 3
-    # Paid in all: 0.25 in lane 1, and 1 at the end, which is the last action of every lane.
+    # Rewards in all: 0.25 in lane 1, and 1 at the end, which is the last action of every lane.
     assert batch.column("reward", "draw").tolist() == [1.25] * 3
     steps = pl.DataFrame(batch.steps).group_by("trajectory_id", maintain_order=True)
     paid = [frame["reward"].fill_nan(None).to_list() for _, frame in steps]

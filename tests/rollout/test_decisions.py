@@ -1,4 +1,4 @@
-"""The log of a search is enough to do the search again."""
+"""The log of a search is enough to repeat the search."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def searched(program: rollout.Rollout) -> arl.Batch:
 
 @dataclass(frozen=True)
 class Replay(rollout.Rollout):
-    """Decides what a table of decisions says."""
+    """A program that replays a table of decisions."""
 
     log: int = 0
 

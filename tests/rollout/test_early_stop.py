@@ -1,4 +1,4 @@
-"""Stragglers are stopped when enough others have ended: who, is recorded."""
+"""Stragglers are stopped after enough other rollouts have ended, and the stopped ones are recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl_core.rollout import EarlyStop
 
 
 class Uneven(SmallWorld):
-    """Trajectories whose seed is divisible by 4 are long: they end only when somebody stops them."""
+    """Trajectories whose seed is divisible by 4 are long: they end only if they are stopped."""
 
     def __init__(self, *, endless: bool = True) -> None:
         super().__init__(self._answered)
@@ -35,7 +35,7 @@ class Uneven(SmallWorld):
         return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     def abort(self, request: Request) -> None:
-        """It says what it says within a moment."""
+        """Generation is immediate, so there is nothing to abort."""
 
     async def generate(self, request: Request) -> Segment:
         self.asked.append(request.seed)
@@ -83,7 +83,7 @@ def test_what_is_enough_is_the_formula(sizes: list[int], data: Any) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_run_that_goes_on_stops_the_same_ones(tmp_path: Path, moment: str) -> None:
-    """Cut off before anybody was stopped, or just behind that: what is drawn is what was in time."""
+    """The run is killed before or just after the first stop; exactly the rollouts that ended in time are drawn."""
 
     class Cut(type(recipes.GRPO.reward)):  # type: ignore[misc]
         def __call__(self, batch: Batch) -> Batch:
@@ -118,7 +118,7 @@ def test_a_run_that_goes_on_stops_the_same_ones(tmp_path: Path, moment: str) -> 
 
 
 def stopping(world: Uneven, behind: int) -> Any:
-    """What generates, until so many segments were asked for."""
+    """Return an engine that fails after a number of segments."""
     generate = world.generate
 
     async def until(request: Request) -> Segment:

@@ -1,4 +1,4 @@
-"""The programs grow the trees that the lock-step loop before them grew, bit for bit."""
+"""The programs grow the same trees as the earlier lock-step loop, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a group sampled leaves memory when the group is over, without a search for rings of objects."""
+"""Memory of a group's samples is freed when the group is over, without the cycle collector."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from agentrl_core.exceptions import InvalidInputError
 
 @dataclass(frozen=True)
 class Watched(rollout.Rollout):
-    """Forks, searches and derives, and notes all that it held."""
+    """A program that forks, searches and derives, and keeps references to all objects."""
 
     async def group(self, group: rollout.Group) -> None:
-        """A tree of two turns, and a group that came of it."""
+        """Grow a tree of two turns, and a group derived from it."""
         (branch,) = group.start_many(1)
         turn = await branch.turn()
         fork = branch.fork(turn.begin)
@@ -44,7 +44,7 @@ def test_a_group_that_is_over_leaves_memory_at_once() -> None:
     try:
         collect.end_iteration(collect(tasks=1, group_size=4), {})
         branch, turn = kept
-        # What the program has noted for itself is a branch and its turn, and they hold nothing above them.
+        # The program's own references are a branch and its turn, which hold nothing above them.
         assert [reference() for reference in seen] == [None, branch, turn, None, turn.segments[0], None]
         with pytest.raises(InvalidInputError, match=r"the group of branch 0\.0/0\.0 was garbage-collected"):
             _ = branch.group

@@ -1,4 +1,4 @@
-"""Equal seeds give equal searches, also where the process was ended again and again."""
+"""Equal seeds give equal searches, even if the process is killed repeatedly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = list(searching.programs(Path()))
 
 
 def run(folder: Path, every: int) -> dict[str, int]:
-    """How often each program was killed."""
+    """Return how often each program was killed."""
     command = [sys.executable, searching.__file__, str(folder), str(every)]
     said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1200).stdout
     return {name: int(kills) for name, kills in (line.split() for line in said.splitlines())}
@@ -40,7 +40,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("every", [pytest.param(3, marks=pytest.mark.full), 7])
 def test_a_search_that_was_killed_comes_to_the_same_tree(tmp_path: Path, undisturbed: Path, every: int) -> None:
-    # The folder of a store is an option of those that go on with it: the same path leads to each in its turn.
+    # A store's folder is an option of programs that read it: the same path leads to each store in turn.
     kills = run(tmp_path, every)
     assert list(kills) == NAMES
     assert min(kills.values()) >= 1

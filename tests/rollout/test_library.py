@@ -1,4 +1,4 @@
-"""What programs read of solved tasks, with a store and without one."""
+"""Programs read trajectories of solved tasks, with a store and without one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOUND: list[str] = []
 
 
 class Reads(Rollout):
-    """Reads trajectories that the library does not have."""
+    """A program that reads trajectories that are not in the library."""
 
     async def group(self, group: Group) -> None:
         for read in (group.library.task_id, group.library.actions, group.library.prefix):

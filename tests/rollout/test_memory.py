@@ -1,4 +1,4 @@
-"""What programs know of the run, leave for later, and ask models."""
+"""Programs read the state of the run, store facts for later iterations, and send requests to models."""
 
 from __future__ import annotations
 

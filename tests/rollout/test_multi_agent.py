@@ -1,4 +1,4 @@
-"""Several agents in one episode: who moves, who hears what, forks of all, failures, and a kill in the middle."""
+"""Several agents in one episode: turn order, what each agent reads, forks, failures, and a kill in the middle."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def played(
 
 
 def test_a_game_by_hand() -> None:
-    """Tokens of each agent, by the rule of the game: an action ends with 9, what is heard begins with 1."""
+    """Tokens of each agent, by the rule of the game: an action ends with 9, an observation begins with 1."""
     batch, heard = played(SelfPlay(agents=("one", "two", "referee")), engines=(Says(3), Says(4), Says(5)))
     paths = {1: [1, 1, 3, 9, 1, 5, 3, 9], 2: [1, 2, 4, 9, 1, 5, 4, 9], 7: [1, 7, 3, 4, 5, 9, 1, 3, 4, 5, 9]}
     contexts = batch.contexts()
@@ -63,12 +63,12 @@ def test_a_game_by_hand() -> None:
     assert sorted(batch.keys("agent", "draw").tolist()) == [0, 1, 2]
     nodes = rows(batch, "nodes").filter(pl.col("kind") == ACTION)
     assert sorted(nodes["policy"].to_list()) == [0, 0, 1, 1, 2, 2], "each token is of the policy of its agent"
-    # The agent's own state: what one and two act on is never the same.
+    # The agent's own state: one and two never act on the same one.
     assert len(set(batch.keys("state_key", "step").tolist())) == 6
 
 
 def test_steps_record_when_in_the_episode_they_happened() -> None:
-    """The players move together, then the referee, and so again: by hand 0, 2 of both and 1, 3 of the referee."""
+    """The players move together, then the referee, repeatedly: by hand, both have 0 and 2, the referee 1 and 3."""
     batch, _ = played(SelfPlay(agents=("one", "two", "referee")), engines=(Says(3), Says(4), Says(5)), size=2)
     moves, offsets = batch.column("joint_move", "step"), batch.offsets("step")
     agents = batch.keys("agent", "draw").tolist()

@@ -1,4 +1,4 @@
-"""Places of branches that were pruned go to other groups, and never are there more branches than places."""
+"""Slots of pruned branches go to other groups, and there are never more branches than slots."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PRUNED = 3
 
 
 BEGUN: list[Group] = []
-"""Those that the newest engine is asked for."""
+"""The groups that have begun; the latest engine counts their running members."""
 
 
 def several_turns(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """Two to five of them, by the seed."""
+    """Play two to five turns, by the seed."""
     del task
     if len(actions) < 2 + seed % 4:
         return StepResult("go on", flags=StepFlag.TOOL_RESULT)
@@ -39,7 +39,7 @@ def several_turns(task: Task, seed: int, actions: list[str]) -> StepResult:
 
 
 class Counting(SmallWorld):
-    """An engine that counts the members that run whenever it is asked, and answers after a while."""
+    """An engine that counts running members at each request, and answers after a while."""
 
     def __init__(self, *, slow: bool = True) -> None:
         super().__init__(several_turns)
@@ -58,7 +58,7 @@ class Counting(SmallWorld):
 
 @dataclass(frozen=True)
 class Pruned(Rollout):
-    """All take a turn; then all but some are stopped, and the others go on."""
+    """A program in which all take a turn, then all but some are stopped, and the others continue."""
 
     keep: int = option(1, at_least=1)
     releases: bool = True
@@ -108,8 +108,8 @@ def test_there_are_never_more_branches_than_places(tasks: int, size: int, keep: 
 
 @pytest.mark.parametrize("releases", [True, False])
 def test_a_group_that_waits_begins_when_places_are_given_back(releases: bool) -> None:
-    # Six places: the first group holds four, keeps one, and gives three back. 2 + 3 are enough for the second group,
-    # which so begins while the first goes on; else it begins behind it.
+    # Six slots: the first group holds four, keeps one, and returns three. 2 + 3 are enough for the second group, which
+    # then begins while the first continues; otherwise it begins after it.
     world = Counting(slow=False)
     collected(Pruned(1, releases), world, tasks=2, group_size=4, concurrency=6)
     first = max(place for place, name in enumerate(world.order) if name == "0.0")
@@ -119,7 +119,7 @@ def test_a_group_that_waits_begins_when_places_are_given_back(releases: bool) ->
 
 
 class Babbling(Babbler):
-    """Forty tokens, told after a while; counts as above."""
+    """An engine that samples forty tokens after a while; counts as above."""
 
     def __init__(self) -> None:
         super().__init__(lambda said: [(9, 1.0)] if len(said) >= 40 else [(3, 0.6), (4, 0.4)])
@@ -134,7 +134,7 @@ class Babbling(Babbler):
 
 
 class Told(PruneRunning):
-    """The groups are known when they begin."""
+    """A program that appends its groups to `BEGUN` when they begin."""
 
     async def group(self, group: Group) -> None:
         BEGUN.append(group)
@@ -142,7 +142,7 @@ class Told(PruneRunning):
 
 
 def test_arrol_gives_the_places_of_what_it_pruned_back() -> None:
-    # Six places, of which the first group holds four and gives two back: then four are free for the second.
+    # Six slots; the first group holds four and returns two: then four are free for the second.
     world = Babbling()
     options = {"tasks": 2, "group_size": 4, "concurrency": 6, "sampling": Sampling(max_tokens=64)}
     batch = collected(Told(tokens=2, keep=0.5, begin=0), world, **options)

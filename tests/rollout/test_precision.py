@@ -1,4 +1,4 @@
-"""In which precision an action was sampled is a fact, where a program declares it."""
+"""The precision in which an action was sampled is a fact, if a program declares it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from agentrl_core.rollout import Group, Prefix, RecordPrecision, Rollout
 
 
 def two_turns(context: str, request: Request) -> str:
-    """A call, and an answer."""
+    """Play a call, and an answer."""
     return (RIGHT if request.seed % 2 else WRONG) if "go on" in context else "think"
 
 
 class Mixed(Rollout):
-    """One member of each engine, and one that begins with an action that nobody sampled."""
+    """A program with one member for each engine, and one that begins with an action that was not sampled."""
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = RecordPrecision.facts
 
@@ -43,7 +43,7 @@ class OfTrajectories(Mixed):
 def collected(program: Rollout) -> arl.Batch:
     exact = Heard(script(two_turns))
     cheap, odd = exact.beside(script(two_turns)), exact.beside(script(two_turns))
-    exact._engine.precision, cheap._engine.precision = 16, 4  # the third does not say
+    exact._engine.precision, cheap._engine.precision = 16, 4  # the third engine does not report it
     engines: dict[str, Any] = {"policy": exact, "cheap": cheap, "odd": odd}
     collect = arl.Collector(engines, Riddles(), recipes.GRPO.replace(rollout=program), task_pool=4)
     batch = collect(tasks=1, group_size=4)
@@ -57,7 +57,7 @@ def test_each_action_has_the_precision_of_the_engine_that_sampled_it() -> None:
     found = batch.column("rollout_precision", "step")
     member = pl.DataFrame(batch.steps)["step"].to_numpy()
     assert len(found) == 8
-    # Members 0 and 2 are the policy's; the first action of the third was not sampled. The last engine does not say.
+    # Members 0 and 2 are the policy's; the first action of the third was not sampled. The last engine reports none.
     policy = found[agents == 0].tolist()
     assert sorted(np.isnan(policy).tolist()) == [False, False, False, True]
     assert set(np.array(policy)[~np.isnan(policy)]) == {16}
@@ -101,7 +101,7 @@ def test_the_mismatch_of_each_precision() -> None:
     batch = collected(Mixed())
     sampled = batch.column("behaviour_logprob", "token").astype(np.float64)
     bits = batch.column("rollout_precision", "token")
-    # The trainer says 0.03 less than the cheap engine of each token, and 0.01 more than the exact one.
+    # The trainer's log-probs are 0.03 below those of the cheap engine, and 0.01 above those of the exact one.
     recomputed = np.nan_to_num(sampled) + np.where(bits == 4, -0.03, np.where(bits == 16, 0.01, 5.0))
     found = mismatch(batch.with_columns("token", recomputed_logprob=recomputed))
     assert sorted(found) == [4, 16]

@@ -1,4 +1,4 @@
-"""Branches that begin with what they did not sample: prefixes, splices, other prompts, actions that a fork cuts."""
+"""Branches that begin with tokens they did not sample: prefixes, splices, other prompts, actions that a fork cuts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPLICE = 4
 
 
 class Speaking(SmallWorld):
-    """Four turns, a quarter each; `seen` is what the episodes were told, in the order of their ends."""
+    """An environment of four turns, a quarter each; `seen` has the episodes' actions, in the order of their ends."""
 
     def __init__(self, *, noise: str = "") -> None:
         self.seen: list[list[str]] = []
@@ -43,7 +43,7 @@ class Speaking(SmallWorld):
 def rolled_out(
     group: Callable[[Any, Group], Awaitable[None]], world: SmallWorld, *, sampled: int | None = None, **options: Any
 ) -> arl.Batch:
-    """One group by a program; what it trains is what was sampled, so many tokens."""
+    """Roll out one group by a program, and check that exactly a number of sampled tokens is trained."""
     program = type("GroupProgram", (Rollout,), {"group": group})()
     engine = Heard(world)
     collect = arl.Collector(engine, world, recipes.GRPO.replace(rollout=program), task_pool=8, **options)
@@ -254,6 +254,6 @@ def test_the_same_actions_under_another_prompt() -> None:
     assert sorted(trajectories["status"]) == [FINISHED] * 3 + [PRUNED] * 2
     assert sum("replaced_by" in (info or "") for info in trajectories["info"]) == 2
     assert [OLD[code] for code in rows(batch, "draws")["old_logprob"]] == ["none"] * 3
-    # The first is told anew whole; the fork samples two of its actions, and the third three, all behind their prompts.
+    # The first is copied whole; the fork samples two of its actions, and the third three, all after their prompts.
     assert np.isnan(batch.column("behaviour_logprob", "token")).sum() == 16 + 8 + 4
     assert batch.column("trainable", "token").all()

@@ -1,4 +1,4 @@
-"""What a program can do with groups and branches, and what each of it leaves in the tables."""
+"""Operations of programs on groups and branches, and the rows that each leaves in the tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPT, ACTION, OBSERVATION, INJECTED = range(4)
 
 
 def long_way(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """Four turns, each paid a little; solved by the seed."""
+    """Play four turns, each paid a little; solved by the seed."""
     del task
     if len(actions) < 4:
         return StepResult("x" * len(actions), reward=0.25, flags=StepFlag.TOOL_RESULT)
@@ -249,7 +249,7 @@ def test_derived_groups_and_effects() -> None:
             assert derived.key == (*group.key, 0)
 
     class Plain(Rollout):
-        """The default."""
+        """A program with the default behaviour."""
 
     batch = collected(Verify(), tasks=2)
     assert len(judged) == 2

@@ -1,4 +1,4 @@
-"""Forks at uncertain tokens, and repair at bad steps: golden trees by hand."""
+"""Forks at uncertain tokens, and repair at bad steps; compared with golden trees by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_forks_leave_where_the_policy_was_least_sure() -> None:
         begun = context.rpartition("assistant\n")[2]
         said.append(begun)
         text = WRONG if not begun else f"x{RIGHT}"
-        # Byte 5 is the least sure, then 2 and 9, as sure as 12, which comes later.
+        # Byte 5 is the least certain, then 2 and 9, as certain as 12, which comes later.
         entropies = np.zeros(len(text) + 1)
         entropies[[5, 2, 9, 12]] = [4, 3, 2, 2]
         return ScriptedReply(text, [-0.5] * len(entropies), entropies.tolist())
@@ -76,7 +76,7 @@ ATTEMPT = f"one\n\ntwo\n\nthree\n\n{WRONG}"
 
 
 def judging(marks: str, *, teacher: str = f"mended\n\n{RIGHT}") -> Speaker:
-    """An attempt of four steps that fails, a judge of it, and a teacher who goes on."""
+    """Return a failing attempt of four steps, a judge of it, and a teacher who continues."""
 
     def speak(context: str, request: Request) -> str:
         del request
@@ -105,7 +105,7 @@ def test_scope_leads_one_failure_on() -> None:
     expert = batch.column("expert", "token")[tokens[steps[draw]] : tokens[steps[draw + 1]]]
     own = len("one\n\ntwo\n\n")
     assert expert.tolist() == [0] * own + [1] * (len(mended) - own + 1)
-    # A teacher who does not help is dropped; a bad first step, or none, is left alone.
+    # A teacher without success is dropped; a bad first step, or none, is left alone.
     for speaker in (judging(marks, teacher=WRONG), judging("1: bad"), judging("all fine")):
         left = solve(LedOn(column="success"), speaker, group_size=2)
         assert [row.actions for row in left.drawn] == [[ATTEMPT]] * 2
@@ -235,7 +235,7 @@ def test_agent_r_revises_a_failure_into_a_success() -> None:
 
 
 def one_of(*answers: str) -> Speaker:
-    """A speaker that says one of these by the seed of the request."""
+    """Return a speaker that samples one of these texts by the seed of the request."""
 
     def speak(context: str, request: Request) -> str:
         del context
@@ -245,7 +245,7 @@ def one_of(*answers: str) -> Speaker:
 
 
 def objecting(context: str, request: Request) -> str:
-    """A monitor who objects to every answer."""
+    """Return a monitor that objects to every answer."""
     del request
     return "STATE: -1 -1 -1\nFROM: answer\nGUIDANCE: no" if "three laws" in context else WRONG
 

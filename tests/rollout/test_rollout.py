@@ -1,4 +1,4 @@
-"""Entropy branching: where a branch is copied, within the budget; options."""
+"""Entropy branching: the places of copies, within the budget; options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def turn(
     seed: int = 0,
     failed: str | None = None,
 ) -> rollout.Turn:
-    """A turn of one segment."""
+    """Return a turn of one segment."""
     values = [1.0] if entropies is None else entropies
     numbers = np.array(values, np.float32)
     segment = Segment(np.zeros(len(values), np.int32), -numbers, numbers, "stop", 0, seed)
@@ -44,7 +44,7 @@ def turn(
 
 
 def seed_with(numbers: list[tuple[float, float]]) -> int:
-    """A seed whose first uniform numbers lie in these intervals."""
+    """Return a seed whose first uniform numbers lie in these intervals."""
     for seed in range(100_000):
         inside = _core.rng.structural_seed(seed, 1)
         drawn = [float(_core.rng.uniform(np.array([inside], np.uint64), place)[0]) for place in range(len(numbers))]
@@ -57,7 +57,7 @@ def test_branches_where_the_entropy_rose() -> None:
     program = rollout.EntropyBranching(budget=16, initial=4, probability=0.5, entropy_weight=1.0)
     high, low = seed_with([(0.55, 0.65)]), seed_with([(0.35, 0.45)])
     turns = [turn(seed=high), turn(seed=high), turn(seed=low)]
-    # The numbers are near 0.6, 0.6 and 0.4, the changes are taken off them, and 0.5 is the bound.
+    # The numbers are near 0.6, 0.6 and 0.4, the changes are subtracted from them, and 0.5 is the bound.
     assert program.copies(turns, np.array([0.0, 0.3, -0.3]), 3) == [0, 1, 0]
 
 

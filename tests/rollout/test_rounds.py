@@ -1,4 +1,4 @@
-"""Members of several kinds, and rounds after a look at the scores: golden trees by hand."""
+"""Members of several kinds, and rounds that read the scores; compared with golden trees by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ END = "<|im_end|>"
 
 
 def by_chance(share: float, *, but: str = "\0") -> Speaker:
-    """Right with a probability, by the seed of the request; right for sure where a text is in sight."""
+    """Return a speaker that is right by chance, from the request's seed, and always if a text is in its prompt."""
 
     def speak(context: str, request: Request) -> str:
         return RIGHT if but in context or request.seed % 997 / 997 < share else WRONG
@@ -188,7 +188,7 @@ def test_v05_asks_a_value_model_for_the_prior() -> None:
 
     program = UntilSure(model="value")
     run = solve(program, in_turn(RIGHT), models={"value": value})
-    # As good as expected: nothing pays. The helper that the model was asked about is no rollout.
+    # As good as expected: nothing pays. The request to the value model is not a rollout.
     assert run.asked == len(run.drawn) == 4
     assert run.fact("prior") == [1.0] * 4
     [helper] = [row for row in run.rows if row.role == "helper"]
@@ -209,7 +209,7 @@ PROGRAMS = {
     "until": UntilSure(at_most=8, cost=0.001),
 }
 MOST = {"kinds": 4, "hints": None, "more": 9, "until": 8}
-"""Of a group; None: as many as were asked for."""
+"""Number of rollouts of a group; None: as many as were requested."""
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

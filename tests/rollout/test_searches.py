@@ -1,4 +1,4 @@
-"""Searches over turns and states, told by hand, and gone on with from a store."""
+"""Searches over turns and states, traced by hand, and continued from a store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SAYS = {
 
 
 def searched(program: Rollout, maze: Any, *, size: int = 1, **options: Any) -> arl.Batch:
-    """One group; what it trains is what was sampled."""
+    """Search in one group, and check that exactly the sampled tokens are trained."""
     engine = Heard(maze)
     collect = arl.Collector(engine, maze, recipes.GRPO.replace(rollout=program), task_pool=1, **options)
     batch = collect(tasks=1, group_size=size)
@@ -55,7 +55,7 @@ def rows(batch: arl.Batch, name: str = "trajectories") -> pl.DataFrame:
 
 
 class Looking(BestFirst):
-    """Keeps what the tree says in the end."""
+    """A search that keeps the final values of its tree."""
 
     async def group(self, group: Group) -> None:
         await super().group(group)
@@ -63,7 +63,7 @@ class Looking(BestFirst):
 
 
 def test_best_first_by_hand() -> None:
-    # Round 1 in a: to b (-1), to c (-0.5), an end. Round 2 in c, the likeliest: to b, which is known, and twice to e
+    # Round 1 in a: to b (-1), to c (-0.5), an end. Round 2 in c, the likeliest: to b, which is visited, and twice to e
     # (-0.5 - 2). Round 3 in b (-1), before e (-2.5): to d (-2), two ends. Round 4 in d: solved.
     batch = searched(Looking(samples=3, width=1, budget=64), Maze(DOORS, in_turn(SAYS)))
     [tree] = TREES
@@ -73,7 +73,7 @@ def test_best_first_by_hand() -> None:
     assert tree.repeated() == [3, 5]
     assert tree.solution() == [0, 6, 10]
     assert tree.pairs() == [(0, 2), (6, 7), (6, 8), (10, 9), (10, 11)]
-    # From a three turns to the solved end, from b two, from c as many as from b and one more.
+    # From a it is three turns to the solved end, from b two, from c as many as from b and one more.
     states = dict(zip(tree.next_state.tolist(), range(12), strict=True))
     row_of = {"b": 0, "c": 1, "e": 4, "d": 6, "solved": 10, "end": 2}
     of = {name: int(tree.next_state[row]) for name, row in row_of.items()}
@@ -138,11 +138,11 @@ def test_a_search_goes_on_in_a_later_iteration_and_in_another_run(tmp_path: Path
         before = dict(maze.asked)
         assert before == {"a": 3, "c": 3}
         second = collect(tasks=1, group_size=1)
-        # Behind the stored turns it tries b, which stood first, and then d: six more, and nothing again.
+        # After the stored turns it tries b, which came first, and then d: six more, and nothing again.
         assert maze.asked == {"a": 3, "c": 3, "b": 3, "d": 3}
         collect.end_iteration(recipe.credit(second), {})
     assert sorted(second.column("reward", "draw").tolist()) == [0.0] * 4 + [1.0]
-    # The actions of the first iteration are told again and not trained: one token and the end of the turn.
+    # The actions of the first iteration are replayed and not trained: one token and the end of the turn.
     trained = second.column("trainable", "token")
     assert trained.sum() < len(trained)
     solved = int(np.flatnonzero(second.column("reward", "draw") == 1.0)[0])
@@ -157,7 +157,7 @@ def test_a_search_goes_on_in_a_later_iteration_and_in_another_run(tmp_path: Path
     assert rollout.StoredSearches("").find("train 0") is None
 
 
-# One turn of the first run leads from a to b. By hand, behind it: best first tries b twice, to d and to an end, and d
+# One turn of the first run leads from a to b. By hand, after it: best first tries b twice, to d and to an end, and d
 # twice, the second time out; a walk of Monte Carlo goes down to b and is played through d, out.
 GOING_ON: dict[str, tuple[Callable[[str], Rollout], dict[str, list[tuple[int, float]]], list[float]]] = {
     "best first": (
@@ -251,7 +251,7 @@ def test_under_sampled_turns_by_hand() -> None:
 
 
 def wandering(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """Ends at a number of turns that the actions decide, with a reward of theirs."""
+    """An episode that ends after a number of turns, with a reward; both depend on the actions."""
     del task, seed
     total = sum(sum(map(int, action.split())) for action in actions)
     if total % 5 == 0 or len(actions) >= 6:

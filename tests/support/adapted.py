@@ -24,7 +24,7 @@ MERGED: dict[str, dict[str, Any]] = {
 
 
 def adapted(make_model: Any, name: str, **options: Any) -> Any:
-    """A policy whose adapters are not the identity."""
+    """Return a policy whose adapters are not the identity."""
     import peft
 
     base = make_model("qwen2" if name == "bias" else "qwen3", tie_word_embeddings=False, **options)
@@ -33,7 +33,7 @@ def adapted(make_model: Any, name: str, **options: Any) -> Any:
 
 
 def shaken(model: Any, size: float = 0.05) -> Any:
-    """The same, all that is trained changed."""
+    """Return the same policy with every trained parameter changed."""
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -1,6 +1,6 @@
-"""A world that says whatever facts a recipe reads: they are declared by what the recipe needs, and drawn by a seed.
+"""An environment that reports every fact a recipe needs, drawn from a seed.
 
-Texts are those of `riddles`. What an episode is paid and says follows from its task, its seed and its actions alone.
+Texts are those of `riddles`. Rewards and facts of an episode depend only on its task, its seed and its actions.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from agentrl_core.recipes.ss_orl import Imputed
 from agentrl_core.rollout import SelfPlay
 
 AGENTS = ("first", "second", "monitor")
-"""Whom programs of several agents let speak."""
+"""Roles of the agents that act in programs with several agents."""
 
 
 def facts(recipe: Recipe) -> dict[str, ExtraColumn]:
-    """What an environment has to declare for a recipe."""
+    """Return what an environment has to declare for a recipe."""
     read = required_facts({phase: recipe.chain(phase) for phase in PHASES})
     return {column.name: ExtraColumn("trajectory" if column.level == "draw" else "step") for column in read}
 
 
 def chance(*key: object) -> float:
-    """A number in [0, 1) that follows from a key."""
+    """Return a number in [0, 1) that depends only on a key."""
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=4).digest(), "little") / 2**32
 
 
@@ -63,7 +63,7 @@ class AnyEpisode:
 
 
 class AnyGame:
-    """An episode of players who move in turn, twice each; the others win what the first loses, who is the spy."""
+    """An episode of players who move in turn, twice each. The first player is the spy; the others win what it loses."""
 
     def __init__(self, world: AnyWorld, task: Task, seed: int) -> None:
         self.players = world.players
@@ -119,7 +119,7 @@ class AnyWorld:
         self.half_recorded = isinstance(recipe.rollout, Imputed)
 
     def said(self, *key: object, step: int) -> dict[str, float]:
-        """What an episode says behind a step: 0 or 1 by a seed, except where only other numbers make sense."""
+        """Return the facts of an episode after a step: 0 or 1 by a seed, except if only other numbers make sense."""
         facts = {name: float(chance(name, *key) < 0.5) for name in self.facts}
         sensible = {"turn": float(step), "image_width": 2.0, "image_height": 2.0}
         sensible |= {name: 0.0 for name in facts if name.startswith("item_needs")}
@@ -137,7 +137,7 @@ class AnyWorld:
         return made
 
     def solution(self, number: int) -> tuple[str, ...]:
-        """Of recordings every other one has no actions."""
+        """Return recordings; every other one has no actions."""
         return () if self.half_recorded and number % 2 else ("look", RIGHT)
 
     def reset(self, task: Task, seed: int) -> AnyEpisode | AnyGame:
@@ -145,7 +145,7 @@ class AnyWorld:
 
 
 def _texts(component: Component) -> list[str]:
-    """The texts among the options of a component and of those inside it: the columns that it names are among them."""
+    """Return the texts among the options of a component and of nested components; column names are among them."""
     found: list[str] = []
     for value in vars(component).values():
         if isinstance(value, Component):
@@ -161,13 +161,13 @@ ASKED = {
     "<question></question>": "<question>why?</question>",
     "What is known:": RIGHT,
 }
-"""What is answered to a question with these words in it."""
+"""Answers to prompts that contain these words."""
 
 
 class Speaker(engine.Scripted):
-    """An engine that says one of a few texts by the seed, as likely as to a model that was never trained.
+    """An engine that samples one of a few texts by the seed, with log-probs like those of an untrained model.
 
-    Of half of them it is sure, of the others it is not. Where it is asked for likely tokens, its own is the likeliest.
+    Half of the texts have a high log-prob. If a request asks for likely tokens, the sampled one is the likeliest.
     """
 
     def __init__(self, tokenizer: Any = TOKENIZER) -> None:
@@ -181,7 +181,7 @@ class Speaker(engine.Scripted):
         asked = (answer for words, answer in ASKED.items() if words in context)
         said = next(asked, SAYINGS[int(rng.integers(len(SAYINGS)))])
         if "<question>" in said and "go on" not in context:
-            said = "look"  # nothing was read that the question could be answered by
+            said = "look"  # no text was read that could answer the question
         count = len(self.chat.action(said))
         noise = 0.1 * rng.standard_normal(count)
         entropies = rng.random(count) * rng.choice([0.5, self._surprise])

@@ -30,7 +30,7 @@ _COMPARISONS: dict[type, Callable[..., Value]] = {
 
 
 def _extreme(pairwise: np.ufunc) -> Callable[..., Value]:
-    """Of one argument its extreme; of several the extreme of each place."""
+    """Return a function that computes the extreme of one argument, or the elementwise extreme of several."""
 
     def extreme(first: Value, *others: Value) -> Value:
         if not others:
@@ -65,7 +65,7 @@ _NUMBERS = {"nan": math.nan, "inf": math.inf, "pi": math.pi}
 
 
 def number(written: float | str) -> float:
-    """The number that is written: a number, or arithmetic of numbers, and nothing else."""
+    """Return the number of a text: a number, or arithmetic of numbers, and nothing else."""
     if not isinstance(written, str):
         return float(written)
     value = evaluate(written, {})
@@ -75,7 +75,7 @@ def number(written: float | str) -> float:
 
 
 def evaluate(written: str, names: Mapping[str, Value]) -> Value:
-    """The array that arithmetic of numbers, lists and names gives."""
+    """Return the array that arithmetic of numbers, lists and names evaluates to."""
     return _value(ast.parse(written, mode="eval").body, names)
 
 

@@ -1,4 +1,4 @@
-"""What the build before the renames left behind, unpacked; and the tool that rewrites names."""
+"""Unpack files that an older build wrote before names changed, and the tool that rewrites these names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.append(str(ROOT / "tools"))
 
 
 def unpack(folder: Path, part: str) -> Path:
-    """A folder or file of the archive, unpacked below `folder`."""
+    """Unpack a folder or file of the archive below `folder`."""
     with tarfile.open(ARCHIVE) as archive:
         members = [each for each in archive if each.name == part or each.name.startswith(f"{part}/")]
         assert members, f"the archive has no {part}"

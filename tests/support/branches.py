@@ -1,4 +1,4 @@
-"""Branches that say the same where they share tokens."""
+"""Per-token numbers that are equal on all branches that share a token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl_core import Batch
 
 
 def contexts(batch: Batch, draws: NDArray[np.int64]) -> dict[int, list[int]]:
-    """The tokens before every trained token: from the sequence layout."""
+    """Return the tokens before every trained token, from the sequence layout."""
     found = {}
     for pack in batch.plan(draws, 10**6):
         for source, token in zip(pack.source_row, pack.token, strict=True):
@@ -22,7 +22,7 @@ def contexts(batch: Batch, draws: NDArray[np.int64]) -> dict[int, list[int]]:
 
 
 def places(batch: Batch) -> NDArray[np.int64]:
-    """A number for each action token: the same for equal trained tokens behind equal tokens."""
+    """Return a number for each action token; equal trained tokens after equal tokens get the same number."""
     tokens = batch.column("token", "token")
     known: dict[object, int] = {}
     before = contexts(batch, np.arange(batch.num_draws))
@@ -31,14 +31,14 @@ def places(batch: Batch) -> NDArray[np.int64]:
 
 
 def by_place(rollouts: Rollouts, found: tuple[Tensor, list[Tensor]]) -> tuple[Tensor, list[Tensor]]:
-    """Gradients summed over the branches of each token: what a model would feel."""
+    """Sum gradients over the branches of each token, as the gradient of a model does."""
     rows = torch.from_numpy(places(rollouts.batch))
     summed = [torch.zeros_like(gradient).index_add(0, rows, gradient) for gradient in found[1]]
     return found[0], summed
 
 
 def agree_on_branches(rollouts: Rollouts) -> None:
-    """Give what a model says, and what columns hold beside advantages, the same value on all branches."""
+    """Give model outputs, and all columns but advantages, the same value on all branches."""
     _, first, place = np.unique(places(rollouts.batch), return_index=True, return_inverse=True)
     rows = torch.from_numpy(first[place])
     with torch.no_grad():

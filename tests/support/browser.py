@@ -1,4 +1,4 @@
-"""A real Chromium, told what to do over a pipe (the DevTools protocol): nothing but the browser is needed."""
+"""Control a real Chromium over a pipe (the DevTools protocol); only the browser has to be installed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any, Self
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _SECONDS = 600.0
 _STRICT = {"allowUnsafeEvalBlockedByCSP": False}
-"""What is evaluated is bound by the policy of the page, as its own script is."""
+"""The page's policy applies to evaluated expressions, as to its own script."""
 
 
 def program() -> str | None:
-    """The browser of this machine; None where there is none."""
+    """Return the path of this machine's browser; None if there is none."""
     return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
 
 
@@ -43,7 +43,7 @@ class Browser:
         ]
 
         def pipes() -> None:
-            # By other numbers first: either may have one of those that the browser knows them by.
+            # Use other file descriptors first: either may have one of the numbers that the browser expects.
             ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_browser, from_browser)]
             for number, end in enumerate(ends, start=3):
                 os.dup2(end, number)
@@ -68,7 +68,7 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the protocol and its result."""
+        """Send a command of the protocol and return its result."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -99,34 +99,34 @@ class Browser:
         return message
 
     def open(self, path: Path, fragment: str = "") -> None:
-        """A file, painted."""
+        """Open a file and wait until it is painted."""
         self.errors.clear()
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=f"{path.resolve().as_uri()}{fragment}")
         self.until("document.getElementById('page')?.dataset.painted !== undefined")
 
     def go(self, fragment: str) -> None:
-        """Another place of the page, painted."""
+        """Go to another address of the page and wait until it is painted."""
         self.do("delete document.getElementById('page').dataset.painted")
         self.do(f"location.hash = {json.dumps(fragment)}")
         self.until("document.getElementById('page').dataset.painted !== undefined")
 
     def do(self, expression: str) -> Any:
-        """The value of an expression in the page; promises are waited for."""
+        """Return the value of an expression in the page, after its promise resolves."""
         options = {"returnByValue": True, "awaitPromise": True, **_STRICT}
         answer = self.call("Runtime.evaluate", expression=expression, **options)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def texts(self, selector: str) -> list[str]:
-        """The texts of all elements that a selector finds."""
+        """Return the texts of all elements that a selector finds."""
         made: list[str] = self.do(
             f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)"
         )
         return made
 
     def click(self, selector: str) -> None:
-        """A click in the middle of an element, with the mouse."""
+        """Click in the middle of an element."""
         place = self.do(
             f"(() => {{ const found = document.querySelector({json.dumps(selector)}); "
             "found.scrollIntoView({ block: 'center' }); const box = found.getBoundingClientRect(); "
@@ -136,14 +136,14 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
 
     def press(self, key: str) -> None:
-        """A key: a letter, or a name such as `Enter`."""
+        """Press a key: a letter, or a name such as `Enter`."""
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
         code = {"Enter": 13, "Escape": 27, "ArrowDown": 40}.get(key, 0)
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, windowsVirtualKeyCode=code)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     def write(self, text: str) -> None:
-        """Text into what has the focus."""
+        """Type text into the focused element."""
         self.call("Input.insertText", text=text)
 
     def until(self, expression: str) -> None:
@@ -154,23 +154,23 @@ class Browser:
             time.sleep(0.01)
 
     def picture(self) -> bytes:
-        """What is seen, as a PNG."""
+        """Return a screenshot as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def colour(self, x: float, y: float) -> tuple[int, int, int]:
-        """The colour of a point of the window."""
+        """Return the colour of a point of the window."""
         from io import BytesIO
 
         from PIL import Image
 
-        left, top = self.do("[scrollX, scrollY]")  # a clip counts from the beginning of the page
+        left, top = self.do("[scrollX, scrollY]")  # a clip is measured from the top of the page
         clip = {"x": left + x, "y": top + y, "width": 1, "height": 1, "scale": 1}
         data = self.call("Page.captureScreenshot", format="png", clip=clip)["data"]
         red, green, blue = Image.open(BytesIO(base64.b64decode(data))).convert("RGB").getpixel((0, 0))  # type: ignore[misc]
         return red, green, blue
 
     def close(self) -> None:
-        """End the browser and all that it started."""
+        """End the browser and all processes that it started."""
         self._session = None
         self.call("Browser.close")
         self._process.wait(_SECONDS)

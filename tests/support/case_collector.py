@@ -1,8 +1,9 @@
-"""Cases whose numbers are made while rollouts are collected: what is selected, replayed, and changes by iteration.
+"""Cases that a collector runs: their numbers depend on selection, replay or the iteration.
 
-A case with a table `pool` is run by a collector with a store, iteration after iteration: `pool.tasks` tasks (`train 0`,
-`train 1`, ...) with `pool.columns`, of which phase select chooses; an iteration says with `tasks` and `group_size` what
-is asked for, with `answers` what its episodes pay, by task in the order of members, and with `metrics` how it ended.
+A case with a table `pool` is run by a collector with a store, one iteration after another. The pool has `pool.tasks`
+tasks (`train 0`, `train 1`, ...) with `pool.columns`, and phase select chooses among them. An iteration requests
+`tasks` and `group_size`. `answers` holds the rewards of its episodes, by task in the order of members; `metrics` holds
+the metrics at its end.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Tasks(list[Task]):
 
 @dataclass
 class World:
-    """An engine that says `5`, and episodes of one turn that pay what the case says, member after member."""
+    """An engine that samples `5`, and episodes of one turn that pay the rewards of the case, member after member."""
 
     pool: Mapping[str, Any]
     answers: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class World:
         return SimpleNamespace(observation=task.question, step=lambda _: outcome, state_key=lambda: b"begin")
 
     async def generate(self, request: Request) -> Segment:
-        self.said += 1  # no two answers are equal, so that what a model says of each is its own
+        self.said += 1  # no two answers are equal, so each has its own model outputs
         tokens = np.array([10 + self.said, END], np.int32)
         return Segment(tokens, np.full(2, -1, np.float32), np.ones(2, np.float32), "stop", 0, request.seed)
 
@@ -95,14 +96,14 @@ class Run:
         self.collect = Collector(self.world, self.world, recipe, store=store, seed=1, task_pool=pool["tasks"])
 
     def batch(self, iteration: Mapping[str, Any]) -> Batch:
-        """The batch of an iteration, with what was selected as the draw column `selected`."""
+        """Return the batch of the iteration; the draw column `selected` holds its selection."""
         self.world.answers = {task: list(said) for task, said in iteration.get("answers", {}).items()}
         batch = self.collect(tasks=iteration["tasks"], group_size=iteration["group_size"])
         places = [int(task.rpartition(" ")[2]) for task in batch.texts("task_id", "draw")]
         return batch.with_columns("draw", selected=np.array(places, np.float64))
 
     def options(self, expect: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """What stands at these places of the recipe in the iteration that is open."""
+        """Return the values at these places of the recipe in the open iteration."""
         now = self.recipe.at(self.collect.iteration, self.collect._now().components)
         found = {}
         for place in expect:
@@ -119,6 +120,6 @@ class Run:
 
 @contextmanager
 def running(recipe: Recipe, pool: Mapping[str, Any]) -> Iterator[Run]:
-    """A run in a folder of its own."""
+    """Open a run in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run", sync="never") as store:
         yield Run(recipe, pool, store)

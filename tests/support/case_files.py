@@ -1,7 +1,7 @@
-"""Cases: a recipe's numbers as data, from rollouts in to advantages, weights, loss and gradient out.
+"""Cases: a recipe's numbers as data, from rollouts to advantages, weights, loss and gradient.
 
-A case is a TOML file in `tests/recipes/cases`; the folder's README says what stands in it. Nothing here computes more
-than the arithmetic that a case writes down.
+A case is a TOML file in `tests/recipes/cases`; the README of the folder describes the format. This module computes
+nothing beyond the arithmetic that a case contains.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from agentrl_core.schedule.hook import BEGIN
 FOLDER = Path(__file__).parents[1] / "recipes" / "cases"
 LEVELS = ("draw", "step", "token")
 STARTED = ("agent", "role", "origin")
-"""What a trajectory is said to be when it begins."""
+"""Fields of a trajectory that are set when it begins."""
 Numbers = dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A file."""
+    """A case, read from a file."""
 
     name: str
     recipe: Recipe
@@ -47,7 +47,7 @@ class Case:
     idle: dict[str, str]
     """Options that make no difference, with the reason."""
     pool: dict[str, Any]
-    """Of a case that a collector runs: its tasks; see case_collector."""
+    """The tasks of a case that a collector runs; see case_collector."""
 
     @classmethod
     def read(cls, path: Path) -> Case:
@@ -63,7 +63,7 @@ class Case:
 
     @property
     def expected(self) -> list[Numbers]:
-        """What each iteration should give, by name."""
+        """Return the expected numbers of each iteration, by name."""
         return [dict(_flat(iteration["expect"])) for iteration in self.iterations]
 
 
@@ -77,7 +77,7 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, NDA
 
 
 def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
-    """The members of an iteration as a batch, in the order of the case."""
+    """Return the members of an iteration as a batch, in the order of the case."""
     facts: dict[str, dict[str, str]] = {"step": {}, "trajectory": {}}
     components: list[str] = []
     for member in members:
@@ -119,7 +119,7 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
 
 
 def _drawn_again(batch: Batch, members: Sequence[Mapping[str, Any]]) -> Batch:
-    """The batch with draws of the sources that members name in the place of fresh ones."""
+    """Return the batch with stored draws in place of fresh ones, from the sources that members name."""
     places = np.arange(len(members))
     for place, member in enumerate(members):
         if "source" in member:
@@ -144,11 +144,11 @@ def _runs(path: str) -> list[tuple[str, list[int]]]:
 
 
 _WORDS = 1_000
-"""More than the tokens that cases name, and than their members."""
+"""A token id larger than those that cases name, and than the number of members."""
 
 
 def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Sequence[str]) -> list[int]:
-    """Append what a member was told and said; returns its nodes."""
+    """Append the observations and actions of a member; return its nodes."""
 
     def paid(said: Mapping[str, Any]) -> dict[str, Any]:
         options = {name: said[name] for name in ("reward", "facts") if name in said}
@@ -160,7 +160,7 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
     columns = {name: iter(member[name]) for name in ("logprobs", "entropies", "trainable") if name in member}
     nodes = []
     for kind, tokens in _runs(member["path"]):
-        if kind == "prompt":  # of their own, so that what a model says of equal words is each member's own as well
+        if kind == "prompt":  # distinct per member, so that equal words have different model outputs
             tokens[0] += _WORDS * (handle % _WORDS)
         step = steps[done] if done < len(steps) else {}
         if kind != "action":
@@ -186,7 +186,7 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
 
 
 def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: int) -> list[Numbers]:
-    """What the recipe gives for each iteration, by the names of the case, its draws in another order for each seed."""
+    """Return the numbers that the recipe computes for each iteration, by name; each seed shuffles the draws."""
     if case.pool:
         return _collected(case, recipe, layout, seed)
     found, state = [], {}
@@ -204,7 +204,7 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
 
 
 def _numbered(batch: Batch, seed: int) -> Batch:
-    """The batch with the places of the case as columns, its draws in another order for each seed."""
+    """Return the batch with the places of the case as columns; each seed shuffles the draws."""
     for level in LEVELS:
         rows = batch.num_draws if level == "draw" else int(batch.offsets(level)[-1])
         batch = batch.with_columns(level, **{f"case_{level}": np.arange(rows)})
@@ -213,7 +213,7 @@ def _numbered(batch: Batch, seed: int) -> Batch:
 
 
 def _collected(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: int) -> list[Numbers]:
-    """The same of a case that a collector runs."""
+    """Return the same numbers for a case that a collector runs."""
     found = []
     with running(recipe, case.pool) as run_:
         for iteration in case.iterations:
@@ -231,7 +231,7 @@ def _collected(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], 
 
 
 def _numbers(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: Any) -> Numbers:
-    """The numbers that an iteration of a case names."""
+    """Return the numbers that an iteration of a case names."""
     names = [name for name, _ in _flat(iteration["expect"])]
     found: Numbers = {}
     for name in names:
@@ -246,9 +246,9 @@ def _numbers(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout:
 
 
 def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: Any) -> Numbers:
-    """The loss of each model and its gradient by what the model says of each token.
+    """Return the loss of each model, and its gradient by the model's output for each token.
 
-    Of a token that several branches share, the gradient stands with the first and is 0 with the others.
+    If several branches share a token, the first one has its gradient and the others have 0.
     """
     rows = batch.column("case_token", "token").astype(np.int64)
     behaviour = torch.from_numpy(np.nan_to_num(batch.column("behaviour_logprob", "token"))).double()
@@ -258,7 +258,7 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
     )
     by_row = np.argsort(rows)
     _, first, same = np.unique(stored[:, by_row], axis=1, return_index=True, return_inverse=True)
-    shared = first[same.reshape(-1)]  # the row, in the case's order, of the first token that is stored as this one is
+    shared = first[same.reshape(-1)]  # the row, in the case's order, of the first token that shares this one's storage
     found: Numbers = {}
     stage = iteration.get("stage", "update")
     several = len(recipe.losses(stage)) > 1
@@ -281,7 +281,7 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
 
 
 def _moved(recipe: Recipe) -> dict[str, torch.nn.Module]:
-    """Small models by the names that the recipe's actions have: moving them changes no number of a case."""
+    """Return small models under the names that the recipe's actions use; moving them changes no number of a case."""
     named = [
         getattr(action, at, "") for action in recipe.at(0).chain("hooks") for at in ("source", "target", "one", "other")
     ]
@@ -289,12 +289,12 @@ def _moved(recipe: Recipe) -> dict[str, torch.nn.Module]:
 
 
 def _said(values: Sequence[Any]) -> list[Any]:
-    """What a model says of each token: a number, or several."""
+    """Return the output of a model for each token: one number, or several."""
     return [[number(each) for each in value] if isinstance(value, list) else number(value) for value in values]
 
 
 def agree(found: Sequence[Numbers], expected: Sequence[Numbers]) -> str:
-    """The first number that is not as expected, in words; empty where all are."""
+    """Describe the first number that differs from the expected one; empty if all agree."""
     for place, (one, other) in enumerate(zip(found, expected, strict=True)):
         for name, right in other.items():
             if name not in one:
@@ -308,7 +308,7 @@ def agree(found: Sequence[Numbers], expected: Sequence[Numbers]) -> str:
 
 
 def replaced(value: Any, place: Sequence[str], new: Any) -> Any:
-    """A recipe, chain or component with another value at a place, such as `["loss", "clip", "low"]`."""
+    """Return a recipe, chain or component with another value at a place, such as `["loss", "clip", "low"]`."""
     if not place:
         if isinstance(new, Mapping):
             return find_component("agentrl_core.loss", new)
@@ -329,9 +329,9 @@ COLLECTED = ("select", "replay")
 
 
 def mutants(recipe: Recipe, phases: Sequence[str] = MUTATED) -> Iterator[tuple[str, Callable[[], Recipe]]]:
-    """The recipe with each option that it sets put back or changed, and with each link of its chains left out.
+    """Yield the recipe with each of its options reset or changed, and with each link of its chains left out.
 
-    Each is made when it is called, since one that is not possible is told apart as well.
+    Each variant is built by a call, because a variant that raises an error differs from the recipe too.
     """
     for phase in phases:
         chain = recipe.chain(phase)
@@ -350,7 +350,7 @@ def _changed(recipe: Recipe, phase: str, place: Sequence[str], value: Any) -> Re
 
 
 def _changes(component: Component) -> Iterator[tuple[list[str], Any]]:
-    """The options of a component that are not at their default, each with another value; those inside it too."""
+    """Yield another value for each non-default option of a component and of nested components."""
     hints = get_type_hints(type(component))
     for option in dataclasses.fields(component):
         value = getattr(component, option.name)
@@ -366,7 +366,7 @@ def _changes(component: Component) -> Iterator[tuple[list[str], Any]]:
 
 
 def _other(value: Any, hint: Any) -> Any:
-    """Another value for an option that has no default; None where there is none to think of."""
+    """Return another value for an option without a default; None if no other value is known."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):

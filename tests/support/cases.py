@@ -1,4 +1,4 @@
-"""Random rows for losses, in fp64, and naive loops over them: what the transcriptions of formulas are written with."""
+"""Random rows for losses, in fp64, and naive loops over them: the base of the transcriptions of formulas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Case:
 
     @classmethod
     def random(cls, seed: int = 0, *, spread: float = 0.4, per: str = "token", labels: bool = False) -> Case:
-        """Rows whose log-ratios have this spread; advantages (or +-1 labels) and weights per token or per sequence."""
+        """Return rows with this spread of log-ratios; advantages (or +-1 labels), weights per token or sequence."""
         make = torch.Generator().manual_seed(seed)
 
         def normal(*shape: int) -> Tensor:
@@ -101,7 +101,7 @@ class Case:
         return cls(logprob, entropy, advantage, weight, streams, answers)
 
     def tokens(self, logprob: Tensor | None = None, entropy: Tensor | None = None, **answers: Tensor) -> Tokens:
-        """The rows as a loss takes them, with other log-probs, entropies or answers if given."""
+        """Return the rows as a loss reads them, with other log-probs, entropies or answers if given."""
         everything = SimpleNamespace(**{**vars(self.answers), **answers})
         return Tokens(
             self.logprob if logprob is None else logprob,
@@ -111,12 +111,12 @@ class Case:
         )
 
     def rows(self, level: str) -> list[Tensor]:
-        """The indices of the rows of each segment."""
+        """Return the indices of the rows of each segment."""
         ids = self.streams[level]
         return [torch.nonzero(ids == number).squeeze(1) for number in range(int(ids.max()) + 1)]
 
     def parts(self, level: str) -> Iterator[list[Tensor]]:
-        """Of each pair or group, the rows of each of its sequences."""
+        """Yield the rows of each sequence, for each pair or group."""
         for rows in self.rows(level):
             inside = self.streams["sequence"][rows]
             yield [rows[inside == number] for number in inside.unique()]
@@ -126,7 +126,7 @@ class Case:
 
 
 def agree(policy: Loss, case: Case, expected: object, tolerance: float = 1e-11) -> Tensor:
-    """Check a loss and its gradients against `expected(logprob, entropy, answers)`; give the gradient by log-prob."""
+    """Check a loss and its gradients against `expected(logprob, entropy, answers)`; return the gradient by log-prob."""
     results = []
     for evaluate in (
         lambda logprob, entropy, answers: policy.evaluate(case.tokens(logprob, entropy, **vars(answers)))[0],
@@ -149,7 +149,7 @@ def agree(policy: Loss, case: Case, expected: object, tolerance: float = 1e-11) 
 
 
 Objective = Callable[[Case, Tensor, Tensor, int], Tensor]
-"""What a token of weight 1 adds to the objective: of the case, the ratios, the log-probs and the row."""
+"""A function of the case, ratios, log-probs and row: the contribution of a token of weight 1 to the objective."""
 
 
 def transcribed(case: Case, objective: Objective) -> Callable[..., Tensor]:
@@ -162,13 +162,13 @@ def transcribed(case: Case, objective: Objective) -> Callable[..., Tensor]:
 
 
 def ppo(ratio: Tensor, advantage: Tensor, lower: float | Tensor, upper: float | Tensor, dual: float = 1e9) -> Tensor:
-    """min(rA, clip(r) A), bounded below by dual * A for negative A."""
+    """Compute min(rA, clip(r) A), bounded below by dual * A for negative A."""
     objective = torch.minimum(ratio * advantage, torch.clamp(ratio, lower, upper) * advantage)
     return torch.maximum(objective, dual * advantage) if advantage < 0 else objective
 
 
 def gated(case: Case, kept: Tensor) -> Callable[..., Tensor]:
-    """PPO with these factors of the tokens."""
+    """Return PPO as a function of the rows, with these factors of the tokens."""
 
     def objective(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:
         return kept[t] * ppo(ratio[t], case.advantage[t], 0.8, 1.2)
@@ -177,5 +177,5 @@ def gated(case: Case, kept: Tensor) -> Callable[..., Tensor]:
 
 
 def total(case: Case, rows: Tensor) -> Tensor:
-    """What a unit of these rows weighs."""
+    """Return the weight of the unit of these rows."""
     return case.weight[rows].sum()

@@ -1,4 +1,4 @@
-"""Chat templates of real models from TRL's wheel, chats to render with them, and what models write, by hand."""
+"""Chat templates of real models from TRL's wheel, chats to render, and hand-written model outputs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BAR = "\uff5c"
 
 
 def wide(text):
-    """A special token as DeepSeek writes it."""
+    """Return a special token in DeepSeek's form."""
     return text.replace("|", BAR).replace("_", "\u2581")
 
 
 TURNS = ("<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>")
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-# By the begin of a template's name: the tokens that begin and end a text, and special tokens that no pattern finds.
+# For each prefix of a template's name: the tokens that begin and end a text, and special tokens that no pattern finds.
 TOKENS = {
     "cohere": ("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", ()),
     "deepseek": (wide("<|begin_of_sentence|>"), wide("<|end_of_sentence|>"), ("<think>", "</think>")),
@@ -52,7 +52,7 @@ def of_family(name, table):
 
 
 def tokenizer_of(template, begin, end, special=(), merges=()):
-    """A tokenizer of bytes with the special tokens of a template, `<|...|>` in it and those that are named."""
+    """Return a tokenizer of bytes with a template's special tokens: `<|...|>` found in it, and the named ones."""
     alphabet = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
     core = Tokenizer(models.BPE({token: place for place, token in enumerate(alphabet)}, list(merges)))
     core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -175,7 +175,7 @@ def tools_of(chat):
     return TOOLS if chat in WITH_TOOLS else None
 
 
-# What a model writes, by family: from the formats that the model cards and templates document, not from a rendering.
+# Model outputs by family, from the formats in model cards and template documentation, not from a rendering.
 
 
 def hermes(calls):
@@ -247,18 +247,18 @@ def deepseek(calls):
 
 @dataclass(frozen=True)
 class Writes:
-    """How the models of a family write an answer.
+    """The output format of a family of models.
 
     Attributes:
-        end: what ends it.
-        call_end: what ends one that calls; "" if it is the same.
-        thought: a form of the reasoning, behind what the prompt opens of it.
-        calls: how calls are written.
-        between: what stands between a text and the calls.
-        before: what stands before the calls if nothing else was written.
-        behind: what stands behind the calls.
-        space: what stands before all.
-        trimmed: what becomes of spaces around the text.
+        end: the text that ends an answer.
+        call_end: the text that ends an answer with calls; "" if it is the same.
+        thought: format of the reasoning, after the part of it that the prompt opens.
+        calls: format of calls.
+        between: the text between an answer's text and its calls.
+        before: the text before the calls if nothing else was written.
+        behind: the text after the calls.
+        space: the text before everything else.
+        trimmed: how spaces around the text are trimmed.
     """
 
     end: str
@@ -288,7 +288,7 @@ class Writes:
 
 
 class Gemma4(Writes):
-    """Calls come before the text, and the tokens of the tool's reply end them."""
+    """The format with calls before the text; the tokens of the tool's reply end the calls."""
 
     def answer(self, message):
         whole = super().answer({**message, "content": ""})
@@ -300,7 +300,7 @@ class Gemma4(Writes):
 
 
 class Harmony(Writes):
-    """Channels: a reasoning before the answer, a call to a function."""
+    """The format with channels: reasoning before the answer, and a call to a function."""
 
     def answer(self, message):
         thought = next((message[key] for key in ("reasoning_content", "reasoning", "thinking") if key in message), "")
@@ -317,7 +317,7 @@ class Harmony(Writes):
 
 
 class Atem(Writes):
-    """Muse: a block for each recipient."""
+    """The format of Muse: a block for each recipient."""
 
     def answer(self, message):
         thought = next((message[key] for key in ("reasoning_content", "reasoning", "thinking") if key in message), "")
@@ -376,7 +376,7 @@ WRITES = {
 }
 
 
-# What templates cannot hold, by the begin of their names: why a chat is refused. Every other one has to be trained.
+# Chats that templates cannot hold, by prefix of the name, with the reason of the refusal. Every other chat is trained.
 REASONS = {
     "reasoning": "leaves out the reasoning",
     "content": "leaves out the (content|empty message)",
@@ -440,6 +440,6 @@ REFUSED = {
 
 
 def written(name, chat):
-    """What the model of a template has to write in a chat, an answer each; by hand."""
+    """Return the text that the model of a template has to write for each answer of a chat, transcribed by hand."""
     writes = of_family(name, WRITES)
     return [writes.answer(message) for message in CHATS[chat] if message["role"] == "assistant"]

@@ -1,4 +1,4 @@
-"""Small chat templates that behave like those of real models, and readers of what a batch trains."""
+"""Small chat templates that behave like those of real models, and functions that read a batch's trained texts."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What any engine of a real model is asked, and whether what it says is the model's own word."""
+"""Requests for any engine of a real model, and a check that its log-probs are those of the model."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from agentrl_core.engine.base import generate_all
 
 
 def some_requests(vocabulary, sampling, count=24):
-    """Requests of which two share each prompt."""
+    """Return requests; each prompt occurs in two of them."""
     random = np.random.default_rng(3)
     prompts = [random.integers(0, vocabulary, random.integers(1, 60), dtype=np.int32) for _ in range(count // 2)]
     # Hashed seeds are this large.
@@ -15,7 +15,7 @@ def some_requests(vocabulary, sampling, count=24):
 
 
 def check(generate, model, own_words, sampling, version):
-    """Log-probs and entropies are those of the model's own forward, under the version."""
+    """Assert that log-probs and entropies equal those of the model's own forward, under the version."""
     requests = some_requests(generate.vocabulary_size, sampling)
     for request, segment in zip(requests, generate_all(generate, requests), strict=True):
         logprobs, entropies = own_words(model, request, segment, sampling, top=10)

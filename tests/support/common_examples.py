@@ -29,7 +29,7 @@ def given_advantages(recipe: Recipe, **options: Any) -> Recipe:
 
     Args:
         recipe: the recipe.
-        options: of its policy loss, to be replaced.
+        options: replacements for options of its policy loss.
     """
     links = [link.loss if isinstance(link, Train) else link for link in recipe.chain("loss")]
     policy = next(link for link in links if isinstance(link, Policy))
@@ -47,7 +47,7 @@ def given_advantages(recipe: Recipe, **options: Any) -> Recipe:
 
 
 def advantages(recipe: Recipe, *groups: Sequence[float], **member: Any) -> list[Value]:
-    """Advantages of groups of one-token rollouts; an unscored rollout has reward `nan` and gets `nan`."""
+    """Return advantages of groups of one-token rollouts; an unscored rollout has reward `nan` and gets `nan`."""
     members = [
         {"group": f"{place}", "path": "1 | 3", **({} if np.isnan(reward) else {"reward": float(reward)}), **member}
         for place, rewards in enumerate(groups)
@@ -62,7 +62,7 @@ def advantages(recipe: Recipe, *groups: Sequence[float], **member: Any) -> list[
 
 
 def path_of(mask: Value) -> str:
-    """A rollout of which the tokens with mask 0 are of a tool."""
+    """Return a rollout whose tokens with mask 0 come from a tool."""
     words, last = ["1"], None
     for own in mask:
         words += [("|" if own else "~")] * int(own != last) + ["3" if own else "9"]
@@ -79,9 +79,9 @@ def single_tokens(
     outputs: Mapping[str, list[float]] | None = None,
     **columns: Value,
 ) -> Mapping[str, Value]:
-    """Loss, and gradient by log-prob, of rollouts of one token each with these advantages and token columns.
+    """Return the loss, and its gradient by log-prob, of one-token rollouts with these advantages and token columns.
 
-    `outputs` are other answers of the policy, such as `entropy`.
+    `outputs` are further outputs of the policy, such as `entropy`.
     """
     members = [
         {**member, "logprobs": [float(logprob)]}
@@ -97,14 +97,14 @@ def single_tokens(
 
 
 def one_rollout(recipe: Recipe, old: Value, new: Value, given: Value, own: Value | None = None) -> Mapping[str, Value]:
-    """Loss, and gradient by log-prob, of one rollout whose tokens have advantages of their own.
+    """Return the loss, and its gradient by log-prob, of one rollout with an advantage per token.
 
     Args:
-        recipe: of `given_advantages`; its advantages are replaced.
+        recipe: result of `given_advantages`; its advantages are replaced.
         old: log-probs when the tokens were sampled.
         new: log-probs now.
         given: advantages.
-        own: 0 for tokens of tools, of which the other numbers are not used; None: all are the policy's.
+        own: 0 for tokens of tools, whose other numbers are not used; None: the policy sampled all tokens.
     """
     own = np.ones(len(given)) if own is None else own
     old, new, given = (each[own > 0] for each in (old, new, given))
@@ -120,14 +120,14 @@ def one_rollout(recipe: Recipe, old: Value, new: Value, given: Value, own: Value
 def pairs(
     recipe: Recipe, answers: Sequence[tuple[Sequence[float], Sequence[float]]], scored: int | None = None
 ) -> Mapping[str, Value]:
-    """Loss, and gradient by log-prob, of pairs of answers, chosen and rejected, each the log-ratios of its tokens.
+    """Return the loss, and its gradient by log-prob, of pairs of answers: chosen and rejected log-ratios per token.
 
-    Between the tokens of an answer are those of a tool.
+    Tokens of a tool lie between the tokens of an answer.
 
     Args:
-        recipe: of a loss that compares pairs.
+        recipe: a recipe whose loss compares pairs.
         answers: log-ratios to the reference.
-        scored: how many of the pairs have a preference; None: all.
+        scored: number of pairs with a preference; None: all.
     """
     members = [
         {
@@ -149,7 +149,7 @@ def pairs(
 
 
 def ratios_of_one_token(losses: Recipe, example: Example) -> Found:
-    """Loss of one token, and minus its derivative by the log-prob, at each ratio `u` with its advantage in `A`."""
+    """Return the loss of one token, and minus its derivative by the log-prob, for each ratio `u` and advantage `A`."""
     old = np.full(1, -1.0)
     found = [
         single_tokens(losses, old, old + np.log(ratio), np.array([given]))
@@ -162,7 +162,7 @@ def ratios_of_one_token(losses: Recipe, example: Example) -> Found:
 
 
 def live_groups(recipe: Recipe, example: Example) -> Found:
-    """Which of the groups of rewards `R_a`, `R_b` and `R_c` dynamic sampling keeps."""
+    """Return the groups of rewards `R_a`, `R_b` and `R_c` that dynamic sampling keeps."""
     admit = recipe.admit
     assert isinstance(admit, DynamicSampling)
     groups = [example.values[name] for name in ("R_a", "R_b", "R_c")]
@@ -170,7 +170,7 @@ def live_groups(recipe: Recipe, example: Example) -> Found:
 
 
 def weighted_tokens(logprobs: Value, given: Value) -> Tokens:
-    """Tokens of the current policy with these log-probs and advantages, all of weight 1."""
+    """Return tokens of the current policy with these log-probs and advantages, all of weight 1."""
     streams = {
         "weight_kl": np.ones(len(given)),
         "advantage_positive": np.maximum(given, 0.0),
@@ -181,12 +181,12 @@ def weighted_tokens(logprobs: Value, given: Value) -> Tokens:
 
 
 class CommonExamples:
-    """Registers the examples of a paper file that many files have.
+    """Register examples of a paper file that many files share.
 
     Args:
-        examples: of the paper file.
-        recipe: whose advantages are compared.
-        but: names of examples that the test computes by itself, or that the recipe differs from.
+        examples: the examples of the paper file.
+        recipe: the recipe whose advantages are compared.
+        but: names of examples that the test computes itself, or from which the recipe differs.
         losses: the recipe whose loss is compared; None: `given_advantages(recipe)`.
     """
 
@@ -225,7 +225,7 @@ class CommonExamples:
         return {"advantage": advantages(self._recipe, np.ravel(example.values["R"]).tolist())[0]}
 
     def tool_tokens(self, example: Example, losses: Recipe | None = None) -> Found:
-        """Loss and weights of two rollouts with tokens of tools, by another recipe's loss if one is given."""
+        """Compute loss and weights of two rollouts with tokens of tools, by another recipe's loss if one is given."""
         given = example.values
         own = [given[f"mask_{name}"] for name in "ab"]
         members = [
@@ -243,15 +243,16 @@ class CommonExamples:
         for weight in weights:
             np.testing.assert_allclose(weight, weight[0], rtol=1e-6)
         firsts = {"token_weight_a": weights[0][:1], "token_weight_b": weights[1][:1]}
-        if "token_weight" in example.expect:  # one for all tokens
+        if "token_weight" in example.expect:  # one number for all tokens
             np.testing.assert_allclose(*firsts.values(), rtol=1e-6)
             firsts = {"token_weight": weights[0][:1]}
         return {"loss": found["loss"], **firsts}
 
     def off_policy(self, example: Example, losses: Recipe | None = None) -> Found:
-        """Loss of tokens of other log-probs, and the objective of each, by another recipe's loss if one is given.
+        """Compute the loss of tokens with other log-probs, and the objective of each.
 
-        The loss has the divergence from `ref` if the example gives it; the objectives do not.
+        Another recipe computes the loss if one is given. The loss includes the divergence from `ref` if the example
+        gives it; the objectives do not.
         """
         losses = losses or self._losses
         given = [example.values[name] for name in ("old", "new", "A")]
@@ -262,10 +263,10 @@ class CommonExamples:
         return {name: value for name, value in found.items() if name in example.expect}
 
     def second_step(self, example: Example, losses: Recipe | None = None) -> Found:
-        """Losses of two optimizer steps of a batch, and which tokens have a gradient at the second.
+        """Compute the losses of two optimizer steps of a batch, and which tokens have a gradient at the second.
 
-        Steps are log-probs beside those of `old`, or log-ratios; those of the second may be called `d`. Another recipe
-        computes the loss if one is given.
+        Steps are log-probs to compare with those of `old`, or log-ratios; those of the second may be called `d`.
+        Another recipe computes the loss if one is given.
         """
         losses, given = losses or self._losses, example.values
         zero = np.zeros(len(given["A"]))

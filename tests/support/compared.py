@@ -1,4 +1,4 @@
-"""What tests of systems compare: columns as lists, closely, and over several iterations."""
+"""Helpers to compare systems: columns as lists, approximate equality, and runs over several iterations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
 
 
 def visits(component: StatefulComponent, *scores: list[float], **columns: list[float]) -> list[list[float]]:
-    """What one group gets in iteration after iteration; the state goes through JSON in between."""
+    """Return the advantages of one group in successive iterations; the state passes through JSON in between."""
     state = component.initial_state()
     out = []
     for row in scores:

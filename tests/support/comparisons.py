@@ -1,4 +1,4 @@
-"""What is known of each comparison of a recipe with its paper file: examples that run, entries, what is left out."""
+"""Compare a recipe with its paper file: which examples run, which entries match, which are missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECIPES = {
     "reinforce_pp": "reinforce_plus_plus",
     "treepo": "tree_po",
 }
-"""Recipes by the names of paper files, where they differ."""
+"""Names of recipes that differ from the names of their paper files."""
 _NOT_COMPUTED = re.compile(r"\bnot computed: .+")
 
 
@@ -68,7 +68,7 @@ class Comparison:
         return [number for entry in self.page.equations for number in entry.numbers]
 
     def problems(self) -> list[str]:
-        """Return what the comparison lacks, as sentences; empty if it is complete."""
+        """Return the gaps of the comparison as sentences; empty if it is complete."""
         found = []
         if not self.page.equations:
             found.append("the recipe has no section Equations")
@@ -91,7 +91,7 @@ class Comparison:
         return found
 
     def _settings(self) -> list[tuple[str, str, float, float]]:
-        """Hyperparameters that both have as numbers: name, the start of an entry in `Differs`, theirs, ours."""
+        """Return hyperparameters that both give as numbers: name, start of an entry in `Differs`, their value, ours."""
         said, recipe = self.paper.table["hyperparameters"], self.page.recipe
         policy, steps = _policy(recipe)
         found = []
@@ -130,7 +130,7 @@ def _examples(path: Path) -> PaperExamples | None:
 
 
 def _leading(value: Any) -> float | None:
-    """The number that a hyperparameter is, or begins or ends with: `"16: 512 prompts / 32"` and `"512 / 32: 16"`."""
+    """Return the number in a hyperparameter, alone, first or last: `"16: 512 prompts / 32"` and `"512 / 32: 16"`."""
     if isinstance(value, (int, float)):
         return float(value)
     found = re.search(r"(?<=: )\d+(?= \(|$)", value) or re.match(r"\d+(?:\.\d+)?(?=\b(?! to))", value)
@@ -138,7 +138,7 @@ def _leading(value: Any) -> float | None:
 
 
 def _policy(recipe: Recipe) -> tuple[Policy | None, int]:
-    """The policy's loss of the updates, and the optimizer steps of a batch."""
+    """Return the policy's loss in the updates, and the optimizer steps of a batch."""
     for link in recipe.losses():
         if isinstance(link, Train) and isinstance(link.loss, Policy):
             return link.loss, (link.epochs or 1) * (link.minibatches or 1)

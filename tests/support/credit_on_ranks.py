@@ -1,9 +1,9 @@
-"""Train one iteration by `agentrl train` on ranks of torchrun, and note which ranks compute the credit.
+"""Train one iteration by `agentrl train` on ranks of torchrun, and record which ranks compute the credit.
 
     torchrun --nproc-per-node 2 credit_on_ranks.py FOLDER
 
 The recipes are GRPO, whose credit reads no column of a model, and PPO, whose credit reads the values of a critic. Each
-rank that computes the credit leaves the file `RECIPE-RANK` in the folder, with the weights that it made.
+rank that computes the credit writes the file `RECIPE-RANK` to the folder, with the weights that it made.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agentrl_core.train.options import TrainOptions
 
 @dataclass(frozen=True)
 class Noted(BatchComponent):
-    """Weigh draws by their place in the batch, and note that this rank does."""
+    """Weight draws by their place in the batch, and record that this rank does so."""
 
     phase: ClassVar[str] = "weight"
     makes: ClassVar = (draw("weight"),)
@@ -35,7 +35,7 @@ class Noted(BatchComponent):
     path: str = ""
 
     def __call__(self, batch: arl.Batch) -> arl.Batch:
-        """Make the weights, and leave the file."""
+        """Make the weights, and write the file."""
         weights = 1.0 + np.arange(batch.num_draws, dtype=np.float32) / 8
         Path(f"{self.path}-{dist.get_rank()}").write_bytes(weights.tobytes())
         return batch.with_columns("draw", weight=weights)

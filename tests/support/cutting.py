@@ -1,8 +1,8 @@
-"""Loops whose batches are cut while groups are in flight; run as a program, one that is killed again and again.
+"""Loops whose batches are cut while groups are in flight; as a program, a loop that is killed repeatedly.
 
-`python cutting.py FOLDER NAME STALENESS`: for every line of standard input a new process goes on with the run and kills
-itself at so many requests (the number in the line) or closes all iterations. Each request is a line of `FOLDER/asked`.
-It says `died N` with the signal that ended each process.
+`python cutting.py FOLDER NAME STALENESS`: for each line of standard input, a new process continues the run. It kills
+itself at the request whose number is in the line, or closes all iterations. Each request is a line of `FOLDER/asked`.
+The program prints `died N` with the signal that ended each process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentrl_core.env import StepResult, Task
 
 ITERATIONS, TASKS, SIZE, SEED = 8, 4, 2, 9
 LONG = 8
-"""One task in so many has episodes of so many turns; the others have one."""
+"""One task of `LONG` tasks has episodes of `LONG` turns; the others have one turn."""
 CUTS = {
     "arrival": BatchPolicy(oversample=2.0),
     "bound": BatchPolicy(oversample=2.0, max_carryovers=2),
@@ -37,12 +37,12 @@ def turns(task: str) -> int:
 
 
 class Uneven(SmallWorld):
-    """Episodes of one turn, and some of many. It keeps the seeds that it was asked for.
+    """Episodes of one turn, and some of several; records the seeds of its requests.
 
     Args:
-        asked: where the seeds are kept; None: nowhere.
-        dies: ends its process at so many requests; 0: it does not.
-        seconds: of a segment.
+        asked: file for the seeds; None: no file.
+        dies: number of the request at which the process ends; 0: never.
+        seconds: duration of a segment.
     """
 
     runs = "inline"
@@ -72,7 +72,7 @@ class Uneven(SmallWorld):
 def trained(
     world: Uneven, cut: BatchPolicy, store: Store | None = None, until: int = ITERATIONS, **options: Any
 ) -> list[Batch]:
-    """The batches from where the store stands."""
+    """Return the batches from the iteration at which the store stands."""
     batches = []
     collect = Collector(world, world, recipes.GRPO, seed=SEED, task_pool=64, batch_policy=cut, store=store, **options)
     while collect.iteration < until:

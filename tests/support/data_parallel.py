@@ -86,7 +86,7 @@ def run_ranks(mode):
         for rank in range(2):
             child = os.fork()
             if child == 0:
-                signal.alarm(300)  # a rank that waits for the other one for ever
+                signal.alarm(300)  # a rank that waits forever for the other one
                 run_rank(mode, rank, folder)
                 os._exit(0)
             children.append(child)

@@ -1,4 +1,4 @@
-"""Draw names, first lines and messages at random, to read as somebody who has not seen the code.
+"""Draw names, first lines and messages at random, to be read by a person who has not seen the code.
 
     python tests/support/drawn.py [SEED] [COUNT]
 
@@ -19,12 +19,12 @@ PACKAGE = ROOT / "python" / "agentrl_core"
 
 
 def paths() -> list[Path]:
-    """The files of the package that are not recipes."""
+    """Return the files of the package that are not recipes."""
     return [path for path in sorted(PACKAGE.rglob("*.py")) if "recipes" not in path.parts and path.stem != "__init__"]
 
 
 def first_lines() -> Iterator[str]:
-    """The first lines of the docstrings of public classes and functions, with their places."""
+    """Yield the first lines of the docstrings of public classes and functions, with their locations."""
     for path in paths():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
@@ -33,7 +33,7 @@ def first_lines() -> Iterator[str]:
 
 
 def errors() -> Iterator[str]:
-    """The messages of raised errors, as they stand in the code, with their places."""
+    """Yield the expressions of raised errors, with their locations."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
@@ -41,7 +41,7 @@ def errors() -> Iterator[str]:
 
 
 def drawn(seed: int, count: int) -> dict[str, list[str]]:
-    """`count` of each kind."""
+    """Return `count` entries of each kind."""
     kinds = {
         "files": [str(path.relative_to(PACKAGE)) for path in paths()],
         "first lines": list(first_lines()),

@@ -1,4 +1,4 @@
-"""The temperature by entropy (`engine.EntropyTemperature`), worked out for segments of an engine."""
+"""Recompute the temperature by entropy (`engine.EntropyTemperature`) for segments of an engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl_core.engine.base import generate_all
 
 RULE = EntropyTemperature(zero=1.5, above=0.3, below=0.2, change=0.4)
 SAMPLINGS = [Sampling(temperature=0.7, max_tokens=10, by_entropy=RULE), Sampling(temperature=0.7, max_tokens=10)]
-"""With the rule and without."""
+"""Sampling with the rule and without it."""
 
 
 def checked_heights(generate: Any, model: Any, requests: list[Request]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Environments that a test writes as one `Episode` class, and a tokenizer to sample for them."""
+"""Environments that a test defines as one `Episode` class, and a tokenizer to sample for them."""
 
 from agentrl_core import env, warm_start
 from agentrl_core.env import Task
@@ -21,7 +21,7 @@ class EpisodeWorld:
 
 
 def lcm_world():
-    """Return the environment whose texts the tokenizer was made for."""
+    """Return the environment for whose texts the tokenizer was made."""
     return env.ReasoningGym(["lcm"], seed=0, held_out=0)
 
 

@@ -1,4 +1,4 @@
-"""A world whose episodes break down as their task says, a number of times; it pickles, so that it runs anywhere."""
+"""An environment whose episodes fail a given number of times; it can be pickled, so it runs anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TURNS = 3
 
 
 class OddError(Exception):
-    """Can be sent to another process, and not be read there."""
+    """An object that can be pickled but not unpickled."""
 
     def __init__(self, one: int, other: int) -> None:
         super().__init__(f"{one} and {other}")
@@ -25,17 +25,17 @@ class OddError(Exception):
 
 @dataclass
 class FailingWorld:
-    """Tasks are named after how they fail: `fine`, or `<how> <times>`, such as `raise 1` or `die 9`.
+    """Tasks named after the way they fail: `fine`, or `<how> <times>`, such as `raise 1` or `die 9`.
 
-    `closehang` hangs while it is closed; `unreadable` raises what no other process can read, `unsendable` has a state
-    that cannot be sent to one.
+    `closehang` hangs while it is closed. `unreadable` raises an error that no other process can unpickle; `unsendable`
+    has a state that cannot be pickled.
 
     Args:
-        folder: where failures are counted, over processes.
+        folder: folder for counts of failures, over all processes.
         hows: the tasks.
         runs: where episodes run.
-        seconds: how long a step takes.
-        hang: how long a step takes that hangs.
+        seconds: duration of a step.
+        hang: duration of a step that hangs.
         patience: how long a failing step is retried.
     """
 
@@ -59,14 +59,14 @@ class FailingWorld:
         return episode
 
     def count(self, task: Task, what: str) -> int:
-        """How often this was counted for a task, this time included."""
+        """Count this for a task, and return the count."""
         with (Path(self.folder) / f"{task.task_id} {what}".replace("/", "_")).open("a") as file:
             file.write("x")
             return file.tell()
 
 
 class FailingEpisode:
-    """Three turns; fails at the second as the task says."""
+    """An episode of three turns; the second fails if the task requires it."""
 
     def __init__(self, world: FailingWorld, task: Task, seed: int) -> None:
         self.world, self.task, self.seed = world, task, seed
@@ -75,7 +75,7 @@ class FailingEpisode:
         self.closed = False
 
     def fail(self, where: str) -> None:
-        """Break down, if the task says so and it did not do so often enough."""
+        """Fail, if the task requires it and has not failed often enough."""
         how, _, times = self.task.question.partition(" ")
         place = "reset" if how.startswith("reset") else "step"
         if not times or place != where or self.world.count(self.task, "failures") > int(times):

@@ -1,4 +1,4 @@
-"""Plain lists beside a Forest, which the tests of this folder compare it with. Only Polars reads the tables here."""
+"""A model of a Forest in plain lists, as a reference for tests. Only Polars reads the tables here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACTION = 1
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it was appended."""
+    """A token with the values it was appended with."""
 
     token: int
     kind: str
@@ -33,19 +33,19 @@ class Path:
     handle: int
     group: int
     fork_path: tuple[Any, ...]
-    """Member, then the position and the ordinal of each fork: the order of rows."""
+    """The member, then position and ordinal of each fork: this sorts rows."""
     tokens: list[Token] = field(default_factory=list)
     nodes: list[tuple[int, int]] = field(default_factory=list)
-    """Handle of each node, and the position after the last token of it that the path uses."""
+    """The handle of each node, and the position after its last token on this path."""
     steps: list[tuple[int, int, float | None]] = field(default_factory=list)
-    """Where each closed action begins and ends, and what it was paid."""
+    """Begin, end and reward of each closed action."""
     open_since: int | None = None
     forks: int = 0
     status: str = "running"
     reward: float | None = None
 
     def fork(self, handle: int, end: int) -> Path:
-        """The path that shares the first `end` tokens with this one."""
+        """Return a path that shares the first `end` tokens with this one."""
         self.forks += 1
         child = Path(handle, self.group, (*self.fork_path, (end, self.forks - 1)), self.tokens[:end])
         begin = 0
@@ -68,7 +68,7 @@ class Path:
 
 
 class Played:
-    """A Forest, and the same as lists."""
+    """A Forest and its model in lists."""
 
     def __init__(self, *, iteration: int = 0, seed: int = 0) -> None:
         self.forest = Forest(iteration=iteration, seed=seed)
@@ -80,7 +80,7 @@ class Played:
         return path
 
     def append(self, path: Path, tokens: list[Token], **options: object) -> int:
-        """One node: all tokens are of one kind and version."""
+        """Append one node: all its tokens have one kind and version."""
         kind = tokens[0].kind
         if kind == "action":
             options["logprobs"] = [token.logprob for token in tokens]
@@ -100,7 +100,7 @@ class Played:
         path.close(reward)
 
     def fork(self, path: Path, end: int) -> Path:
-        """Share the first `end` tokens; where two nodes meet, the fork is after the first of them."""
+        """Share the first `end` tokens; at the border of two nodes, the fork is after the first of them."""
         if end == len(path.tokens):
             handle = self.forest.fork(path.handle, ordinal=path.forks)
         else:
@@ -124,7 +124,7 @@ class Played:
         path.status = "pruned"
 
     def freeze(self) -> tuple[Batch, list[Path]]:
-        """The batch, and the paths in the order of its table `trajectories`. Running paths are aborted."""
+        """Return the batch, and the paths in the order of its table `trajectories`; abort running paths."""
         self.forest.abort()
         for path in self.paths:
             path.close()
@@ -134,7 +134,7 @@ class Played:
 
 
 def frames(batch: Batch) -> dict[str, pl.DataFrame]:
-    """The tables without the time of their making, which is outside all equality."""
+    """Return the tables without creation times, which equality ignores."""
     return {name: pl.DataFrame(getattr(batch, name)).drop("created_us", strict=False) for name in TABLES}
 
 
@@ -144,7 +144,7 @@ def same(first: Batch, second: Batch) -> bool:
 
 
 def rebuilt(nodes: pl.DataFrame, trajectories: pl.DataFrame) -> list[list[Token]]:
-    """The paths of trajectories from the tables alone."""
+    """Return the paths of trajectories from the tables alone."""
     kinds = ["prompt", "action", "observation", "injected"]
     rows = {row["node_id"]: row for row in nodes.iter_rows(named=True)}
     paths = []
@@ -190,7 +190,7 @@ def context_of(rng: np.random.Generator, kind: str, count: int) -> list[Token]:
 def grow(
     seed: int, *, groups: int = 3, members: int = 3, turns: int = 4, masked: float = 0.3, iteration: int = 0
 ) -> tuple[Batch, list[Path]]:
-    """Random groups: several turns, forks anywhere behind the prompt, masked tokens, some pruned, some truncated."""
+    """Return random groups: several turns, forks anywhere after the prompt, masked tokens, some pruned or truncated."""
     rng = np.random.default_rng(seed)
     played = Played(iteration=iteration, seed=seed)
     for group in range(groups):
@@ -226,13 +226,13 @@ def grow(
 
 
 Turn = tuple[str, int]
-"""What a trajectory does next: `act`, `observe`, `pay` or `fork`, and a number that says how."""
+"""The next move of a trajectory, `act`, `observe`, `pay` or `fork`, and a number that parametrises it."""
 
 
 def play(scripts: list[list[list[Turn]]], pick: Callable[[int], int]) -> tuple[Batch, list[Path]]:
-    """Play the scripts of the groups' members, taking turns as `pick` says: it chooses among that many runnable ones.
+    """Play the scripts of the groups' members; `pick` chooses the next one among the runnable ones.
 
-    A fork plays the rest of its parent's script, but does not fork again; so what is played does not depend on `pick`.
+    A fork plays the rest of its parent's script, but does not fork again. So the result does not depend on `pick`.
     """
     played = Played(iteration=1, seed=2)
     running: list[Iterator[None]] = []
@@ -278,7 +278,7 @@ GROUPS, MEMBERS, TURNS = 6, 4, 8
 
 
 def grow_member(forest: Forest, group: int, member: int, *, turns: int = TURNS) -> None:
-    """A program that depends on the place alone, with forks that have no ordinals."""
+    """A program that depends only on the place, with forks without ordinals."""
     rng = np.random.default_rng([group, member])
     trajectory = forest.start(group, member)
     forest.append(trajectory, [group, 1, member % 2], kind="prompt")
@@ -304,7 +304,7 @@ def empty(groups: range = range(GROUPS)) -> Forest:
 
 
 def grown(groups: range) -> Batch:
-    """The programs of some groups, one after the other."""
+    """Run the programs of some groups one after the other."""
     forest = empty(groups)
     for group in groups:
         for member in range(MEMBERS):

@@ -27,7 +27,7 @@ from agentrl_core.integrations.trajectories import (
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
-# Renders all that a message holds; tools and options are shown in front.
+# Renders all content of a message; tools and options come first.
 TEMPLATE = (
     "{{ tools | tojson if tools else '' }}{{ style if style is defined else '' }}{% for m in messages %}<|im_start|>"
     "{{ m.role }}\n{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
@@ -39,7 +39,7 @@ TEMPLATE = (
 TOKENIZER = byte_tokenizer(TEMPLATE)
 Record = dict[str, Any]
 NAMES = ("text", "image", "image_url", "function", "assistant")
-"""Values that name the type of something."""
+"""Values that name a type."""
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
 
 
@@ -49,10 +49,10 @@ class FormatFields:
 
     Attributes:
         title: its name on the page.
-        read: records to a batch.
-        write: a batch to records of this format; None: it is read alone.
+        read: function from records to a batch.
+        write: function from a batch to records of this format; None: it can only be read.
         record: a small record.
-        fields: by their place in the record, a value that no other field has.
+        fields: by place in the record, a value that no other field has.
     """
 
     title: str
@@ -279,7 +279,7 @@ def _from_json(leaf: Any) -> Any:
 
 
 def _without_tokens(made: Record, record: Record) -> bool:
-    """Whether a record came back, with tokens added at most."""
+    """Return whether a record came back, at most with tokens added."""
     bare = copy.deepcopy(made)
     for step, before in zip(bare.get("steps", ()), record.get("steps", ()), strict=True):
         known = (before.get("metrics") or {}).keys()

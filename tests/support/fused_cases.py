@@ -1,4 +1,4 @@
-"""Random packs with hidden states and a head, and the definitions that the fused loss is held against."""
+"""Random packs with hidden states and a head, and reference implementations of the fused loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEQUENCES = loss.Policy(ratio=loss.Ratio("sequence"), clip=loss.Clip(0.3, 0.4), 
 
 
 def pack_of(streams: dict[str, Tensor], seed: int = 0) -> Pack:
-    """Prediction pairs of random targets, several of them from one hidden state."""
+    """Return prediction pairs of random targets; some hidden states have several."""
     make = torch.Generator().manual_seed(seed)
     count = len(streams["weight_kl"])
     scale = torch.rand(count, generator=make, dtype=torch.float64) + 0.5
@@ -41,7 +41,7 @@ def pack_of(streams: dict[str, Tensor], seed: int = 0) -> Pack:
 
 
 def problem(seed: int = 0, dtype: torch.dtype = torch.float64, **options: object) -> tuple[Tensor, Tensor, Pack]:
-    """Hidden states, weight and pack; the old log-probs are near the new ones."""
+    """Return hidden states, weight and pack; the old log-probs are near the new ones."""
     make = torch.Generator().manual_seed(seed)
     hidden = torch.randn(TOKENS, SIZE, generator=make, dtype=torch.float64).to(dtype)
     weight = (0.5 * torch.randn(VOCABULARY, SIZE, generator=make, dtype=torch.float64)).to(dtype)
@@ -55,7 +55,7 @@ def problem(seed: int = 0, dtype: torch.dtype = torch.float64, **options: object
 
 
 def head_of(name: str, dtype: torch.dtype = torch.float64) -> dict[str, object]:
-    """Options of a head, a random bias among them where it has one."""
+    """Return options of a head, with a random bias if the head has one."""
     options: dict[str, object] = dict(HEADS[name])
     if "bias" in options:
         bias = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -71,7 +71,7 @@ def naive(
     factor: float = 1.0,
     softcap: float | None = None,
 ) -> PackOutput:
-    """The definitions, with all logits at once."""
+    """Compute the loss by its definition, with all logits at once."""
     logits = factor * (hidden[pack.source_row] @ weight.T + (0.0 if bias is None else bias))
     if softcap is not None:
         logits = softcap * (logits / softcap).tanh()

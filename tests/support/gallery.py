@@ -1,4 +1,4 @@
-"""A world of pictures: every observation shows some, and the engine says what a script says of the request."""
+"""An environment whose observations contain images, and an engine that samples by a script."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ TURNS = 3
 
 @cache
 def picture(number: int) -> Image:
-    """A small PNG of one colour."""
+    """Return a small PNG of one colour."""
     made = io.BytesIO()
     Picture.new("RGB", (40, 30), (number % 256, number // 256, 7)).save(made, "PNG")
     return Image(made.getvalue())
 
 
-picture(0)  # the first one loads what writes files, which would hold the loop
+picture(0)  # the first image loads the encoder, which would block the event loop
 
 
 class Gallery:
-    """Tasks `train 0`, `train 1`, …; each shows pictures that the task and the actions decide.
+    """Tasks `train 0`, `train 1`, …; the task and the actions determine the images.
 
     Args:
         runs: where episodes run.
@@ -58,7 +58,7 @@ class Viewing:
         ]
 
     def shown(self) -> Image:
-        """What the next observation shows."""
+        """Return the content of the next observation."""
         return picture(100 * self.task + 10 * len(self.said) + len(self.said[-1]))
 
     def step(self, action: str) -> StepResult:
@@ -72,7 +72,7 @@ class Viewing:
 
 
 def scripted(says: Callable[[Request], str] | None = None, chat: Any = None) -> engine.Scripted:
-    """An engine whose template has a place for images."""
+    """Return an engine whose template has a place for images."""
 
     def reply(request: Request) -> str:
         return "a" * (1 + request.seed % 5) if says is None else says(request)
@@ -81,7 +81,7 @@ def scripted(says: Callable[[Request], str] | None = None, chat: Any = None) -> 
 
 
 def reply_of(reply: Callable[[Request], str]) -> Callable[..., str]:
-    """As the engine asks for it."""
+    """Return the images in the form that the engine requests."""
 
     def function(*, request: Request) -> str:
         return reply(request)

@@ -1,6 +1,6 @@
-"""Every chat template of TRL's wheel times every chat of the gallery: what is trained, and what is refused and why.
+"""Test every chat template of TRL's wheel with every chat of the gallery: list trained texts and refusals.
 
-`python tests/support/gallery_table.py` prints the table. What has to be trained comes from two sources that import
+`python tests/support/gallery_table.py` prints the table. The expected trained texts come from two sources that import
 nothing of the package: `chat_gallery.written`, by hand, and the masks of TRL's own training templates.
 """
 
@@ -18,12 +18,12 @@ from chat_gallery import CHATS, FOLDER, NAMES, REASONS, TRAINING, gallery_tokeni
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats
 
-# TRL trains the header of a turn and empty thoughts, which the model does not generate, and newlines after a turn.
+# TRL trains the header of a turn, empty thoughts and newlines after a turn; the model generates none of these.
 HEADERS = (wide("<|Assistant|>"), wide("<|tool_outputs_end|>"), "<|start|>assistant")
-# Of answers in history, and of a text; and that of a call, which TRL does not train.
+# Endings of answers in history and of a text; and the ending of a call, which TRL does not train.
 ENDS = {"gptoss": ("<|end|>", "<|return|>"), "phi3": ("<|endoftext|>",), "diffusion": ("<|tool_response>",), "": ()}
 UNSAMPLED = ("<think>\n\n</think>\n\n", "<think></think>\n", "<think></think>", "<think>\n")
-# Templates that do not render calls: TRL trains the end of such an answer alone.
+# Templates that do not render calls: for such an answer TRL trains only the end.
 WITHOUT_CALLS = ("cohere", "deepseek_r1", "gemma3", "idefics", "llama3", "llava", "phi3", "qwen2_5_vl", "smolvlm")
 DROPPED = "TRL masks the chat as history, in which the template drops reasoning"
 INCOMPARABLE = {
@@ -44,7 +44,7 @@ def chat_of(name):
 
 
 def turns(batch, tokenizer):
-    """The texts of all answers, and whether each is trained."""
+    """Return the texts of all answers, and whether each is trained."""
     offsets, tokens = batch.offsets("token"), batch.column("token", "token")
     bounds = list(pairwise(offsets))
     mask = batch.column("trainable", "token") if batch.has("trainable", "token") else np.ones(len(tokens), bool)
@@ -53,7 +53,7 @@ def turns(batch, tokenizer):
 
 
 def cell(name, tokenizer, chat):
-    """`trained`, if that is what the model has to write; the reason of a refusal; or `WRONG` with both texts."""
+    """Return `trained` if the right text is trained, the reason if the chat is refused, or `WRONG` and both texts."""
     try:
         texts, trained = turns(from_chats([chat_of("answer"), chat_of(chat)], tokenizer), tokenizer)
     except UnsupportedError as error:
@@ -72,7 +72,7 @@ def has_masks(name):
 
 
 def why_not_compared(name, chat):
-    """Return why TRL's mask does not show what has to be trained; "": it does."""
+    """Return why TRL's mask differs from the text that has to be trained; "": it does not."""
     calls = any("tool_calls" in message for message in CHATS[chat])
     if calls and any(name.startswith(known) for known in WITHOUT_CALLS):
         return "TRL's template does not render calls"
@@ -80,7 +80,7 @@ def why_not_compared(name, chat):
 
 
 def masked(name, tokenizer, chat):
-    """The texts that the mask of TRL's training template covers, without what the model does not generate."""
+    """Return the texts that TRL's training mask covers, without text that the model does not generate."""
     messages = json.loads(json.dumps(CHATS[chat]))
     parts = tokenizer.chat_template.count("['content'][0]") or "content'][0]['type']" in tokenizer.chat_template
     for message in messages:
@@ -108,7 +108,7 @@ def masked(name, tokenizer, chat):
 
 
 def sampled(name, texts):
-    """What of some texts a model would sample, without spaces around it."""
+    """Return the parts of some texts that a model would sample, without surrounding spaces."""
     found = []
     for each in texts:
         text = each.strip()

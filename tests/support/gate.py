@@ -1,4 +1,4 @@
-"""An engine that steps when a test says so."""
+"""An engine that does a step only when a test allows it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from typing import Any
 
 _SECONDS = 600.0
-"""A hang, not a slow day."""
+"""A timeout long enough to mean a hang on a slow machine."""
 
 
 class Gate:
-    """Lets an engine do one step after the other: `pass_(n)` returns when it has begun the one behind them."""
+    """Let an engine do one step at a time: `pass_(n)` returns when it has begun the step after these n."""
 
     def __init__(self, engine: Any) -> None:
         self.begun, self.allowed = threading.Semaphore(0), threading.Semaphore(0)
@@ -24,7 +24,7 @@ class Gate:
             self.running.append(len(engine._running))
             self.begun.release()
             assert self.allowed.acquire(timeout=_SECONDS)
-            engine._mail.put([])  # a message without requests: an engine takes one step while something waits
+            engine._mail.put([])  # a message without requests: an engine does one step while something waits
             return step()
 
         engine._step = gated
@@ -39,7 +39,7 @@ class Gate:
             await self.stands()
 
     async def told(self) -> None:
-        """Wait until the engine, which stands, has something to read behind the step: what another thread tells it."""
+        """Wait until the stopped engine has a message from another thread to read after the step."""
         assert await asyncio.to_thread(self._told)
 
     def _told(self) -> bool:

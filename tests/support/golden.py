@@ -1,4 +1,4 @@
-"""Writes the store of format v1 that every later version must read: `python golden.py FOLDER`, run once."""
+"""Write the store of format v1 that every later version must read: `python golden.py FOLDER`, run once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from agentrl_core import Batch, Store
 
 
 def expected_columns(iteration: int, batch: Batch) -> dict[str, list[float]]:
-    """What was computed for an iteration: simple enough to be said again in a test."""
+    """Return the computed columns of an iteration: simple enough to recompute in a test."""
     return {"advantage": [iteration + draw / 4 for draw in range(batch.num_draws)]}
 
 
 def write(folder: Path) -> None:
-    """Three iterations, one of which draws older trajectories again, and rollouts that nobody trained on."""
+    """Write three iterations, one with replayed trajectories, and rollouts that were never trained."""
     with Store.open(folder) as store:
         for iteration in range(3):
             batch, _ = grow(iteration, groups=2, members=2, turns=2, iteration=iteration)

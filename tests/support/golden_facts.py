@@ -1,4 +1,4 @@
-"""Writes the store of format v2 that every later version must read: `python golden_facts.py FOLDER`, run once."""
+"""Write the store of format v2 that every later version must read: `python golden_facts.py FOLDER`, run once."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ ROLES = ("member", "baseline", "helper", "member")
 
 
 def facts_of(iteration: int, member: int, turn: int) -> dict[str, float | str]:
-    """What the environment says of a step: of some nothing."""
+    """Return the facts of a step; some steps have none."""
     return {} if member == turn else {"flawed": iteration + turn / 4, "tool": f"tool {(member + turn) % 2}"}
 
 
 def answer_of(iteration: int, member: int) -> dict[str, float | str]:
-    """What it says of an episode."""
+    """Return the facts of an episode."""
     return {"answer": f"answer {member % 3}"} if iteration else {"answer": "über", "calls": member}
 
 
 def grown(iteration: int) -> Batch:
-    """One group of four rollouts of two steps: one is a baseline, one a helper."""
+    """Return one group of four rollouts of two steps: one is a baseline, one a helper."""
     forest = Forest(iteration=iteration, facts=FACTS)
     forest.add_group(0, f"task {iteration}")
     for member, role in enumerate(ROLES):
@@ -39,7 +39,7 @@ def grown(iteration: int) -> Batch:
 
 
 def write(folder: Path) -> None:
-    """Two iterations; the second one draws a baseline of the first again."""
+    """Write two iterations; the second one draws a baseline of the first again."""
     with Store.open(folder) as store:
         for iteration in range(2):
             batch = grown(iteration)

@@ -1,4 +1,4 @@
-"""Writes the store of format v3 that every later version must read: `python golden_wide.py FOLDER`, run once."""
+"""Write the store of format v3 that every later version must read: `python golden_wide.py FOLDER`, run once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 3
 
 
 def grown(iteration: int) -> Batch:
-    """One group of two rollouts with a common prompt."""
+    """Return one group of two rollouts with a common prompt."""
     forest = Forest(iteration=iteration)
     forest.add_group(0, f"task {iteration}")
     for member in range(2):
@@ -26,13 +26,13 @@ def grown(iteration: int) -> Batch:
 
 
 def top_ids(iteration: int, batch: Batch) -> NDArray[np.int32]:
-    """What was computed for each stored token: simple enough to be said again in a test."""
+    """Return the computed values of each stored token: simple enough to recompute in a test."""
     count = len(batch.column("token", "node_token"))
     return (100 * iteration + np.arange(count * WIDTH, dtype=np.int32)).reshape(count, WIDTH)
 
 
 def write(folder: Path) -> None:
-    """Two iterations with a column of several values a token."""
+    """Write two iterations with a column of several values per token."""
     with Store.open(folder) as store:
         for iteration in range(2):
             batch = store.rebase(grown(iteration))

@@ -1,4 +1,4 @@
-"""Hand-made packs and tiny models: what the tests of packs and losses run on, without a batch."""
+"""Hand-made packs and tiny models: inputs for the tests of packs and losses, without a batch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FAMILIES = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 8}),
 }
-# The second layer of Qwen2, the first of both Gemmas, and both of Mistral see a window only.
+# The second layer of Qwen2, the first of both Gemmas, and both of Mistral use a sliding window.
 WINDOWED = {
     "gemma2": {
         "sliding_window": WINDOW,
@@ -76,23 +76,23 @@ for _family, _options in WINDOWED.items():
 def tiny_model(
     family: str = "llama", dtype: torch.dtype = torch.float64, *, seed: int = 7, **options: object
 ) -> PreTrainedModel:
-    """A random model of two layers, with grouped-query attention; the one place where tests make a model."""
+    """Return a random model of two layers, with grouped-query attention; all tests make their models here."""
     config, kind, extra = FAMILIES[family]
     torch.manual_seed(seed)
     model = kind(config(**{**SHAPE, **extra, **options}))
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))  # no weight is left at its neutral start
+            parameter.add_(0.1 * torch.randn_like(parameter))  # no weight keeps its neutral initial value
     model = model.to(dtype)
     if dtype == torch.float64:
         _norms_in_double(model)
-        if model.config._attn_implementation == "eager":  # Gemma 2 has no other in transformers 5.24
+        if model.config._attn_implementation == "eager":  # Gemma 2 has no other one in transformers 5.24
             model.config._attn_implementation = EAGER
     return model
 
 
 class _SoftmaxInDouble(TorchFunctionMode):
-    """Models take the softmax of attention in fp32 whatever they are in: too coarse as well."""
+    """Compute the softmax of attention in fp64; models use fp32 whatever their dtype, which is too coarse here too."""
 
     def __torch_function__(self, function, _types, args=(), kwargs=None) -> object:
         kwargs = dict(kwargs or {})
@@ -102,7 +102,7 @@ class _SoftmaxInDouble(TorchFunctionMode):
 
 
 def _eager_in_double(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
-    """The model's own attention, the only one in the library with soft caps."""
+    """Use the model's own attention, the only one in the library with soft caps."""
     own = sys.modules[type(module).__module__].eager_attention_forward
     with _SoftmaxInDouble():
         return own(module, *args, **kwargs)
@@ -113,7 +113,7 @@ AttentionMaskInterface.register(EAGER, eager_mask)
 
 
 def _norms_in_double(model: PreTrainedModel) -> None:
-    """The library computes norms in fp32 whatever the model is in: too coarse for sums in another order."""
+    """Compute norms in fp64; the library uses fp32 whatever the model's dtype, too coarse for sums in another order."""
     for module in model.modules():
         kind = type(module).__name__
         if kind.endswith("RMSNorm"):
@@ -128,7 +128,7 @@ def _norm(weight: torch.Tensor, shift: float, epsilon: float, states: torch.Tens
 
 @dataclass(frozen=True)
 class Ragged:
-    """Random sequences: tokens, which of them are trained, and what the loss reads of each."""
+    """Random sequences: tokens, which of them are trained, and the columns that the loss reads."""
 
     tokens: list[NDArray[np.int64]]
     trained: list[NDArray[np.bool_]]
@@ -139,7 +139,7 @@ class Ragged:
 
     @classmethod
     def random(cls, lengths: list[int], seed: int = 0) -> Ragged:
-        """Sequences of these lengths; about half of the tokens behind the first are trained."""
+        """Return sequences of these lengths; about half of the tokens after the first are trained."""
         rng = np.random.default_rng(seed)
 
         def each(low: float, high: float) -> list[NDArray[np.float64]]:
@@ -158,11 +158,11 @@ class Ragged:
         )
 
     def flat(self, column: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """The trained entries of a column, one after the other."""
+        """Return the trained entries of a column, concatenated."""
         return np.concatenate([values[mask] for values, mask in zip(column, self.trained, strict=True)])
 
     def weights(self, denominator: str, constant: float = 1.0) -> NDArray[np.float64]:
-        """The weight of each trained token, by the definition of the denominators."""
+        """Return the weight of each trained token, by the definition of the denominators."""
         counts = np.array([mask.sum() for mask in self.trained], dtype=np.float64)
         draws = (counts > 0).sum()
         per_row = {
@@ -173,7 +173,7 @@ class Ragged:
         return np.repeat(per_row, counts.astype(int))
 
     def plan(self) -> SimpleNamespace:
-        """The plan of one pack that holds all sequences, as a batch would give it."""
+        """Return the plan of one pack with all sequences, as made from a batch."""
         ends = [int(np.flatnonzero(mask).max(initial=-1)) + 1 for mask in self.trained]
         starts = np.cumsum([0, *ends])
         rows = [start + np.flatnonzero(mask) for start, mask in zip(starts, self.trained, strict=False)]
@@ -193,7 +193,7 @@ class Ragged:
         )
 
     def streams(self, weights: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """The streams of that pack, in fp64 so that comparisons can be tight."""
+        """Return the streams of that pack, in fp64 so that comparisons can be tight."""
         counts = [int(mask.sum()) for mask in self.trained]
         advantage = np.repeat(self.advantage, counts) * weights
         return {
@@ -207,17 +207,17 @@ class Ragged:
         }
 
     def pack(self, denominator: str = "token_mean", constant: float = 1.0) -> Pack:
-        """All sequences in one pack."""
+        """Return all sequences in one pack."""
         return Pack.from_plan(self.plan(), self.streams(self.weights(denominator, constant)))
 
     def padded(self, column: list[NDArray[np.float64]]) -> torch.Tensor:
-        """A column as `[sequences, longest]`, zero behind the end."""
+        """Return a column as `[sequences, longest]`, zero after the end."""
         longest = max(len(values) for values in column)
         return torch.from_numpy(np.stack([np.pad(values, (0, longest - len(values))) for values in column]))
 
 
 def loose_pack(streams: dict[str, torch.Tensor]) -> Pack:
-    """A pack that has streams only: for losses that are given log-probs, not a model."""
+    """Return a pack with streams only, for losses that read log-probs instead of a model."""
     empty = torch.zeros(0, dtype=torch.int64)
     return Pack(
         input_ids=empty,
@@ -233,7 +233,7 @@ def loose_pack(streams: dict[str, torch.Tensor]) -> Pack:
 
 
 def random_case(seed: int) -> tuple[Ragged, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ragged rows (one of them all untrained), their mask, and log-probs some of which are clipped in every way."""
+    """Return ragged rows (one untrained), their mask, and log-probs that are clipped in every way."""
     rng = np.random.default_rng(seed)
     rows = Ragged.random([int(length) for length in rng.integers(2, 40, size=12)], seed=seed)
     rows.trained[3][:] = False

@@ -1,4 +1,4 @@
-"""The kernels of a file compiled for the host, to be launched like those on a device."""
+"""Kernels of a CUDA file compiled for the host, with the launch interface of a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 class HostKernels:
-    """What `cuda.Kernels` is, with threads of the host: at most `most_threads` a block."""
+    """A host version of `cuda.Kernels`: threads of the CPU, at most `most_threads` per block."""
 
     def __init__(self, name: str, compiler: str, folder: Path, most_threads: int = 64) -> None:
         kernels, library = folder / f"{name}.cu", folder / f"{name}.so"

@@ -1,4 +1,4 @@
-"""Texts that would do harm where they were not shown as text."""
+"""Texts that would do harm if a page did not escape them."""
 
 HOSTILE = [
     "<script>document.title='owned'</script>",

@@ -1,7 +1,7 @@
-"""Loops on rollouts with images that stop half-way; run as a program, one that is killed and goes on.
+"""Loops on rollouts with images that stop half-way; as a program, a loop that is killed and continues.
 
 `python images_in_flight.py FOLDER AT...`: for each AT a child process runs the loop, kills itself at request AT (0:
-never), and another one goes on to the end. Prints a line of JSON: `died` (the signal), `asked` (requests of each
+never), and another process continues to the end. Prints a line of JSON: `died` (the signal), `asked` (requests of each
 process), `tokens` and `logprobs` of each batch, and `apart`, the largest difference to recomputed log-probs.
 """
 
@@ -39,7 +39,7 @@ _WHOLE = BatchPolicy()
 
 @cache
 def policy(version: int) -> Any:
-    """The model of a policy version; all of its weights differ from those of others."""
+    """Return the model of a policy version; all of its weights differ from those of other versions."""
     return build(FAMILY, seed=version)[0]
 
 
@@ -49,11 +49,11 @@ def processor() -> Any:
 
 
 class Moving(engine.Transformers):
-    """Keeps its segments and the tokens of their requests.
+    """An engine that records its segments and the tokens of their requests.
 
     Args:
-        at: after so many steps of generation new weights come; 0: never.
-        dies: ends its process at so many requests; 0: never.
+        at: number of generation steps after which new weights come; 0: never.
+        dies: number of the request at which the process ends; 0: never.
     """
 
     def __init__(self, *, at: int = 0, dies: int = 0, version: int = 0) -> None:
@@ -77,12 +77,12 @@ class Moving(engine.Transformers):
         if self.steps == self.at:
             new = self.policy_version + 1
             threading.Thread(target=self.update_weights, args=(policy(new), new)).start()
-            while self._mail.empty():  # it is taken in after this step
+            while self._mail.empty():  # the engine loads it after this step
                 time.sleep(0.001)
         return super()._step()
 
     def halves(self) -> int:
-        """Number of segments that ended half-way, with tokens and images."""
+        """Count the segments with tokens and images that ended half-way."""
         return sum(
             each.finish_reason == "abort" and len(each.tokens) > 0 and len(request.images) > 0
             for request, each in self.segments
@@ -90,14 +90,14 @@ class Moving(engine.Transformers):
 
 
 class Glance(Viewing):
-    """Ends with the first action."""
+    """An episode that ends with the first action."""
 
     def step(self, action: str) -> StepResult:
         return StepResult(reward=float(len(action) % 2), terminated=True, success=True)
 
 
 class UnevenGallery(Gallery):
-    """Every other task ends with the first action."""
+    """Episodes of which every other one ends with the first action."""
 
     def reset(self, task: Task, seed: int) -> Viewing:
         episode = super().reset(task, seed)
@@ -105,7 +105,7 @@ class UnevenGallery(Gallery):
 
 
 def versions(batch: arl.Batch) -> NDArray[np.int64]:
-    """The policy version that sampled each action token."""
+    """Return the policy version that sampled each action token."""
     nodes = pl.DataFrame(batch.nodes)
     of_stored = np.repeat(nodes["policy_version"].fill_null(-1).to_numpy(), nodes["tokens"].list.len().to_numpy())
     found: NDArray[np.int64] = of_stored[batch.column("node_token", "token")]
@@ -113,7 +113,7 @@ def versions(batch: arl.Batch) -> NDArray[np.int64]:
 
 
 def apart(batch: arl.Batch) -> float:
-    """The largest difference of the engine's log-probs to those that the policy of each token recomputes."""
+    """Return the largest difference between the engine's log-probs and those that each token's policy recomputes."""
     sampled, version, largest = np.asarray(batch.column("behaviour_logprob", "token")), versions(batch), 0.0
     assert (version >= 0).all()
     for each in np.unique(version).tolist():
@@ -125,7 +125,7 @@ def apart(batch: arl.Batch) -> float:
 
 
 def mixed_steps(batch: arl.Batch) -> int:
-    """Number of actions that several policy versions sampled."""
+    """Count the actions that several policy versions sampled."""
     version, offsets = versions(batch), batch.offsets("token")
     return sum(len(set(version[begin:end].tolist())) > 1 for begin, end in pairwise(offsets.tolist()))
 
@@ -133,7 +133,7 @@ def mixed_steps(batch: arl.Batch) -> int:
 def trained(
     generate: Moving, world: Any, cut: BatchPolicy = _WHOLE, store: Any = None, until: int = ITERATIONS
 ) -> list[arl.Batch]:
-    """Batches of a loop with another policy in each iteration."""
+    """Return the batches of a loop with another policy in each iteration."""
     batches = []
     collect = arl.Collector(
         generate, world, recipes.GRPO, seed=4, task_pool=8, sampling=SAMPLING, batch_policy=cut, store=store

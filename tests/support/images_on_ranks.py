@@ -28,12 +28,12 @@ RECIPE = recipes.GRPO.replace(loss=loss.Policy(entropy=0.01))
 
 
 def on_first(batch: arl.Batch) -> arl.Batch | None:
-    """The batch on rank 0, or in a process alone."""
+    """Return the batch on rank 0, or in a single process."""
     return batch if not dist.is_initialized() or dist.get_rank() == 0 else None
 
 
 def differentiate(model: Any, processor: Any, batch: arl.Batch) -> list[int]:
-    """Add the gradients of an update; return how often the images of each pack need the vision tower."""
+    """Add the gradients of an update; return how many vision tower calls the images of each pack need."""
     (update,), calls = RECIPE.updates(on_first(batch)), []
     most = max(len(row.tokens) for row in rows_of(batch))
     for pack in update.pack(max_tokens=most, model=model, processor=processor):
@@ -44,7 +44,7 @@ def differentiate(model: Any, processor: Any, batch: arl.Batch) -> list[int]:
 
 
 def annotated(batch: arl.Batch, model: Any, processor: Any) -> list[Tensor]:
-    """Columns of a model: of all tokens, under other prompts, and of a probe."""
+    """Return columns of a model: of all tokens, under other prompts, and of a probe."""
     most = max(len(row.tokens) for row in rows_of(batch)) + 4
     contexts = batch.contexts()
     begins = contexts.offsets[:-1]
@@ -61,7 +61,7 @@ def annotated(batch: arl.Batch, model: Any, processor: Any) -> list[Tensor]:
 
 
 def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
-    """The largest differences; also whether packs show no image, and whether ranks need other calls of the tower."""
+    """Return the largest differences, whether packs show no image, and whether ranks need other calls of the tower."""
     family, wrapper = mode.split()
     alone, processor = build(family)
     batch = rollouts(processor)

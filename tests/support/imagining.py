@@ -1,4 +1,4 @@
-"""Values that a program of ICPI imagines: what it remembers is given, and what its agents answer, in turn."""
+"""Compute the values that a program of ICPI imagines, from given memories and scripted agent answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUESTIONS: list[str] = []
 
 @dataclass(frozen=True)
 class Watched(Imagine):
-    """Every turn is imagined from the given episodes; the values are kept."""
+    """A program that imagines every turn from the given episodes and records the values."""
 
     def recall(self, group: Group) -> Any:
         del group
@@ -40,12 +40,12 @@ class Watched(Imagine):
 
 
 def world_questions(program: Imagine, steps: Sequence[Sequence[Any]], answers: Sequence[str]) -> list[str]:
-    """Return what the world is asked before a first turn.
+    """Return the request to the world model before a first turn.
 
     Args:
-        program: with one action.
-        steps: of a remembered episode.
-        answers: of the agents, in the order in which they are asked; the last one ever after.
+        program: a program with one action.
+        steps: the steps of a remembered episode.
+        answers: answers of the agents, in the order of requests; the last one repeats.
     """
     _MEMORY[:] = [[list(step) for step in steps]]
     _QUESTIONS.clear()
@@ -54,11 +54,11 @@ def world_questions(program: Imagine, steps: Sequence[Sequence[Any]], answers: S
 
 
 def first_turn(program: Imagine, answers: Sequence[str]) -> tuple[list[float], str]:
-    """Return the values of all actions before a first turn, and the action that is taken.
+    """Return the values of all actions before a first turn, and the chosen action.
 
     Args:
-        program: its actions were each taken once, without reward.
-        answers: of the agents, in the order in which they are asked; the last one ever after.
+        program: a program whose actions were each taken once, without reward.
+        answers: answers of the agents, in the order of requests; the last one repeats.
     """
     _MEMORY[:] = [[["a", action, 0.0, False, "b"]] for action in program.actions]
     _VALUES.clear()

@@ -1,4 +1,4 @@
-"""Arrows between files, and the circle that they make, if they make one."""
+"""Find cycles in the imports between files."""
 
 from graphlib import CycleError, TopologicalSorter
 

@@ -1,4 +1,4 @@
-"""What runs in actors of a Ray cluster, in processes that know no test."""
+"""Classes that run in actors of a Ray cluster, in processes that import no test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl_core.env import Task
 
 
 class Slow(SmallWorld):
-    """Takes its time, unless it is aborted."""
+    """An engine that takes its time, unless it is aborted."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Slow(SmallWorld):
 
 
 class Waiting(FailingWorld):
-    """Says in which process each episode waits, in its folder, until there is a file that lets all of them go on."""
+    """An environment that writes the process of each waiting episode to its folder; a file there releases them all."""
 
     def count(self, task: Task, what: str) -> int:
         found = super().count(task, what)
@@ -63,10 +63,10 @@ class Holder:
         self.collect = arl.Collector(world, world, recipes.GRPO, store=self.store, task_pool=8)
 
     def batch(self) -> arl.Batch:
-        """The batch of this iteration."""
+        """Return the batch of this iteration."""
         return self.collect(tasks=2, group_size=2)
 
     def update(self, batch: arl.Batch) -> int:
-        """Close the iteration; the next one."""
+        """Close the iteration and open the next one."""
         self.collect.end_iteration(batch, {})
         return self.collect.iteration

@@ -1,8 +1,8 @@
-"""A run that journals what it does: run as a program, it appends records and commits iterations until it is killed.
+"""A program that appends journal records and commits iterations until it is killed.
 
-`python journalist.py FOLDER COUNTER`: for every line of standard input a new process opens the store of FOLDER, says
-`process N` and goes on where the one before it was killed; `died N` says with which signal it ended. The file COUNTER
-always holds how far it has come, as `place` tells: also what was told right before a kill is there.
+`python journalist.py FOLDER COUNTER`: for each line of standard input, a new process opens the store of FOLDER, prints
+`process N` and continues after the previous one; `died N` gives the signal that ended it. The file COUNTER always holds
+the latest `place`, including one written right before a kill.
 
 The counter is written through a memoryview: one store of eight bytes, whole whenever the kill comes. `struct.pack_into`
 clears the bytes before it writes them one by one, so a kill between the two would leave a smaller number.
@@ -24,19 +24,19 @@ RECORDS = 1000
 
 
 def record(iteration: int, number: int) -> tuple[bytes, bytes]:
-    """What is appended for a number: name and payload, of 0 to 1000 bytes."""
+    """Return the record of a number: name and payload, of 0 to 1000 bytes."""
     return f"{iteration}/{number}".encode(), bytes(
         (iteration + number + byte) % 251 for byte in range(37 * number % 1001)
     )
 
 
 def place(counter: Path) -> tuple[int, int]:
-    """The iteration that goes on, and how many of its records were appended."""
+    """Return the open iteration, and the number of its appended records."""
     return divmod(struct.unpack("q", counter.read_bytes())[0], RECORDS + 1)
 
 
 def write(folder: str, counter: memoryview) -> None:
-    """Append and commit for ever."""
+    """Append and commit forever."""
     with Store.open(folder) as store:
         say("process", os.getpid())
         while True:
@@ -54,7 +54,7 @@ def write(folder: str, counter: memoryview) -> None:
 
 
 def again(folder: str, counter: str) -> None:
-    """One process after the other, without starting Python each time."""
+    """Start one process after the other, without starting Python each time."""
     with Path(counter).open("r+b") as file:
         shared = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
     for _ in sys.stdin:

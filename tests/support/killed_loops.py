@@ -1,11 +1,11 @@
 """Loops that are killed at their writes: `python killed_loops.py FOLDER KIND WHICH`.
 
-KIND is `agents` (programs that talk to an endpoint), `evaluate` (evaluations beside the training), `imports`
-(trajectories of elsewhere, for replay) or `train` (`agentrl train`). A process runs the loop and is killed by SIGKILL
-at a write: before it, after it, or with a record on the disk that is not whole. Another process goes on and comes to
-the end. That is done in a fresh folder for each write: WHICH is `all`, `each` (the last one of each name), or a name.
+KIND is `agents` (programs that call an endpoint), `evaluate` (evaluations beside the training), `imports` (imported
+trajectories, for replay) or `train` (`agentrl train`). A process runs the loop and is killed by SIGKILL at a write:
+before it, after it, or with a record on the disk that is not whole. Another process continues the run to its end. Each
+write gets a fresh folder: WHICH is `all`, `each` (the last one of each name), or a name.
 
-Prints a line of JSON each: `place`, where it was killed, and `wrong`, what differs from a run that nothing disturbed.
+Prints a line of JSON for each: `place`, where it was killed, and `wrong`, the differences from an undisturbed run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SHORT = ["--families", "chain_sum", *(word for name, size in SIZES.items() for w
 
 
 class Writes:
-    """Counts the places of writes, and kills the process at one of them."""
+    """Count the places of writes, and kill the process at one of them."""
 
     def __init__(self, folder: Path, at: int) -> None:
         self.folder, self.at, self.count = folder, at, 0
@@ -110,7 +110,7 @@ class Writes:
 
 
 class Known:
-    """The seeds of the responses that a journal has; a request for one of them is a complaint."""
+    """The seeds of the responses in a journal; a request for one of them is reported."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self.folder, self.seeds = folder, set[int]()
@@ -125,7 +125,7 @@ class Known:
 
 
 class Model(engine.Scripted):
-    """Answers the agents' requests."""
+    """An engine that answers the agents' requests."""
 
     def __init__(self, known: Known) -> None:
         super().__init__(loop_agents.TOKENIZER, loop_agents.said)
@@ -137,7 +137,7 @@ class Model(engine.Scripted):
 
 
 class World(SmallWorld):
-    """Answers requests, and is the environment."""
+    """An engine that answers requests, and the environment."""
 
     def __init__(self, known: Known) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class World(SmallWorld):
 
 
 def agents(folder: Path, store: Store) -> None:
-    """Two iterations of programs that use a tool."""
+    """Run two iterations of programs that use a tool."""
     model = Model(Known(folder, store))
     collect, world = loop_agents.collector(loop_agents.tool_user, store=store, model=model, seed=3)
     while collect.iteration < 2:
@@ -159,7 +159,7 @@ def agents(folder: Path, store: Store) -> None:
 
 
 def evaluate(folder: Path, store: Store) -> None:
-    """Two iterations; an evaluation before each that has none yet, and one at the end."""
+    """Run two iterations, with an evaluation before each and one at the end, unless it is stored already."""
     world = World(Known(folder, store))
     collect = arl.Collector(world, world, recipes.GRPO, store=store, seed=5, task_pool=16)
     while True:
@@ -170,7 +170,7 @@ def evaluate(folder: Path, store: Store) -> None:
 
 
 def imports(folder: Path, store: Store) -> None:
-    """Bring three chats, and replay them beside what is sampled in two iterations."""
+    """Import three chats, and replay them with the sampled rollouts of two iterations."""
     world = World(Known(folder, store))
     memory = replay.Memory(where=Where(origin="imported", column="score", above=0.5))
     recipe = recipes.GRPO.replace(replay=replay.Mix(memory, count=2, old_logprob="none"))
@@ -206,7 +206,7 @@ def rows(path: Path) -> dict[str, list[Any]]:
 
 
 def evaluations(run: Path) -> dict[int, set[float]]:
-    """The success that evaluations found, by the iteration of the training; one that was killed is made again."""
+    """Return the success rates that evaluations stored, by training iteration; a killed evaluation is repeated."""
     if not (run / "evaluations").exists():
         return {}
     with Store.open(run / "evaluations", read_only=True) as store:
@@ -218,7 +218,7 @@ def evaluations(run: Path) -> dict[int, set[float]]:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """Everything that a run leaves, but for times."""
+    """Return everything that a run stores, except times."""
     run = folder / "run"
     found: dict[str, Any] = {**rows(run), "evaluations": evaluations(run), "verify": []}
     for path in (run, run / "evaluations"):
@@ -245,7 +245,7 @@ def spawned(what: str, folder: Path, kind: str, at: int) -> int:
 
 
 def forked(what: str, folder: Path, kind: str, at: int) -> int:
-    """The same in a child, which takes less long; the parent has used no library that has threads."""
+    """Run the same in a forked child, which is faster; the parent has used no library that has threads."""
     child = os.fork()
     if not child:
         status = 1
@@ -261,7 +261,7 @@ def forked(what: str, folder: Path, kind: str, at: int) -> int:
 
 
 def look(folder: Path, kind: str, at: int) -> None:
-    """Write down what the run has left."""
+    """Write the outcome of the run to a file."""
     del kind, at
     (folder / "outcome").write_bytes(pickle.dumps(outcome(folder)))
 
@@ -270,7 +270,7 @@ PARTS = {"live": live, "look": look}
 
 
 def ended(folder: Path, kind: str, at: int) -> list[str]:
-    """Run the loop to its end, after a kill at a place if there is one; returns the places up to it."""
+    """Run the loop to its end, with a kill at a place if one is given; return the places up to it."""
     start = spawned if kind == "train" else forked
     folder.mkdir()
     assert start("live", folder, kind, at) == (-signal.SIGKILL if at else 0)

@@ -6,7 +6,7 @@ columns of the critic and train by DistributedDataParallel, and rank 0 writes ch
 iteration, resumes it, and ends a rank by SIGKILL before, in or after a call. The other rank gets SIGTERM, as from
 torchrun. Then both ranks start again and run to the end. A place is a rank and a call, such as `0 before Update.step`.
 
-Prints a line of JSON each: `place`, and `wrong`, the parts that differ from a run that was never disturbed.
+Prints a line of JSON for each: `place`, and `wrong`, the parts that differ from an undisturbed run.
 """
 
 from __future__ import annotations
@@ -131,14 +131,14 @@ LOOPS = {
 
 
 class Places:
-    """Writes down the places that a rank reaches, and ends it at one of them."""
+    """Record the places that a rank reaches, and end the rank at one of them."""
 
     def __init__(self, folder: Path, rank: int, kill: tuple[str, int] | None) -> None:
         self.folder, self.rank, self.kill = folder, rank, kill
         self.counts: dict[str, int] = {}
 
     def reach(self, place: str) -> None:
-        """Write down a place, and end the process if it is the one, met for the given time."""
+        """Record a place; end the process if it is the chosen one at its chosen occurrence."""
         self.counts[place] = self.counts.get(place, 0) + 1
         with (self.folder / f"places-{self.rank}").open("a") as file:
             file.write(f"{place}\n")
@@ -146,7 +146,7 @@ class Places:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(self, own: tuple[tuple[Any, str], ...]) -> None:
-        """Watch all calls, those of the loop too, and the rollout log within a record."""
+        """Watch all calls, those of the loop too, and the rollout log inside a record."""
         for owner, name in (*CALLS, *own):
             owner_name = owner.__name__.rpartition(".")[2]
             setattr(owner, name, self.around(getattr(owner, name), f"{owner_name}.{name}"))
@@ -203,7 +203,7 @@ def forked(call: Callable[..., None], *given: Any) -> int:
 def launch(
     which: Loop, folder: Path, iterations: int, killed: int = 0, kill: tuple[str, int] | None = None
 ) -> list[int]:
-    """Run all ranks, until one of them fails; returns their exit statuses, negative after a signal."""
+    """Run all ranks until one of them fails; return their exit statuses, negative after a signal."""
     (folder / "rendezvous").unlink(missing_ok=True)
     children = {
         forked(run_rank, which, folder, rank, iterations, kill if rank == killed else None): rank
@@ -220,7 +220,7 @@ def launch(
 
 
 def outcome(which: Loop, folder: Path, target: Path) -> None:
-    """Write down what a run leaves: rows, batches, metrics, parameters and moments of the optimizer."""
+    """Write the outcome of a run to a file: rows, batches, metrics, parameters and moments of the optimizer."""
     run = folder / "run"
     found: dict[str, Any] = {}
     with Store.open(run) as store:
@@ -249,7 +249,7 @@ def flat(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
 
 
 def seen(which: Loop, folder: Path) -> Any:
-    """Return the outcome of a run; another process reads it, since this one forks."""
+    """Return the outcome of a run; another process reads it, because this one forks."""
     child = forked(outcome, which, folder, folder / "outcome")
     assert os.waitpid(child, 0)[1] == 0
     return pickle.loads((folder / "outcome").read_bytes())
@@ -268,7 +268,7 @@ def main(root: Path, which: Loop, cases: list[str]) -> None:
     expected = seen(which, quiet)
     assert len(expected["weights"]) > 10
     assert len(expected["moments"]) > 10
-    # A resumed run that is not killed shows which places there are, and how often each is met.
+    # A resumed run that is not killed shows which places exist, and how often each is reached.
     resumed = root / "resumed"
     shutil.copytree(begun / "run", resumed / "run")
     assert launch(which, resumed, ITERATIONS) == [0] * RANKS

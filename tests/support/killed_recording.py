@@ -1,13 +1,12 @@
 """An endpoint that is killed at each of its writes: `python killed_recording.py FOLDER`.
 
-Agents do the steps of `STEPS`; the endpoint starts again after each commit. A process does them from the first that
-is not acknowledged, and is killed at a write: before it, after it, or with a record on the disk that is not whole.
-The next process goes on. That is done for every place of a write, each time in a fresh folder. If the place is in a
-commit, it is done again with a second kill soon after; if it is in the first commit, also with a trainer that does
-not ask again while the agents go on.
+Agents do the steps of `STEPS`; the endpoint restarts after each commit. A process starts at the first step that is not
+acknowledged, and is killed at a write: before it, after it, or with an incomplete record on disk. The next process
+continues. This is repeated for every place of a write, each time in a fresh folder. If the place is in a commit, the
+case is repeated with a second kill soon after. If it is in the first commit, it is also repeated with a trainer that
+does not retry while the agents continue.
 
-Prints a line of JSON for each time: `places`, those at which a process was killed, and `wrong`, what was not right in
-the end.
+Prints a line of JSON for each case: `places`, the places of the kills, and `wrong`, the errors in the outcome.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ STEPS = (
     ("talk", "spoiled"),
     ("spoil", "spoiled"),
     ("close", "a"),
-    ("commit", ""),  # b stays, and what is spoiled is left out
+    ("commit", ""),  # b stays, and the void session is left out
     ("talk", "b"),
     ("close", "b"),
     ("talk", "c"),
@@ -63,7 +62,7 @@ SPOILED = ("spoiled", [5])
 
 
 class Writes:
-    """Counts the places of writes, and ends the process at one of them."""
+    """Count the places of writes, and end the process at one of them."""
 
     def __init__(self, folder: Path, at: int) -> None:
         self.folder, self.at, self.count, self.commits = folder, at, 0, False
@@ -105,13 +104,13 @@ class Writes:
 
 
 def done(folder: Path) -> dict[int, str]:
-    """What was acknowledged: the answer of each step."""
+    """The acknowledged steps: the answer of each."""
     path = folder / "done.jsonl"
     return dict(json.loads(line) for line in path.read_text().splitlines()) if path.exists() else {}
 
 
 async def act(served, number: int, answers: dict[int, str]) -> str:
-    """Do a step, as one who does not know whether it was done before the process died; returns the answer to it."""
+    """Do a step that may have been done before the process died; return its answer."""
     what, name = STEPS[number]
     async with client(served) as agent:
         if what == "open":
@@ -139,7 +138,7 @@ async def act(served, number: int, answers: dict[int, str]) -> str:
             reply = await agent.post("/iterations")
             assert reply.status_code in (200, 204), reply.text
         else:
-            # What no request brings about: a record of a version that did not look at it.
+            # An outcome that no request causes: a record of a version that did not look at it.
             end = {"reward": 1.0, "status": "finished", "info": "solved"}
             served._recorder._write(name, "close", end)
             served._recorder.sessions[name].closed = end
@@ -147,7 +146,7 @@ async def act(served, number: int, answers: dict[int, str]) -> str:
 
 
 def live(folder: Path, at: int, *, again: bool = True) -> None:
-    """Do the steps that are left, and end at a place. The first commit, if killed, is done again, or not."""
+    """Do the remaining steps, and end at a place; a killed first commit is repeated or not."""
     Writes(folder, at).watch()
     answers = done(folder)
     if not again and (folder / "place").exists() and len(answers) == STEPS.index(("commit", "")):
@@ -162,14 +161,14 @@ def live(folder: Path, at: int, *, again: bool = True) -> None:
 
 
 def acknowledge(folder: Path, answers: dict[int, str], answer: str) -> None:
-    """Note the answer to the next step."""
+    """Record the answer to the next step."""
     with (folder / "done.jsonl").open("a") as log:
         log.write(json.dumps([len(answers), answer]) + "\n")
     answers[len(answers)] = answer
 
 
 def wrong(folder: Path) -> list[str]:
-    """What is not as it should be when all steps were acknowledged."""
+    """Return the errors in the outcome after all steps were acknowledged."""
     answers, found = done(folder), []
     with Store.open(folder / "run") as store:
         served = endpoint([], store=store)
@@ -198,7 +197,7 @@ def wrong(folder: Path) -> list[str]:
 
 
 def forked(work) -> int:
-    """Work in a child; returns its exit status."""
+    """Run in a child process; return its exit status."""
     child = os.fork()
     if not child:
         status = 1
@@ -215,7 +214,7 @@ def forked(work) -> int:
 
 
 def run(folder: Path, kills: list[int], *, again: bool = True) -> list[str]:
-    """Kill one process after the other, then let the last end; returns the places at which they were killed."""
+    """Kill one process after the other, then let the last one finish; return the places of the kills."""
     folder.mkdir()
     places = []
     for at in kills:

@@ -12,7 +12,7 @@ ITERATIONS = 4
 
 
 class Iterations:
-    """The batches of a run, as a worker reads them, beside one that came with the dataset."""
+    """The batches of a run, read in a worker, together with a pickled batch of the dataset."""
 
     def __init__(self, store: Store, batch: Batch) -> None:
         self.store, self.batch = store, batch

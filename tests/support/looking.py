@@ -1,4 +1,4 @@
-"""Requests that show images, and what the model's own forward says of their segments."""
+"""Requests that show images, and the log-probs of their segments by the model's own forward."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SAMPLING = Sampling(max_tokens=8)
 
 
 def pictures(*seeds: int) -> list[Image]:
-    """Screenshots whose sizes, and with them their numbers of tokens, differ."""
+    """Return screenshots with different sizes, so different numbers of tokens."""
     return [screenshot(seed, *SIZES[seed % len(SIZES)]) for seed in seeds]
 
 
 def looking(
     generate: Engine, texts: Sequence[str], images: Sequence[Image], seed: int, sampling: Sampling = SAMPLING
 ) -> Request:
-    """A request of one turn: texts with images between them."""
+    """Return a request of one turn: texts with images between them."""
     content = [part for pair in zip(texts, images, strict=False) for part in pair] + list(texts[len(images) :])
     tokens = generate.chat.prompt([{"role": "user", "content": content}])
     return Request(tokens, seed, sampling, images=tuple(images))
@@ -37,7 +37,7 @@ def looking(
 def plain(
     model: Any, processor: Any, request: Request, segment: Segment, sampling: Sampling = SAMPLING
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log-probs of a segment by the model's own forward with pixels, by nothing of the package."""
+    """Compute the log-probs of a segment by the model's own forward with pixels, without code of the package."""
     ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
     config = model.config
     token = config.image_token_id
@@ -69,7 +69,7 @@ def agrees(model: Any, processor: Any, requests: Sequence[Request], segments: Se
 
 
 def outcomes(generate: Engine, requests: Sequence[Request]) -> list[Any]:
-    """Segments, and errors of those that failed."""
+    """Return the segments, and the errors of failed ones."""
 
     async def each() -> list[Any]:
         return await asyncio.gather(*map(generate.generate, requests), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Programs that talk to a scripted model inside a collector."""
+"""Agent programs that call a scripted model inside a collector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENIZER = tokenizer()
 
 
 def said(tokens):
-    """What a model says to a prompt: it calls its tool, then answers with what that said; else it counts messages."""
+    """Return the scripted answer to a prompt: a tool call, then the tool's result; otherwise the number of messages."""
     text = TOKENIZER.decode(tokens, skip_special_tokens=False)
     if "<tool_response>" in text:
         return text.rpartition("<tool_response>\n")[2].partition("\n</tool_response>")[0]
@@ -27,7 +27,7 @@ def said(tokens):
 
 
 class Client:
-    """Asks as the clients of OpenAI do."""
+    """Send a request like the clients of OpenAI."""
 
     def __init__(self, base_url, api_key):
         self._url = f"{base_url}/chat/completions"
@@ -47,7 +47,7 @@ def user(text):
 
 
 async def tool_user(task, base_url, api_key):
-    """Calls its tool until it answers."""
+    """An agent that calls its tool until it answers."""
     ask, messages = Client(base_url, api_key), [user(task.question)]
     while True:
         message = await ask(messages, tools=[CALCULATOR])
@@ -59,7 +59,7 @@ async def tool_user(task, base_url, api_key):
 
 
 def collector(run, *, recipe=recipes.GRPO, says=said, model=None, **options):
-    """A collector of a program's episodes."""
+    """Return a collector of a program's episodes."""
     world = env.Agents(run, TASKS, tokenizer=TOKENIZER)
     model = engine.Scripted(TOKENIZER, says) if model is None else model
     sampling = engine.Sampling(max_tokens=200)
@@ -67,7 +67,7 @@ def collector(run, *, recipe=recipes.GRPO, says=said, model=None, **options):
 
 
 def collected(run, *, tasks=1, group_size=2, **options):
-    """A batch of a program's episodes."""
+    """Return a batch of a program's episodes."""
     collect, world = collector(run, **options)
     try:
         return collect(tasks=tasks, group_size=group_size)
@@ -77,7 +77,7 @@ def collected(run, *, tasks=1, group_size=2, **options):
 
 
 def helping(order):
-    """A leader and two helpers of two turns each, which ask at the same time and in an order."""
+    """Run a leader and two helpers of two turns each, whose requests are concurrent and in a fixed order."""
 
     async def run(task, base_url, api_key):
         ask = Client(base_url, api_key)
@@ -98,7 +98,7 @@ def helping(order):
 
 
 class Heard(engine.Scripted):
-    """Keeps what it was asked and what it said."""
+    """An engine that records its requests and answers."""
 
     def __init__(self, says):
         super().__init__(TOKENIZER, says)
@@ -111,7 +111,7 @@ class Heard(engine.Scripted):
 
 
 class Killed(engine.Scripted):
-    """Dies when it has answered so many times."""
+    """An engine that dies after a number of answers."""
 
     def __init__(self, answers):
         super().__init__(TOKENIZER, said)
@@ -130,7 +130,7 @@ if __name__ == "__main__":
     helps = helping(order)
 
     async def one_or_the_other(task, base_url, api_key):
-        """Two tasks are for the one that uses a tool, two for the one that has helpers."""
+        """Return four tasks: two use a tool, two use helpers."""
         return await (tool_user if task.task_id < "4" else helps)(task, base_url, api_key)
 
     with arl.Store.open(folder) as store:

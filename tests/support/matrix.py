@@ -1,4 +1,4 @@
-"""Which client was tried with which feature: each test says it of itself, and docs/agents.md has the table.
+"""List which client was tested with which feature, from markers on the tests; docs/agents.md has the table.
 
 `python tests/support/matrix.py` writes the table.
 """
@@ -19,13 +19,13 @@ Test = TypeVar("Test", bound=Callable[..., object])
 
 
 def shows(client: str, *features: str) -> Callable[[Test], Test]:
-    """What a test shows when it passes; read by `found`, not when it runs."""
+    """Mark a test with the feature that it shows; `found` reads the mark from the source."""
     assert features, f"{client}: name a feature"
     return lambda test: test
 
 
 def found() -> dict[str, dict[str, list[str]]]:
-    """For each client the tests that show a feature, from the source of the tests."""
+    """Return for each client the tests that show a feature, from the source of the tests."""
     clients: dict[str, dict[str, list[str]]] = {}
     for path in sorted((ROOT / "tests" / "agents").glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -38,7 +38,7 @@ def found() -> dict[str, dict[str, list[str]]]:
 
 
 def table() -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown."""
     clients = found()
     unknown = {feature for shown in clients.values() for feature in shown} - set(FEATURES)
     assert not unknown, f"no feature of the table: {unknown}"
@@ -50,7 +50,7 @@ def table() -> str:
 
 
 def page(text: str) -> str:
-    """The page with the table in its place."""
+    """Return the page with the table in place."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     assert after, f"{PAGE.name} has no place for the table: {BEGIN.strip()} and {END.strip()}"

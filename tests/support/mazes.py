@@ -1,4 +1,4 @@
-"""A world of places and doors, and an engine that says what a table says: searches in it are told by hand."""
+"""A world of places and doors, and an engine that samples by a table: searches in it can be traced by hand."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BEGIN = "a"
 
 
 class Maze:
-    """Actions are single tokens; `doors[place][token]` is the place that one leads to, or the reward of an end.
+    """Actions are single tokens; `doors[place][token]` is the place that it leads to, or the reward of an end.
 
-    `says(seed, place, number)` is the token that the engine says in a place for its n-th request there, and its
-    log-prob. An engine asked for the likeliest tokens says `likely[place]`.
+    `says(seed, place, number)` returns the engine's token in a place for its n-th request there, and its log-prob. A
+    request for the likeliest tokens returns `likely[place]`.
     """
 
     vocabulary_size, entropy_estimator, policy_version, shares_parameters = 64, "exact", 0, False
@@ -35,7 +35,7 @@ class Maze:
         self.says = says
         self.asked: dict[str, int] = {}
         self.places = {place: 20 + number for number, place in enumerate(sorted(doors))}
-        """The token that an observation is."""
+        """Return the token of an observation."""
         self.chat: Any = SimpleNamespace(
             prompt=lambda text: np.array([1, self.places[text]], np.int32),
             observation=lambda text: np.array([2, self.places[text]], np.int32),
@@ -75,15 +75,15 @@ class Maze:
 
 
 def in_turn(table: Mapping[str, Sequence[tuple[int, float]]]) -> Callable[[int, str, int], tuple[int, float]]:
-    """Says the entries of a place one after the other, whatever the seed; a request too many is an error."""
+    """Return the entries of a place one after the other, whatever the seed; raise an error after the last one."""
     return lambda _, place, number: table[place][number]
 
 
 class Babbler:
-    """Says tokens one by one: at each place the likeliest of a table by what was said before, with the others told.
+    """An engine that samples token by token from a table of the previous tokens, and returns the likeliest candidates.
 
-    `table(said)` gives the candidates with their probabilities, the likeliest first. At temperature 0 the first is
-    said; else the seed decides.
+    `table(said)` returns the candidates with their probabilities, the likeliest first. Temperature 0 samples the first;
+    otherwise the seed decides.
     """
 
     vocabulary_size, entropy_estimator, policy_version, shares_parameters = 64, "exact", 0, False

@@ -1,4 +1,4 @@
-"""A real server of the Model Context Protocol, as its SDK makes one; started by the tests of `env.MCP`."""
+"""A real server of the Model Context Protocol, made with its SDK; the tests of `env.MCP` start it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Models that hooks move after optimizer steps: their weights are given numbers, nothing is trained."""
+"""Models that hooks move after optimizer steps; their weights are set by hand, nothing is trained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def followed(recipe: Recipe, hook: SyncModel, thetas: Value, start: Value) -> Va
     """Return the weights of the hook's target after each optimizer step of an iteration.
 
     Args:
-        recipe: whose updates and hooks run.
+        recipe: the recipe whose updates and hooks run.
         hook: its only hook.
         thetas: the weights of the hook's source after each step, a number or a row of numbers each.
         start: the weights of the target before the first step.

@@ -1,4 +1,4 @@
-"""Nim for two: whoever takes the last stone wins what the other loses, or loses it where the game is misère."""
+"""Nim for two players: taking the last stone wins, or loses in the misère game; rewards sum to 0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PLAYERS = ("first", "second")
 
 
 class Nim:
-    """Tasks of two games in turn, `nim` and `misere`; a legal move is paid a little, an illegal one ends the game."""
+    """Tasks of two games in turn, `nim` and `misere`; a legal move pays a little, an illegal one ends the game."""
 
     runs = "inline"
     facts = {"env_tag": ExtraColumn("trajectory", "key")}  # noqa: RUF012 -- as an author would write it
@@ -56,7 +56,8 @@ class Game:
                 return {mover: StepResult(reward=0.05, facts=facts), other: StepResult(said, facts=facts)}
         self.over = True
         wins = legal and self.tag == "nim"
-        # An illegal move loses, and the other gets nothing; what is won by the other's move is paid beside its turns.
+        # An illegal move loses, and the opponent gets nothing; a win by the opponent's move is paid outside one's own
+        # turns.
         return {
             mover: StepResult(
                 reward=1.0 if wins else -1.0,

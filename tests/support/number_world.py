@@ -1,4 +1,4 @@
-"""A world of sums: an engine that says what its seeds say, and episodes that end when the numbers add up to enough."""
+"""An environment of sums: the engine samples numbers by seed, and an episode ends when their sum is large enough."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl_core.env import StepFlag, StepResult, Task
 
 
 class Numbers:
-    """One to four random numbers are an action, cut at the limit; a chat of numbers."""
+    """An action is one to four random numbers, cut at the token limit; a chat of numbers."""
 
     policy_version, vocabulary_size, entropy_estimator = 3, 50, "exact"
     chat = SimpleNamespace(
@@ -23,7 +23,7 @@ class Numbers:
     )
 
     async def generate(self, request: Request) -> Segment:
-        """What the seed says."""
+        """Return the numbers of a seed."""
         seed, limit = request.seed, request.sampling.max_tokens
         rng = np.random.default_rng(seed)
         said = rng.integers(2, 49, int(rng.integers(1, 5))).astype(np.int32)
@@ -33,7 +33,7 @@ class Numbers:
 
 
 class Sums:
-    """An episode that ends when its numbers add up to enough; every other observation is a tool's."""
+    """An episode that ends when the sum is large enough; every other observation is from a tool."""
 
     observation = "0"
 

@@ -1,4 +1,4 @@
-"""The methods of a forest, each with a valid call; what they keep is in the store after it was opened again."""
+"""Call each method of a forest with odd arguments, and check that a reopened store has them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLED = ("temperature", "top_p", "top_k")
 
 
 def stored(batch: Batch, folder: Path) -> dict[str, pl.DataFrame]:
-    """The tables of a batch after it was stored and the store opened again, which are those of before."""
+    """Return the tables of a batch from a reopened store, which equal those before."""
     with Store.open(folder / "run", sync="never") as store:
         batch = store.rebase(batch)
         store.append(batch, iteration=0)
@@ -39,7 +39,7 @@ def stored(batch: Batch, folder: Path) -> dict[str, pl.DataFrame]:
 
 
 def grown() -> tuple[Forest, list[int], list[int]]:
-    """Two trajectories of a group that have acted, and their actions."""
+    """Return two trajectories of a group that have acted, and their actions."""
     forest = Forest(facts=FACTS, reward_components=["a", "b"])
     forest.add_group(0, "task")
     paths, nodes = [], []
@@ -52,7 +52,7 @@ def grown() -> tuple[Forest, list[int], list[int]]:
 
 
 def ended(forest: Forest, folder: Path) -> dict[str, pl.DataFrame]:
-    """What is stored of a forest, with all that runs aborted."""
+    """Return the stored tables of a forest, with running trajectories aborted."""
     forest.abort()
     return stored(forest.freeze(), folder)
 
@@ -62,7 +62,7 @@ def fact(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """A number as 32 bits hold it; None and NaN are one."""
+    """Return a number rounded to 32 bits; None and NaN are equal."""
     return np.nan if value is None else np.float32(float(value))
 
 
@@ -77,10 +77,10 @@ def last(table: str, column: str, row: int = -1) -> Read:
 def check(
     tables: dict[str, pl.DataFrame], given: Mapping[str, Any], reads: Mapping[str, tuple[Read, Callable[[Any], Any]]]
 ) -> None:
-    """Assert that each argument is what is stored."""
+    """Assert that each argument equals the stored value."""
     for name, (read, expected) in reads.items():
         value = given.get(name)
-        if value is not None and not (isinstance(value, list) and not value):  # an empty row says nothing
+        if value is not None and not (isinstance(value, list) and not value):  # an empty row has no value
             found, wanted = read(tables), expected(given[name])
             assert same(found, wanted), (name, found, wanted)
 
@@ -188,7 +188,7 @@ def log_decision(given: dict[str, Any], folder: Path) -> None:
     row = ended(forest, folder)["decisions"].rows(named=True)[-1]
     assert row["reason"] == given["reason"]
     assert row["round"] == given["in_round"]
-    assert row["end"] == given["end"] or given["end"] == 0  # before the first token of a node is behind the one above
+    assert row["end"] == given["end"] or given["end"] == 0  # the prompt of a node's first token is the node above
     try:
         expected = float(given["score"])
     except OverflowError:
@@ -227,7 +227,7 @@ def splice(given: dict[str, Any], folder: Path) -> None:
 
 
 def replaced(change: Callable[[Forest, int, dict[str, Any]], int | None]) -> Callable[[dict[str, Any], Path], None]:
-    """Give a trajectory other tokens, which are then those of its path."""
+    """Give a trajectory other tokens, which then belong to its path."""
 
     def run(given: dict[str, Any], folder: Path) -> None:
         forest, (path, _), _ = grown()

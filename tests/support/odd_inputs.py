@@ -1,4 +1,4 @@
-"""Odd values of the right type, and calls with some of their arguments exchanged for them."""
+"""Odd values of the right type, and calls in which some arguments are replaced by them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from agentrl_core.exceptions import AgentRLError, AgentRLWarning, InternalError
 
 WIDE = bool(os.environ.get("AGENTRL_FULL_TESTS"))
-"""Whether the wide profile runs: many more examples of each entry point. `make test-full` sets it."""
+"""Whether the wide profile runs, with many more examples of each entry point; `make test-full` sets it."""
 
 FLOATS: tuple[float, ...] = (
     math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-46, 5e-324, -1.5, 0.5, 1e38, 3.5e38, 1e39, -1e39, 1e300, -1e300,
@@ -35,7 +35,7 @@ KEY_WORDS: tuple[str, ...] = (
     "None", "null", "true", "NaN", "Infinity", "0", "-1", "a/b", "a~1b", "a.b", "a[0]", "a,b", "a=b",
     "{}", "%s", "#", "..",
 )  # fmt: skip
-"""Words that the package uses itself: keys of its tables, states, journals and metrics, and pieces of its syntax."""
+"""Words that the package itself uses: keys of its tables, states, journals and metrics, and pieces of its syntax."""
 TEXTS: tuple[str, ...] = (
     "", " ", "\0", "a\0b", "\n", "\r\n", "\ud800", "a\udfffb", "\u202ee", "e\u0301", "\u00e9", "\U0001f600", "\ufeff",
     "/", "../../x",
@@ -45,7 +45,7 @@ BYTES: tuple[bytes, ...] = (b"", b"\0", b"\xff\xfe", b"a", b"array", b"x" * 70_0
 
 
 def deep(levels: int) -> Any:
-    """A value in lists and tables that are nested this deep."""
+    """Return a value nested this deep in lists and tables."""
     nested: Any = 1
     for level in range(levels):
         nested = [nested] if level % 2 else {"a": nested}
@@ -68,7 +68,7 @@ tables = st.dictionaries(texts, plain, max_size=3) | st.sampled_from([deep(20), 
 
 
 def odd(value: Any) -> st.SearchStrategy[Any]:
-    """Odd values of the type of a valid one."""
+    """Return odd values of the type of a valid one."""
     if isinstance(value, bool):
         return st.booleans() | st.sampled_from([np.True_, np.False_])
     if isinstance(value, int):
@@ -92,7 +92,7 @@ def odd(value: Any) -> st.SearchStrategy[Any]:
 
 
 def _odd_arrays(value: np.ndarray) -> st.SearchStrategy[Any]:
-    """Other numbers, and the same ones in another form."""
+    """Return other numbers, and the same ones in another form."""
     numbers: st.SearchStrategy[Any] = odd(value.reshape(-1)[:1].tolist()[0])
     flat = st.lists(numbers, min_size=value.size, max_size=value.size).map(
         lambda each: np.array(each).reshape(value.shape)
@@ -104,7 +104,7 @@ def _odd_arrays(value: np.ndarray) -> st.SearchStrategy[Any]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all values in a call."""
+    """Yield the paths of all values in a call."""
     if path:
         yield path
     if isinstance(value, Mapping):
@@ -116,14 +116,14 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def at(value: Any, path: Sequence[Any]) -> Any:
-    """The value at a path."""
+    """Return the value at a path."""
     for key in path:
         value = value[key]
     return value
 
 
 def changed(value: Any, path: Sequence[Any], new: Any) -> Any:
-    """The call with another value at a path."""
+    """Return the call with another value at a path."""
     if not path:
         return new
     key, *rest = path
@@ -136,16 +136,16 @@ def changed(value: Any, path: Sequence[Any], new: Any) -> Any:
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """A way in: a valid call, and what runs it and asserts that all of it is kept.
+    """An entry point: a valid call, and a function that runs it and asserts that all of it is kept.
 
     Args:
         call: valid arguments by name.
-        run: takes the arguments and an empty folder. It raises one of the package's errors, or asserts that what it
-            was given is there after a restart.
-        refuses: whether there are odd values that it has to refuse.
-        words: what a message may call an argument instead, words apart by spaces.
+        run: takes the arguments and an empty folder. It raises one of the package's errors, or asserts that the
+            arguments are there after a restart.
+        refuses: whether it has to refuse some odd values.
+        words: names that a message may use for an argument instead, separated by spaces.
         last: whether a message has to name the option of a recipe's component, or a name in it, not just the recipe.
-        examples: how many odd calls are tried.
+        examples: number of odd calls.
     """
 
     call: Mapping[str, Any]
@@ -160,14 +160,14 @@ Place = tuple[Any, ...]
 
 
 def odd_places(call: Mapping[str, Any]) -> st.SearchStrategy[list[tuple[Place, Any]]]:
-    """One place of a call, rarely two, each with an odd value."""
+    """Replace one place of a call, rarely two, by an odd value."""
     known = [path for path in places(call) if at(call, path) is not None]
     place = st.sampled_from(known).flatmap(lambda path: odd(at(call, path)).map(lambda value: (path, value)))
     return st.lists(place, min_size=1, max_size=2, unique_by=lambda each: each[0][0])
 
 
 def try_odd_values(entry: EntryPoint, folders: pytest.TempPathFactory) -> None:
-    """Send odd values through an entry point, and assert what has to hold of each."""
+    """Pass odd values to an entry point, and check each result."""
     counts = {"kept": 0, "refused": 0}
     entry.run(dict(copy.deepcopy(entry.call)), folders.mktemp("valid"))
 
@@ -200,20 +200,20 @@ def try_odd_values(entry: EntryPoint, folders: pytest.TempPathFactory) -> None:
 
 
 def shown(case: Sequence[tuple[Place, Any]]) -> str:
-    """The odd values of a call, each with its place."""
+    """Return the odd values of a call, each with its place."""
     return "; ".join(f"{'/'.join(map(str, path))} = {value!r:.200}" for path, value in case)
 
 
 def names_it(entry: EntryPoint, case: Sequence[tuple[Place, Any]], message: str) -> None:
-    """Assert that a message names one of the arguments that are odd, or an entry of an odd table."""
+    """Assert that a message names one of the odd arguments, or an entry of an odd table."""
     paths = [path for path, _ in case]
     inner = {key for _, value in case if isinstance(value, Mapping) for key in value if key}
-    # What has a name of its own, such as a column, is called by it.
+    # A value with a name of its own, such as a column, is reported by that name.
     inner |= {value for path, value in case if path == ("name",) and isinstance(value, str) and value}
     named = [[part for part in path if isinstance(part, str)] for path in paths]
     names = {part for parts in named for part in (parts[2:] or parts[-1:] if entry.last else parts)}
     names |= {word for name in names for word in (entry.words or {}).get(name, name).split()}
-    # Two lengths that differ may be told of either side, and a table that lacks something by the thing it describes.
+    # If two lengths differ, the message may name either; if a table is incomplete, the object that it describes.
     names |= {"recipe", "component"} if entry.last and any(isinstance(each, Mapping) for _, each in case) else set()
     names |= set() if entry.last else set(entry.call)
     told = f"{message} (odd: {shown(case)})"
@@ -222,7 +222,7 @@ def names_it(entry: EntryPoint, case: Sequence[tuple[Place, Any]], message: str)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, in whatever types they are held; NaN and None are one: the value is not known."""
+    """Return whether two values are equal, whatever types hold them; NaN and None are equal (value unknown)."""
     if isinstance(one, np.ndarray | np.generic):
         one = one.tolist()
     if isinstance(other, np.ndarray | np.generic):

@@ -1,4 +1,4 @@
-"""What a run takes from an engine, an environment and a program, each with a valid value."""
+"""Inputs of a run from an engine, an environment and a program, each with a valid value."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from agentrl_core.rollout import Independent, Prefix, deferred_tasks
 
 Answer = Callable[[Task, int, list[str]], Any]
 ODD_TASK = 1
-"""The task that meets the odd value; the groups of the others are whole whatever it is."""
+"""The task that gets the odd value; the groups of other tasks stay complete whatever it is."""
 
 
 class World(SmallWorld):
-    """Engine and environment in one: `said` changes what the engine returns for the odd task."""
+    """An engine and environment in one: `said` changes the engine's result for the odd task."""
 
     def __init__(
         self, answer: Answer = paying, said: Callable[[Segment], Any] = lambda segment: segment, **parts: Any
@@ -72,10 +72,10 @@ class World(SmallWorld):
 
 
 def collected(world: Any, folder: Path, *, recipe: Any = recipes.GRPO) -> Batch:
-    """The batch of an iteration, which is that of the store, and of a run that goes on from its journal.
+    """Return the batch of an iteration; it equals that of the store and that of a run resumed from its journal.
 
     Raises:
-        DataError: the group of the odd task was left out; the other group is there, and the run goes on.
+        DataError: the group of the odd task was left out; the other group is there, and the run continues.
     """
     left_out: list[str] = []
 
@@ -107,11 +107,11 @@ def collected(world: Any, folder: Path, *, recipe: Any = recipes.GRPO) -> Batch:
 
 
 class _Killed(BaseException):
-    """In place of the commit."""
+    """Raised in place of the commit."""
 
 
 def resumed(world: Any, path: Path, recipe: Any, batch: Batch) -> None:
-    """Break a run off before its batch is stored, and assert that another one makes the same batch from its journal."""
+    """Abort a run before its batch is stored, and assert that another one makes the same batch from its journal."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AgentRLWarning)
         with Store.open(path, sync="never") as store:
@@ -122,7 +122,7 @@ def resumed(world: Any, path: Path, recipe: Any, batch: Batch) -> None:
         with Store.open(path, sync="never") as store:
             other_batch = Collector(world, world, recipe, store=store, task_pool=2, seed=1)(tasks=2, group_size=2)
     assert batch.texts("task_id", "draw") == other_batch.texts("task_id", "draw")
-    # How far the others of a group came that broke down is a matter of time.
+    # The progress of the other members of a failed group depends on timing.
     for name in ("nodes", "steps", "trajectories") if batch.num_groups > 1 else ():
         one, other = pl.DataFrame(getattr(batch, name)), pl.DataFrame(getattr(other_batch, name))
         drop = [column for column in ("created_us",) if column in one.columns]
@@ -130,7 +130,7 @@ def resumed(world: Any, path: Path, recipe: Any, batch: Batch) -> None:
 
 
 def _broken(store: Store) -> Any:
-    """The store, whose next commit does not come to be."""
+    """The store, whose next commit fails."""
 
     class Broken:
         def __getattr__(self, name: str) -> Any:
@@ -143,14 +143,14 @@ def _broken(store: Store) -> Any:
 
 
 def odd_rows(batch: Batch) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Nodes, steps and trajectories of the odd task's group."""
+    """Return nodes, steps and trajectories of the odd task's group."""
     trajectories = pl.DataFrame(batch.trajectories).filter(pl.col("task_id") == "train 1")
     steps = pl.DataFrame(batch.steps).join(trajectories, on="trajectory_id", how="semi")
     return pl.DataFrame(batch.nodes).join(trajectories, on="group_id", how="semi"), steps, trajectories
 
 
 def segment(given: dict[str, Any], folder: Path) -> None:
-    """What an engine returns; all four places of the odd task get it."""
+    """Check the segment that an engine returns; all four places of the odd task get it."""
 
     def said(of: Segment) -> Segment:
         top = TopLogprobs(given["top_tokens"], given["top_logprobs"])
@@ -166,7 +166,7 @@ def segment(given: dict[str, Any], folder: Path) -> None:
 
 
 def outcome(given: dict[str, Any], folder: Path) -> None:
-    """What a step of an environment gives: the only one of an episode."""
+    """Check the result of an environment's step, the only one of an episode."""
 
     def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         return StepResult(**given) if task.task_id == "train 1" else paying(task, seed, actions)
@@ -187,7 +187,7 @@ def outcome(given: dict[str, Any], folder: Path) -> None:
 
 
 def turn(given: dict[str, Any], folder: Path) -> None:
-    """A step after which the episode goes on: its observation and its context."""
+    """Check a step after which the episode continues: its observation and its context."""
 
     def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         if task.task_id == "train 1" and len(actions) < 2:
@@ -208,13 +208,13 @@ def turn(given: dict[str, Any], folder: Path) -> None:
 
 
 def begin(given: dict[str, Any], folder: Path) -> None:
-    """What an episode begins with."""
+    """Check the start of an episode."""
     batch = collected(World(**given), folder)
     assert len(odd_rows(batch)[2]) == 2
 
 
 def task(given: dict[str, Any], folder: Path) -> None:
-    """What an environment's tasks are."""
+    """Check the tasks of an environment."""
     world = World()
     odd = Task(**given)
     world.tasks = lambda count, **_: [odd, Task("other", "?", "x", None)][:count]  # type: ignore[method-assign]
@@ -226,15 +226,15 @@ def task(given: dict[str, Any], folder: Path) -> None:
 
 
 WORK: list[Callable[[Any], Any]] = []
-"""What a program does with a group."""
+"""The functions that the program runs on a group; the last one is used."""
 
 
 class Program(Independent):
-    """A program that does what it is given with both groups; branches that still run then are run to their ends."""
+    """A program that does the given actions with both groups; branches that still run are then run to their ends."""
 
     @property
     def facts(self) -> Mapping[str, ExtraColumn]:
-        """What it says of its branches."""
+        """Return the facts that the program reports about its branches."""
         return {"p": ExtraColumn("trajectory"), "q": ExtraColumn("trajectory", "key")}
 
     async def group(self, group: Any) -> None:
@@ -247,7 +247,7 @@ def program(
     keeps: Callable[[Batch, dict[str, Any], list[Any]], None] = lambda *_: None,
     **options: Any,
 ) -> Any:
-    """Run a program on both groups; what it returns is the same in a run that goes on from the journal."""
+    """Return a call that runs a program on both groups; a run resumed from the journal gives the same batch."""
 
     def run(given: dict[str, Any], folder: Path) -> None:
         got: dict[str, list[Any]] = {}
@@ -423,4 +423,4 @@ _SELDOM_REFUSED = ("Group.side_effect", "Group.defer")
 ENTRY_POINTS = {
     name: replace(entry, examples=60 if name in _SELDOM_REFUSED else 15) for name, entry in _ENTRY_POINTS.items()
 }
-"""Each example is three runs."""
+"""Number of examples; each example is three runs."""

@@ -1,4 +1,4 @@
-"""What a store and a batch are given, options of recipes and of a collector, imported rollouts, and sessions."""
+"""Inputs of a store and a batch, options of recipes and of a collector, imported rollouts, and sessions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from agentrl_core.recipe import Recipe
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON keeps it: numbers that are not finite are null."""
+    """Return a value as JSON stores it: numbers that are not finite are null."""
     return json.loads(to_json(value, "value"))
 
 
 def grow() -> Batch:
-    """Two draws of a group."""
+    """Return two draws of a group."""
     forest, paths, _ = grown()
     for path in paths:
         forest.finish(path, reward=1.0)
@@ -37,7 +37,7 @@ def grow() -> Batch:
 
 
 def closed(batch: Batch, state: dict[str, Any], arrays: Mapping[str, Any], folder: Path) -> tuple[Batch, Store]:
-    """The batch of an iteration that was closed, and its store, opened again."""
+    """Return the batch of a closed iteration from a reopened store, and the store."""
     with Store.open(folder / "run", sync="never") as store:
         batch = store.rebase(batch)
         store.append(batch, iteration=0)
@@ -132,7 +132,7 @@ def appended(given: dict[str, Any], folder: Path) -> None:
 
 @cache
 def tables() -> dict[str, Any]:
-    """Every recipe as a table."""
+    """Return every recipe as a table."""
     return {name: recipes.get(name).to_dict() for name in recipes.names()}
 
 
@@ -197,7 +197,7 @@ def verifiers(given: dict[str, Any], folder: Path) -> None:
 
 
 def session(given: dict[str, Any], folder: Path) -> None:
-    """Open, talk, pay and close, commit, and look into the store of a restarted endpoint."""
+    """Open, use, pay and close a session, commit it, and read the store of a restarted endpoint."""
     import asyncio
 
     from tool_agents import client

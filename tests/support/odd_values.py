@@ -1,4 +1,4 @@
-"""Values of every type of JSON and some that are none of JSON, and an endpoint that is sent them."""
+"""Values of every type of JSON and some that are not JSON, and an endpoint that receives them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ODD = [
     deep(70),
     deep(200),
 ]
-"""Values of every type of JSON, and some that are none of JSON."""
+"""Values of every type of JSON, and some that are not JSON."""
 
 
 def served_with(store=None, **options):
@@ -54,12 +54,12 @@ def served_with(store=None, **options):
 
 
 async def post(agent, path, body):
-    """Send JSON, NaN and lone surrogates too, as Python writes them."""
+    """Send JSON as Python writes it, including NaN and lone surrogates."""
     return await agent.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
 
 
 def committed(served, store):
-    """Close what is open, commit it, and the same after a restart; returns the sampled tokens that are stored."""
+    """Close the open session and commit it, then restart and repeat; return the stored sampled tokens."""
     for name, session in list(served._recorder.sessions.items()):
         if session.closed is None:
             served.close(name, reward=1.0)

@@ -1,4 +1,4 @@
-"""The pages of docs/, and their blocks of code."""
+"""The pages of docs/, and their code blocks."""
 
 import re
 from pathlib import Path
@@ -9,28 +9,28 @@ DOCS = ROOT / "docs"
 
 
 def text_of(page: str) -> str:
-    """A page as it is written."""
+    """Return the text of a page."""
     return (DOCS / f"{page}.md").read_text(encoding="utf-8")
 
 
 def blocks(page: str, language: str = "python") -> list[str]:
-    """The blocks of code of a page in a language."""
+    """Return the code blocks of a page in a language."""
     found = re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
     assert found, f"{page} has no block in {language}"
     return found
 
 
 def block(page: str, language: str, index: int = 0) -> str:
-    """A block of code of a page, by its place among those of the language."""
+    """Return a code block of a page, by its place among those of the language."""
     return blocks(page, language)[index]
 
 
 def run(
     page: str, names: dict[str, Any] | None = None, cuts: dict[str, str] | None = None, *, only: int | None = None
 ) -> dict[str, Any]:
-    """Run the Python of a page from top to bottom, with some names given and long numbers cut short; the names it made.
+    """Run the Python of a page with given names and reduced numbers; return the names it defined.
 
-    Every text that is cut has to stand in the page once. `only` is the place of a block that stands for itself.
+    Each text to cut must occur once in the page. `only` is the place of a block that runs by itself.
     """
     found = blocks(page)
     code = "\n".join(found if only is None else [found[only]])

@@ -17,7 +17,7 @@ from arithmetic import Value, evaluate
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "papers"
 KINDS = {"paper", "code", "notes", "abstract"}
-"""Of sources, from the strongest: the paper's text, the authors' code, notes of others, the abstract alone."""
+"""Kinds of sources, strongest first: the paper's text, the authors' code, notes of others, the abstract alone."""
 SITUATIONS = {
     "uneven group",
     "several turns",
@@ -29,7 +29,7 @@ SITUATIONS = {
     "second iteration",
     "two optimizer steps",
 }
-"""What the worked examples of a file have to cover, unless `silent` gives the reason."""
+"""Topics that the worked examples of a file have to cover, unless `silent` gives the reason."""
 REQUIRED_HYPERPARAMETERS = {
     "steps_per_batch",
     "clip_low",
@@ -63,20 +63,20 @@ LONGEST_QUOTE = 300
 
 @dataclass(frozen=True)
 class Example:
-    """A worked example, with its arithmetic done again."""
+    """A worked example whose arithmetic is recomputed."""
 
     name: str
     equations: list[str]
     covers: set[str]
     given: dict[str, Any]
     values: dict[str, Value]
-    """By name: the given numbers, and the result of each line of `work`."""
+    """The given numbers, and the result of each line of `work`, by name."""
     expect: dict[str, Value]
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A file."""
+    """A paper file."""
 
     name: str
     table: dict[str, Any]
@@ -87,7 +87,7 @@ class Paper:
         """Read a file and check that it is complete and that its arithmetic is right.
 
         Raises:
-            ValueError: with the place in the file and what is wrong there.
+            ValueError: the place in the file and the error.
         """
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         try:

@@ -75,6 +75,6 @@ def computed(recipe: Recipe, names: Sequence[str], **iteration: Any) -> Mapping[
 
 
 def answers(lengths: Sequence[int], rewards: Sequence[float], **more: Any) -> list[dict[str, Any]]:
-    """One-step members of a group."""
+    """Return one-step members of a group."""
     paths = [f"1 | 3*{length}" for length in lengths]
     return [{"path": path, "reward": reward, **more} for path, reward in zip(paths, rewards, strict=True)]

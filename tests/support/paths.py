@@ -8,7 +8,7 @@ from agentrl_core import Batch
 
 
 def path(nodes: dict[int, dict], last: int | None, end: int | None) -> list[int]:
-    """Tokens from the root to the end of a node, from the tables."""
+    """Return the tokens from the root to the end of a node, from the tables."""
     found: list[int] = []
     while last is not None:
         found = nodes[last]["tokens"][:end] + found
@@ -17,7 +17,7 @@ def path(nodes: dict[int, dict], last: int | None, end: int | None) -> list[int]
 
 
 def contexts(batch: Batch) -> list[list[list[int]]]:
-    """Of each draw, what the model read before each step, and all up to its end."""
+    """Return for each draw the context of each step, and all tokens up to its end."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
     steps, found = pl.DataFrame(batch.steps), []
     for draw in pl.DataFrame(batch.trajectories).iter_rows(named=True):

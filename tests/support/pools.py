@@ -1,4 +1,4 @@
-"""Pools of tasks without a world, and what an iteration of them would say when it is closed."""
+"""Pools of tasks without an environment, and the records of closed iterations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl_core.select.tracker import Candidates
 
 
 def pool(size: int, domains: tuple[str, ...] = ("sums",)) -> Pool:
-    """Tasks `0`, `1`, …, of the domains in turn."""
+    """Return tasks `0`, `1`, …, of the domains in turn."""
     return Pool([("world", Task(str(row), "?", domains[row % len(domains)], None)) for row in range(size)])
 
 
@@ -24,13 +24,13 @@ def wanted(
 
 
 def candidates(rows: list[int], known: list[int], iteration: int = 0, of: Pool | None = None) -> Candidates:
-    """Tasks, by the rows that a tracker knows, in their order."""
+    """Return tasks by the rows of a tracker, in their order."""
     places = [known.index(row) if row in known else -1 for row in rows]
     return Candidates(of or pool(100), np.array(rows, np.int64), np.array(places, np.int64), iteration)
 
 
 class Story:
-    """Visits of several iterations: the rows that are known grow as they do in a run."""
+    """The visits of several iterations; the known rows grow as in a run."""
 
     def __init__(self) -> None:
         self.known: list[int] = []
@@ -44,7 +44,7 @@ class Story:
         survey: bool = False,
         variants: dict[int, int] | None = None,
     ) -> TaskOutcomes:
-        """An iteration in which the tasks of some rows had these successes (and rewards; else the same numbers)."""
+        """Return an iteration in which the tasks of some rows had these successes (and rewards; else the same)."""
         rows = sorted(outcomes)
         self.known += [row for row in rows if row not in self.known]
         solved = [value for row in rows for value in outcomes[row]]

@@ -12,10 +12,10 @@ _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """One that nobody listens on, and that the system gives to nobody before a server has started on it.
+    """Return a port without a listener; the system does not assign it before a server listens on it.
 
-    What the system chooses by itself, for listeners without a port and for whoever connects, lies in a range that is
-    left out. A client that asks again and again where nobody listens could even be connected with itself there.
+    It lies outside the range that the system assigns to listeners without a port and to clients. Inside that range, a
+    client that retries a port without a listener could even connect to itself.
     """
     lowest, highest = map(int, _RANGE.read_text(encoding="ascii").split()) if _RANGE.exists() else (32_768, 60_999)
     ports = [*range(_FIRST, lowest), *range(max(_FIRST, highest + 1), 1 << 16)]

@@ -1,4 +1,4 @@
-"""An environment whose episodes of one step run in processes."""
+"""An environment with one-step episodes that run in processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The public names of the package: `python tests/support/public_names.py` lists them by module and counts them.
 
-Public are the names of `agentrl_core` itself and of every module that it hands on, those of `agentrl_core.component`
+Public are the names of `agentrl_core` itself and of every module that it exports, those of `agentrl_core.component`
 and of the errors. A module without `__all__` has the functions and classes that it defines. The systems in `recipes`
 are a catalogue, not names to learn, and are not among them.
 """
@@ -14,11 +14,11 @@ from types import ModuleType
 import agentrl_core
 
 BESIDE = ("component", "exceptions")
-"""Modules that are public and not handed on by the root."""
+"""Public modules that the root does not export."""
 
 
 def names_of(module: ModuleType) -> list[str]:
-    """The public names of a module, sorted."""
+    """Return the public names of a module, sorted."""
     declared = getattr(module, "__all__", None)
     if declared is not None:
         return sorted(declared)
@@ -32,7 +32,7 @@ def names_of(module: ModuleType) -> list[str]:
 
 
 def public_names() -> dict[str, list[str]]:
-    """The public names by module."""
+    """Return the public names by module."""
     handed_on = [value for name in agentrl_core.__all__ if inspect.ismodule(value := getattr(agentrl_core, name))]
     beside = [importlib.import_module(f"agentrl_core.{name}") for name in BESIDE]
     return {module.__name__: names_of(module) for module in (agentrl_core, *handed_on, *beside)}

@@ -1,4 +1,4 @@
-"""A training loop's progress that is not shown."""
+"""Hide the progress of a training loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Quiet:
-    """Shows no progress."""
+    """A progress display that shows nothing."""
 
     def phase(self, name: str, total: int) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Files of other programs that tests write, and what a batch made of them trains."""
+"""Files of other programs, written by tests, and the text that a batch of them trains."""
 
 import json
 from itertools import pairwise
@@ -31,7 +31,7 @@ def says(content="", *calls, **more):
 
 
 def trained(chats, tokenizer):
-    """The texts of the turns that are trained, and those that are context alone."""
+    """Return the texts of the trained turns, and those of context-only turns."""
     batch = from_chats(chats, tokenizer)
     tokens = batch.column("token", "token")
     mask = batch.column("trainable", "token") if batch.has("trainable", "token") else np.ones(len(tokens), bool)
@@ -43,7 +43,7 @@ def trained(chats, tokenizer):
 
 
 def written(template, answers):
-    """What the models of a template write for answers, by hand."""
+    """Model outputs for answers, by template, transcribed by hand."""
     writes = of_family(template, WRITES)
     return [
         writes.answer(

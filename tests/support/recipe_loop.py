@@ -1,7 +1,7 @@
-"""Several iterations of any recipe through the public path, with real models, a kill and a resume.
+"""Run several iterations of any recipe through the public path, with real models, a kill and a resume.
 
-`python recipe_loop.py FOLDER NAME...` kills a run of each recipe in the middle of an iteration, goes on, kills it
-between a batch and its update, and goes on to the end. It says `NAME MOMENT CODE` of each process.
+`python recipe_loop.py FOLDER NAME...` kills a run of each recipe in the middle of an iteration, resumes it, kills it
+between a batch and its update, and resumes it to the end. It prints `NAME MOMENT CODE` for each process.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ NOT_RUNNING = Path(__file__).parents[1] / "recipes" / "not_running.toml"
 ITERATIONS = 3
 WIDTH = 16
 TOKENS = 1 << 20
-"""Most tokens of a pack: all of them."""
+"""Maximum tokens of a pack: large enough for all."""
 GROUP_SIZES = {"rac": 20, "rstar2": 20}
-"""Of recipes that keep so few draws of each group that a small one would train nothing."""
+"""Recipes that keep so few draws of each group that a small group would train nothing."""
 SMALLER: dict[str, dict[str, Any]] = {
     "ac_flow": {"hooks": FreezeModel("policy", until=2)},
     "ace_reason": {
         "select": ComposedSelector(stage=Curriculum("domain", "even,odd", above=None, iterations=2, earlier=0.0))
     },
     "props": {"epochs": 1, "minibatches": 4},
-    # What a script says is far from what the models would.
+    # Texts of a script are unlikely under the models.
     "marft": {"hooks": SkipStep(when=Above("approximate_kl", 1e6))},
     "bu_po": {"hooks": (FreezeModel("policy", until=2), FreezeModel("internal", since=2))},
     "brorl": {"rollout": Pieces(count=8, piece=4)},
@@ -61,15 +61,17 @@ SMALLER: dict[str, dict[str, Any]] = {
     "ss_orl": {"hooks": (FreezeModel("policy", until=2), FreezeModel("inverse", since=2))},
     "vla_rl": {"hooks": FreezeModel("policy", until=2)},
 }
-"""Recipes that would roll out hundreds for each task, make hundreds of steps of a batch, wait for long, or name the
-domains of other tasks."""
+"""Options of recipes that would run too long, or that name the domains of other tasks.
+
+Too long: hundreds of rollouts per task, hundreds of optimizer steps per batch, or long waits.
+"""
 HEADS = {"hyper_pp": 8, "safe": 2}
-"""Recipes whose critic says several numbers."""
+"""Recipes whose critic returns several numbers."""
 
 
 @functools.cache
 def model(seed: int) -> nn.Module:
-    """A model of one layer with a value head, one for each seed."""
+    """Return a model of one layer with a value head, one for each seed."""
     made = tiny_model(
         "llama",
         torch.float32,
@@ -87,17 +89,17 @@ def model(seed: int) -> nn.Module:
 
 
 def small(name: str) -> Recipe:
-    """A recipe as it is run here."""
+    """Return a recipe with the options of these tests."""
     return recipes.get(name).replace(**SMALLER.get(name, {}))
 
 
 def reasons() -> dict[str, str]:
-    """Why a recipe does not run, by its name."""
+    """Reasons why a recipe does not run, by its name."""
     return tomllib.loads(NOT_RUNNING.read_text(encoding="utf-8"))
 
 
 def names(recipe: Recipe) -> list[str]:
-    """The models of a recipe: those that it trains, asks or moves; the policy first."""
+    """Return the models of a recipe: those that it trains, samples or moves; the policy first."""
     trained = [training.model for training in recipe._trainings]
     moved = [
         value
@@ -110,15 +112,15 @@ def names(recipe: Recipe) -> list[str]:
 
 @dataclass
 class Loop:
-    """A run of a recipe that can be left and gone on with.
+    """A run of a recipe that can be stopped and resumed.
 
     Attributes:
         losses: by iteration and optimizer step.
         norms: the largest norm of a gradient of each model that is stepped.
-        batches: those that were trained on, with their credit.
+        batches: the trained batches, with their credit.
         changed: the models that the recipe's actions moved.
         cut: when a batch is cut.
-        heard: what was said while nothing was stopped.
+        heard: the segments that were sampled while nothing was stopped.
     """
 
     recipe: Recipe
@@ -142,13 +144,13 @@ class Loop:
             self.world = {"real": self.world, "imagined": WorldModelEnvironment(self.world, Speaker())}
 
     def speaker(self) -> Any:
-        """The engine of a collector."""
+        """Return the engine of a collector."""
         return Speaker()
 
     def collector(
         self, store: arl.Store, *, stops: int | None = None, stopping: type[Stopping] = Stopping
     ) -> arl.Collector:
-        """A collector on the store; its engine is gone after so many segments."""
+        """Return a collector on the store; its engine fails after `stops` segments."""
         says = self.speaker()
         says.update_weights(self.models["policy"], version=store.iteration)
         says = self.heard.beside(says) if stops is None else stopping(says, stops, set())
@@ -164,18 +166,18 @@ class Loop:
         )
 
     def collect(self, store: arl.Store, **stops: Any) -> tuple[arl.Collector, arl.Batch]:
-        """The batch of the iteration that is open."""
+        """Return the batch of the open iteration."""
         collect = self.collector(store, **stops)
         return collect, collect(tasks=2, group_size=self.group_size)
 
     @property
     def group_size(self) -> int:
-        """Pairs are groups of two."""
+        """The number of rollouts per group; pairs are groups of two."""
         streams = {name for training in self.recipe._trainings for name in training.loss.streams}
         return 2 if "pair" in streams else GROUP_SIZES.get(self.recipe.name, 4)
 
     def train(self, collect: arl.Collector, batch: arl.Batch, *, folder: Path | None = None) -> None:
-        """Annotate, give credit, take the optimizer's steps, do what comes after them, and close the iteration.
+        """Annotate, compute credit, take the optimizer steps, run their hooks, and close the iteration.
 
         With a folder the weights are saved there.
         """
@@ -190,7 +192,7 @@ class Loop:
         updates = self.recipe.updates(batch, seed=collect.iteration, models=self.models)
         self.step(updates)
         changed = self.recipe.run_hooks(updates, **self.models).changed
-        self.changed |= set(changed) - set(self.recipe.frozen)  # restored ones are what they were
+        self.changed |= set(changed) - set(self.recipe.frozen)  # restored ones are unchanged
         if self.recipe.needs_losses:
             batch = updates.with_losses()
         self.batches.append(batch)
@@ -200,14 +202,14 @@ class Loop:
         collect.end_iteration(batch, updates.metrics, checkpoint=checkpoint)
 
     def prepared(self, batch: arl.Batch, stage: str) -> arl.Batch:
-        """The batch as a stage wants it that trains on data of its own: with targets and preferences."""
+        """Return the batch in the form of a stage with data of its own: with targets and preferences."""
         given = {"return": np.linspace(0.0, 1.0, batch.num_draws), "advantage": np.resize([1.0, -1.0], batch.num_draws)}
         needed = {column.name for training in self.recipe.losses(stage) for column in training.needs}
         columns = {name: values for name, values in given.items() if name in needed and not batch.has(name, "token")}
         return batch.with_columns("draw", **columns) if columns else batch
 
     def reader(self, name: str) -> nn.Module:
-        """The model that says a column, which is one number: of a critic with several, another one."""
+        """Return the model that makes a column of one number; if the critic has several, another model."""
         several = name == "critic" and self.recipe.name in HEADS
         return model(len(self.models)) if several else self.models[name]
 
@@ -227,7 +229,7 @@ class Loop:
             self.losses.append(total)
 
     def annotated(self, batch: arl.Batch) -> arl.Batch:
-        """The batch with what only models can say, and what a recipe asks of each token."""
+        """Return the batch with the columns that only models can make, and with the recipe's token annotations."""
         for column in _asked(self.recipe):
             if batch.has(column.name, column.level):
                 continue
@@ -235,13 +237,13 @@ class Loop:
                 batch = arl.annotate(batch, column.name, self.reader(column.model), level="draw", max_tokens=TOKENS)
                 continue
             name = column.name
-            if name.endswith("top_ids"):  # written with the log-probs
+            if name.endswith("top_ids"):  # stored with the log-probs
                 name = f"{name.removesuffix('top_ids')}logprob"
             rows = batch.num_draws if column.level == "draw" else int(batch.offsets("step")[-1])
             if column.level == "draw" or (column.level == "step" and not _is_answer(column.name)):
                 if not column.name.endswith(
                     "_before"
-                ):  # a number that somebody else works out for each trajectory or step
+                ):  # a number that another component computes for each trajectory or step
                     batch = batch.with_columns(column.level, **{column.name: np.linspace(0.1, 0.9, rows)})
             elif column.level == "step":
                 probe = Probe(np.full((batch.num_draws, 3), 5), start=1)
@@ -271,12 +273,12 @@ def _is_answer(name: str) -> bool:
 
 
 def _speaks_to_others(recipe: Recipe) -> bool:
-    """Whether other agents than the policy speak."""
+    """Return whether agents other than the policy generate."""
     return any(value in AGENTS or (name == "agents" and value) for name, value in vars(recipe.rollout).items())
 
 
 class Deadly(Stopping):
-    """An engine that kills its process after so many segments."""
+    """An engine that kills its process after a number of segments."""
 
     async def generate(self, request: Any) -> Any:
         try:
@@ -286,7 +288,7 @@ class Deadly(Stopping):
 
 
 def go_on(name: str, folder: Path, *, dies: int) -> None:
-    """Go on with a run to its end, with checkpoints; or be killed.
+    """Resume a run to its end, with checkpoints; or be killed.
 
     Args:
         name: of the recipe.
@@ -309,7 +311,7 @@ def go_on(name: str, folder: Path, *, dies: int) -> None:
 
 
 if __name__ == "__main__":
-    model(0)  # what it imports is there for all children
+    model(0)  # modules imported here are shared by all children
     for recipe_name in sys.argv[2:]:
         for moment in (1, 2, 0):
             child = os.fork()

@@ -1,4 +1,4 @@
-"""A run as training leaves it."""
+"""A run in the form that training stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl_core import engine, recipes, warm_start
 from agentrl_core.engine.scripted import ScriptedReply
 
 ITERATIONS = ("arpo", "gigpo", "grpo")
-"""Recipe of each iteration: the computed columns differ."""
+"""Recipes of the iterations; the computed columns differ."""
 
 
 def record(run: Path, world: object) -> None:
@@ -24,7 +24,7 @@ def record(run: Path, world: object) -> None:
     told = 0
 
     def reply(tokens):
-        """First a tool call, at times a wrong one; then an answer, at times a wrong one."""
+        """An episode that starts with a tool call, sometimes wrong, and ends with an answer, sometimes wrong."""
         nonlocal told
         told += 1
         chance = hashlib.sha256(bytes(str(told), "ascii")).digest()[0]

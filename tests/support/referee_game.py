@@ -1,4 +1,4 @@
-"""A game of two players and a referee: the players speak at the same time, then the referee hears both and is heard."""
+"""A game of two players and a referee: the players act at the same time; the referee sees both, and they see it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BEGIN = {"one": "you are 1", "two": "you are 2", "referee": "you are 7"}
 
 
 def digits(content: Any) -> list[int]:
-    """The tokens of a text or of messages: their digits."""
+    """Return the tokens of a text or of messages: their digits."""
     texts = [content] if isinstance(content, str) else [message["content"] for message in content]
     return [int(letter) for text in texts for letter in text if letter.isdigit()]
 
 
 class Says:
-    """An engine that says numbers: those given, or random ones; `seen` is what it was shown."""
+    """An engine that samples numbers, given or random; `seen` holds its contexts."""
 
     vocabulary_size, entropy_estimator, policy_version = 10, "exact", 0
 
@@ -50,7 +50,7 @@ class Says:
 
 
 class Game:
-    """`rounds` rounds; then the player with the larger last number wins what the other loses."""
+    """An environment of `rounds` rounds; the player with the larger last number wins what the other loses."""
 
     def __init__(self, rounds: int, *, fails_at: int = 0) -> None:
         self.rounds = rounds

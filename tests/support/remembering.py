@@ -1,8 +1,8 @@
-"""Training loops whose components remember; run as a program, one that is killed again and again.
+"""Training loops whose components have state; as a program, a loop that is killed repeatedly.
 
-`python remembering.py FOLDER NAME STALENESS`: for every line of standard input a new process goes on with the run until
-it has closed all iterations or is killed. It says `process N` first and `closed N` for each iteration; `died N` with
-the signal that ended it says that it is gone.
+`python remembering.py FOLDER NAME STALENESS`: for each line of standard input, a new process continues the run until it
+has closed all iterations or is killed. It prints `process N` first and `closed N` for each iteration. The parent prints
+`died N`, with the signal that ended it, once the process is gone.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from agentrl_core.select import RetryQueue as Unsolved
 
 ITERATIONS = 12
 BROUGHT = {"score": 0.3}
-"""The metrics of the iteration in which demonstrations are brought."""
+"""The metrics of the iteration that imports demonstrations."""
 
 
 @dataclass(frozen=True)
 class Weak(Selector):
-    """Tasks with the smallest mean score so far, ties by a draw; one of them is a survey; rollouts by the round."""
+    """Select tasks with the smallest mean score so far, ties at random; one is a survey; rollouts by the round."""
 
     def initial_state(self) -> State:
         return {"visits": np.zeros(32, np.int64), "sums": np.zeros(32), "surveyed": 0}
@@ -74,7 +74,7 @@ class Weak(Selector):
 
     def next(self, state: State, closed: IterationRecord) -> State:
         assert closed.pool is not None
-        if closed.selection is None:  # nothing was selected: it was brought
+        if closed.selection is None:  # nothing was selected: it was imported
             return dict(state)
         visits, sums = state["visits"].copy(), state["sums"].copy()
         places = {task: row for row, task in enumerate(closed.pool.ids(np.arange(len(closed.pool))))}
@@ -98,7 +98,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "tracked": GRPO.replace(name="tracked", advantage=TrackedBaseline(kind="ema", decay=0.7)),
     "everything": GRPO.replace(
-        # Select, replay, advantage and two controllers remember; what is selected depends on all that was measured.
+        # Select, replay, advantage and two controllers have state; the selection depends on all measurements.
         name="everything",
         select=Weak(),
         replay=(
@@ -107,14 +107,14 @@ RECIPES: dict[str, Recipe] = {
                 when=GroupFailed(best_at_most=None, mean_below=0.35),
                 count=2,
             ),
-            # What an expert did, brought before the first iteration.
+            # An expert's trajectories, imported before the first iteration.
             Mix(Memory(where=Where(origin="expert", column="score", above=0.0)), count=2, old_logprob="none"),
         ),
         advantage=TrackedBaseline(kind="ema", decay=BangBang("score", threshold=0.3, below=0.5, above=0.9)),
         admit=DynamicSampling(Band(at_least=AdaptiveKL("score", target=0.3, start=0.2, at_most=0.3, gain=0.5))),
     ),
     "parts": GRPO.replace(
-        # Every part of a selector that remembers, priorities that are renewed, and groups to which members are added.
+        # Every stateful part of a selector, priorities that are updated, and groups that get more members.
         name="parts",
         select=ComposedSelector(
             pool=PoolFilter(below=1.0, attempts=12),
@@ -147,14 +147,14 @@ RECIPES: dict[str, Recipe] = {
 }
 
 RECIPES["gated"] = RECIPES["everything"].replace(
-    # How far it runs ahead follows what was measured too.
+    # The prefetch depth follows measurements too.
     name="gated",
     hooks=LimitStaleness(Choice((0, 3), by=Above("score", 0.33))),
 )
 
 
 def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """Pays and succeeds by two numbers of the seed, and less for the later tasks."""
+    """Pay and succeed by two numbers of the seed, and less for the later tasks."""
     del actions
     reward = (seed % 11) / 10 * (1.0 if task.domain == "odd" else 0.5)
     return StepResult(reward=reward, terminated=True, success=seed // 11 % 3 == 0)
@@ -165,7 +165,7 @@ def world() -> SmallWorld:
 
 
 def train(collect: Collector, *, until: int = ITERATIONS, seconds: float = 0.0) -> None:
-    """Go on to a number of closed iterations; each step takes so long."""
+    """Continue to a number of closed iterations; each step takes `seconds`."""
     while collect.iteration < until:
         if collect.iteration == 0 and "expert" in collect.recipe.to_toml():
             with collect.import_trajectories(BROUGHT) as forest:
@@ -179,7 +179,7 @@ def train(collect: Collector, *, until: int = ITERATIONS, seconds: float = 0.0) 
 
 
 def demonstrations(forest: Forest) -> None:
-    """What an expert did in eight tasks."""
+    """Add an expert's trajectories of eight tasks."""
     for number in range(8):
         forest.add_group(number, f"train {number}")
         path = forest.start(number, 0, origin="expert")
@@ -188,7 +188,7 @@ def demonstrations(forest: Forest) -> None:
 
 
 def metrics(batch: Batch) -> dict[str, float]:
-    """What a trainer would say."""
+    """Return metrics like those of a trainer."""
     if not batch.num_draws:
         return BROUGHT
     return {"score": float(batch.column("score", "draw").mean())}
@@ -200,7 +200,7 @@ def collector(name: str, store: Store | None, staleness: int = 0) -> Collector:
 
 
 def outcome(store: Store) -> dict[str, Any]:
-    """Everything of a run that a kill must not change: what was trained on, and what is remembered."""
+    """Return everything that a kill must not change: the trained batches and the states."""
     batches = [store.batch(iteration) for iteration in range(store.iteration)]
     trained = [batch for batch in batches if batch.num_draws]
     assert len(batches) - len(trained) <= 1, "what was brought"
@@ -220,7 +220,7 @@ def outcome(store: Store) -> dict[str, Any]:
 
 
 def say(word: str, number: int) -> None:
-    """Tell the parent, at once."""
+    """Print a line to the parent and flush."""
     if __name__ == "__main__":
         sys.stdout.write(f"{word} {number}\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Iterations of hand-made groups in a store, as replay sees them."""
+"""Iterations of hand-made groups in a store, in the form that replay reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentrl_core.component import IterationRecord
 
 
 def grow(iteration: int, groups: dict[str, list[float]], *, version: int | None = None) -> Batch:
-    """A group of each task, with a member for each score: one prompt, one action of `member + 1` tokens."""
+    """Return a group for each task, with a member for each score: one prompt, one action of `member + 1` tokens."""
     forest = Forest(iteration=iteration)
     for number, (task, scores) in enumerate(groups.items()):
         forest.add_group(number, task)
@@ -27,12 +27,12 @@ def grow(iteration: int, groups: dict[str, list[float]], *, version: int | None 
 
 
 def scored(batch: Batch) -> Batch:
-    """With column `score`: the reward."""
+    """Return the batch with column `score`: the reward."""
     return batch.with_columns("draw", score=np.asarray(batch.column("reward", "draw"), np.float32))
 
 
 def keep(store: Store, batch: Batch, **columns: list[float]) -> IterationRecord:
-    """Append and close; what a component's `next` gets."""
+    """Append and close an iteration; return the argument for a component's `next`."""
     iteration = store.iteration
     batch = store.rebase(batch)
     if columns:

@@ -1,7 +1,7 @@
-"""A collection that is killed again and again: `python resuming.py FOLDER KIND`.
+"""A collection that is killed repeatedly: `python resuming.py FOLDER KIND`.
 
-For every line of standard input a new process goes on with the run until all iterations are closed or it is killed. It
-says `process N` first, and `died N` with the signal that ended it.
+For each line of standard input, a new process continues the run until all iterations are closed or it is killed. It
+prints `process N` first; its parent prints `died N` with the signal that ended it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TABLES = ("nodes", "steps", "trajectories", "draws", "decisions", "tasks")
 
 
 def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """Three or more turns of two tools; pays and succeeds by the seed."""
+    """Play three or more turns with two tools; pays and succeeds by the seed."""
     time.sleep(0.0005 * (len(actions[-1]) % 3))
     if len(actions) < 3 + seed % 2:
         return StepResult(f"{task.task_id} {len(actions)}", reward=0.25, flags=StepFlag.TOOL_RESULT)
@@ -40,7 +40,7 @@ def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
 
 
 class Known(SmallWorld):
-    """Complains when it is asked for what a journal holds already."""
+    """An engine that reports a request whose response a journal already holds."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(answer)
@@ -49,7 +49,7 @@ class Known(SmallWorld):
         self.effects: set[str] = set()
 
     def learn(self, store: Store) -> None:
-        """What the journal of the next iteration holds."""
+        """Read the recorded responses and effects from the next iteration's journal."""
         if store.has_batch(store.iteration):
             return
         for name, payload in store.rollout_log(store.iteration).records():
@@ -79,12 +79,12 @@ class Known(SmallWorld):
 
 
 WORLDS: list[Known] = []
-"""The one world of the process, for the program."""
+"""The one environment of the process, which the program uses."""
 
 
 @dataclass(frozen=True)
 class Search(rollout.Rollout):
-    """Rounds with forks, a judge, a look at the scores, extra members in the order of their arrival."""
+    """A program with forks, a judge, rounds by score, and extra members in the order of their arrival."""
 
     async def branch(self, branch: Branch) -> None:
         for attempt in itertools.count():
@@ -116,7 +116,7 @@ def collector(folder: Path, store: Store) -> Collector:
 
 
 def train(folder: Path, store: Store) -> None:
-    """Go on until all iterations are closed."""
+    """Continue until all iterations are closed."""
     while store.iteration < ITERATIONS:
         collect = collector(folder, store)
         batch = collect.recipe.credit(collect(tasks=3, group_size=2))
@@ -124,19 +124,19 @@ def train(folder: Path, store: Store) -> None:
 
 
 def outcome(store: Store) -> dict[str, Any]:
-    """Everything that a run leaves, but for the time of its making."""
+    """Return everything that a run stores, except creation times."""
     tables = {name: pl.DataFrame(getattr(store, name)).drop("created_us", strict=False).rows() for name in TABLES}
     return {**tables, "state": store.state}
 
 
 def say(word: str, number: int) -> None:
-    """Tell the parent, at once."""
+    """Print a line to the parent and flush."""
     sys.stdout.write(f"{word} {number}\n")
     sys.stdout.flush()
 
 
 def again(folder: Path, train: Callable[[Path, Store], None]) -> None:
-    """Go on in a new process for every line, whatever happens to the one before."""
+    """Continue in a new process for each line, whatever happened to the one before."""
     for _ in sys.stdin:
         child = os.fork()
         if not child:

@@ -1,4 +1,4 @@
-"""A collection by a real model that is killed again and again: `python resuming_model.py FOLDER`; see `resuming`."""
+"""A collection with a real model that is killed repeatedly: `python resuming_model.py FOLDER`; see `resuming`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agentrl_core.rollout import Group
 ITERATIONS = 2
 WORLD = env.ReasoningGym(["chain_sum", "lcm"], tools=[env.Calculator()], seed=0, held_out=0)
 MODEL, TOKENIZER = warm_start.build(WORLD, seed=0)
-"""Made before a process is forked for each attempt, which then shares it."""
+"""The model, made before a process is forked for each attempt, so that all share it."""
 
 
 class Listening(engine.Transformers):
-    """Complains when it is asked for what a journal holds already."""
+    """An engine that reports a request whose response a journal already holds."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(MODEL, TOKENIZER, batch_invariant=True)
@@ -37,7 +37,7 @@ class Listening(engine.Transformers):
 
 @dataclass(frozen=True)
 class Forks(rollout.Rollout):
-    """A round, forks at places inside of what was said, and a look at the scores before one more is begun."""
+    """A program that runs a round, forks inside sampled actions, reads the scores and starts one more."""
 
     async def group(self, group: Group) -> None:
         live = group.start_many(2)
@@ -50,7 +50,7 @@ class Forks(rollout.Rollout):
 
 
 def train(folder: Path, store: Store) -> None:
-    """Go on until all iterations are closed."""
+    """Continue until all iterations are closed."""
     recipe = recipes.GRPO.replace(name="forks", rollout=Forks())
     generate = Listening(folder)
     if not store.has_batch(store.iteration):

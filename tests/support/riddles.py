@@ -1,8 +1,8 @@
-"""Riddles whose answers a script knows: what a program makes of a group, read back as texts.
+"""Riddles with scripted answers: run a program on them and read its group back as texts.
 
-An action that has `<answer>right</answer>` in it solves a riddle, another answer does not, and either ends the episode;
-`<bad>` is a call that fails; everything else is answered with `go on`. Tokens are bytes, so a text has as many as it
-has letters.
+An action with `<answer>right</answer>` in it solves a riddle, another answer does not, and either ends the episode.
+`<bad>` is a call that fails; the reply to anything else is `go on`. Tokens are bytes, so a text has one token per
+letter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOKENIZER = bytes_tokenizer(*TEMPLATES["chatml"])
 
 
 class Riddle:
-    """An episode."""
+    """An episode of a riddle."""
 
     observation: Any = ""
 
@@ -58,7 +58,7 @@ class Riddle:
 
 
 class Riddles:
-    """Tasks and how they are solved. Episodes run in the loop, so that requests come in the order of the program."""
+    """Tasks and their solutions. Episodes run in the event loop, so that requests come in the order of the program."""
 
     runs = "inline"
 
@@ -90,11 +90,11 @@ class PaidRiddles(Riddles):
 
 
 Speaker = Callable[[str, Request], "str | engine.ScriptedReply"]
-"""What is said to a context, which is told as a text."""
+"""The text that is sampled for a context, given as a text."""
 
 
 def script(speaker: Speaker) -> engine.Scripted:
-    """An engine that says what a function of the context says, each token with a log-prob of its own."""
+    """Return an engine that samples the text that a function returns for the context, with a log-prob per token."""
 
     def reply(request: Request) -> ScriptedReply:
         said = speaker(TOKENIZER.decode(request.tokens), request)
@@ -109,7 +109,7 @@ def script(speaker: Speaker) -> engine.Scripted:
 
 
 def in_turn(*answers: str) -> Speaker:
-    """A speaker that says these texts in the order in which it is asked, the last one ever after."""
+    """Return a speaker that gives these texts in the order of requests; the last one repeats."""
     left = list(answers)
 
     def speak(context: str, request: Request) -> str:
@@ -121,7 +121,7 @@ def in_turn(*answers: str) -> Speaker:
 
 @dataclass(frozen=True)
 class Row:
-    """A trajectory, as it is told."""
+    """A trajectory, as texts."""
 
     role: str
     status: str
@@ -140,7 +140,7 @@ class Row:
 
 
 def told(batch: arl.Batch) -> list[Row]:
-    """The trajectories of a batch, in order; of each the text of its path, and that of its trained tokens."""
+    """Return the trajectories of a batch, in order, each with the text of its path and that of its trained tokens."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
     draws = pl.DataFrame(batch.draws)["trajectory_id"].to_list()
     offsets, steps = batch.offsets("step"), batch.offsets("token")
@@ -167,7 +167,7 @@ def told(batch: arl.Batch) -> list[Row]:
 
 @dataclass
 class Run:
-    """What a program made of riddles."""
+    """The trajectories that a program made of riddles."""
 
     batch: arl.Batch
     rows: list[Row]
@@ -191,7 +191,7 @@ def solve(
     group_size: int = 4,
     **options: Any,
 ) -> Run:
-    """Run a program, or that of a recipe with its reward, on riddles; what is trained is exactly what was sampled."""
+    """Run a program, or that of a recipe with its reward, on riddles; check that exactly the samples are trained."""
     recipe = program if isinstance(program, Recipe) else recipes.GRPO.replace(rollout=program)
     heard = Heard(script(speaker))
     collect = arl.Collector(heard, Riddles() if world is None else world, recipe, task_pool=64, **options)
@@ -200,7 +200,7 @@ def solve(
 
 
 class Stopping:
-    """An engine that is gone after so many segments."""
+    """An engine that fails after a number of segments."""
 
     def __init__(self, inner: Any, after: int, known: set[int]) -> None:
         self._inner = inner
@@ -221,9 +221,9 @@ class Stopping:
 
 
 def check_resumes(program: Rollout | Recipe, speaker: Speaker, *, every: int = 3, **options: Any) -> int:
-    """Equal seeds give equal trees, also where the process is gone after every few segments; returns how often it was.
+    """Check that equal seeds give equal trees even if the process restarts repeatedly; return the number of restarts.
 
-    A new collector on the same store goes on each time; nothing that was recorded is asked for again.
+    Each restart makes a new collector on the same store; no recorded response is requested again.
     """
     recipe = program if isinstance(program, Recipe) else recipes.GRPO.replace(rollout=program)
     size = {"tasks": options.pop("tasks", 2), "group_size": options.pop("group_size", 4)}
@@ -257,7 +257,7 @@ def check_resumes(program: Rollout | Recipe, speaker: Speaker, *, every: int = 3
 
 
 def step(recipe: Recipe, batch: arl.Batch) -> int:
-    """Annotate a batch with what a recipe asks and it lacks, give credit, take the optimizer's steps; how many."""
+    """Annotate a batch for a recipe, compute credit and take the optimizer steps; return their number."""
     torch.manual_seed(0)
     policy = tiny_model("llama", torch.float32, vocab_size=len(TOKENIZER), max_position_embeddings=2048)
     if any("value" in training.loss.outputs for training in recipe.losses()):

@@ -1,4 +1,4 @@
-"""Batches for tests of components: small ones to order, ragged ones at random, and a plain view of either."""
+"""Batches for tests of components: small ones by parameters, random ragged ones, and a plain view of both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl_core.exceptions import NotFoundError
 
 
 def small(draws: Sequence[tuple[int, Sequence[int]]], **columns: Sequence[float]) -> Batch:
-    """A batch of draws, each a group and the numbers of tokens of its steps, in order of groups.
+    """Return a batch of draws in order of groups, each given by a group and the numbers of tokens of its steps.
 
     Columns named `draw_x`, `step_x` or `token_x` become column `x` of that level.
     """
@@ -86,7 +86,7 @@ class Draw:
 
 
 def plain(batch: Batch) -> list[Draw]:
-    """The batch as nested lists, read through its columns one row at a time."""
+    """Return the batch as nested lists, read through its columns one row at a time."""
     steps, tokens = batch.offsets("step"), batch.offsets("token")
     groups, scores = batch.column("group_id", "draw"), batch.column("score", "draw")
     rewards, states = batch.column("reward", "step"), batch.keys("state_key", "step")
@@ -107,7 +107,7 @@ def plain(batch: Batch) -> list[Draw]:
 
 
 def ragged(seed: int, *, groups: int = 5, members: int = 1, unscored: bool = True, iteration: int = 0) -> Batch:
-    """Groups of some draws of one to four steps, with forks between steps, masked tokens, and draws without a score."""
+    """Return groups of draws of one to four steps, with forks between steps, masked tokens and unscored draws."""
     rng = np.random.default_rng(seed)
     forest = Forest(iteration=iteration, seed=seed)
     for group in range(groups):
@@ -140,7 +140,7 @@ def ragged(seed: int, *, groups: int = 5, members: int = 1, unscored: bool = Tru
 
 
 def has(batch: Batch, level: str, name: str) -> bool:
-    """Whether there is a column of numbers or of keys, or a named bit of the steps' flags."""
+    """Return whether there is a column of numbers or of keys, or a named bit of the steps' flags."""
     if batch.has(name, level) or (name in FLAGS and level != "draw"):
         return True
     try:
@@ -151,13 +151,13 @@ def has(batch: Batch, level: str, name: str) -> bool:
 
 
 def bare() -> Batch:
-    """Groups of at least five draws, with scores from 0 to 1."""
+    """Return groups of at least five draws, with scores from 0 to 1."""
     batch = ragged(0, members=5)
     return batch.with_columns("draw", score=batch.column("score", "draw") / 2)
 
 
 def filled(component: BatchComponent, batch: Batch | None = None, *, without: str = "") -> Batch:
-    """A batch with scores and with the columns that the component needs, but for one."""
+    """Return a batch with scores and the columns that the component needs, except one."""
     batch = bare() if batch is None else batch
     rng = np.random.default_rng(0)
     for level, name in component.needs:
@@ -165,7 +165,7 @@ def filled(component: BatchComponent, batch: Batch | None = None, *, without: st
             continue
         count = batch.num_draws if level == "draw" else int(batch.offsets(level)[-1])
         if name.startswith("item_needs") or name == "turn":
-            values = np.zeros(count, dtype=np.int64)  # an item does not need itself, and one turn is in order
+            values = np.zeros(count, dtype=np.int64)  # no item depends on itself, and all steps are in one turn
         elif "logprob" in name:
             values = -rng.exponential(size=count)
         elif name == "greedy":
@@ -177,7 +177,7 @@ def filled(component: BatchComponent, batch: Batch | None = None, *, without: st
 
 
 def with_tokens(seed: int, **names: float) -> Batch:
-    """A ragged batch with an advantage, and token columns of numbers of a given size, NaN where not trained."""
+    """Return a ragged batch with an advantage and token columns of numbers of a given size; NaN if not trained."""
     batch = GroupRelative()(ragged(seed))
     rng = np.random.default_rng(seed + 1)
     trained = batch.column("trainable", "token").astype(bool)
@@ -188,12 +188,12 @@ def with_tokens(seed: int, **names: float) -> Batch:
 
 
 def counted(batch: Batch) -> list[bool]:
-    """Whether each token is trained, of a draw with a score."""
+    """Return whether each token is trained and its draw has a score."""
     return [token.trained and draw.valid for draw in plain(batch) for token in draw.tokens]
 
 
 def means(batch: Batch, name: str, level: str) -> list[float | None]:
-    """The mean of a token column over the trained tokens of each step or draw that counts; None where it has none."""
+    """Return the mean of a token column over the trained tokens of each valid step or draw; None if it has none."""
     values = batch.column(name, "token").astype(float)
     found: list[float | None] = []
     for draw in plain(batch):

@@ -1,8 +1,8 @@
-"""The runs of `tests/data/runs`: `python runs_before_renames.py FOLDER` writes them.
+"""Write the runs of `tests/data/runs`: `python runs_before_renames.py FOLDER`.
 
-`search` has components that remember in most phases, three closed iterations and a fourth that was killed in the middle
-of its groups. `arpo` has the loop of the README, two closed iterations and a third whose batch is committed and not
-trained. `expected.json` has what each comes to when its open iteration is finished without a kill.
+`search` has stateful components in most phases, three closed iterations and a fourth that was killed in the middle of
+its groups. `arpo` has the loop of the README, two closed iterations and a third whose batch is committed and not
+trained. `expected.json` has the result of each after its open iteration is finished without a kill.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from agentrl_core.schedule.adaptive import LogStep
 from agentrl_core.select.allocator import ProportionalAllocator
 
 KILLED = 14
-"""The request of the open iteration that the kill comes with."""
+"""The request of the open iteration at which the process is killed."""
 TABLES = {
     "nodes": ("group_id", "kind", "tokens", "policy_version"),
     "steps": ("trajectory_id", "step", "reward", "flags"),
@@ -53,12 +53,12 @@ TABLES = {
 
 
 class Killed(SmallWorld):
-    """A world and engine that ends its process with one of its requests."""
+    """An environment and engine that ends its process at one of its requests."""
 
     left = -1
 
     async def generate(self, request: engine.Request) -> engine.Segment:
-        """A segment by the request's seed."""
+        """Return a segment by the request's seed."""
         if self.left == 0:
             os._exit(9)
         self.left -= 1
@@ -66,14 +66,14 @@ class Killed(SmallWorld):
 
 
 def answer(task: env.Task, seed: int, actions: list[str]) -> Any:
-    """Two turns, the first with a tool; pays by the seed."""
+    """Play two turns, the first with a tool; pays by the seed."""
     if len(actions) < 2:
         return env.StepResult(f"{task.task_id} {len(actions)}", reward=0.25, flags=env.StepFlag.TOOL_RESULT)
     return env.StepResult(reward=float(seed % 4) / 2, terminated=True, success=seed % 4 > 1)
 
 
 def search() -> arl.Recipe:
-    """A recipe with much that remembers."""
+    """Return a recipe with many stateful components."""
     return recipes.GRPO.replace(
         name="search",
         source="",
@@ -113,19 +113,19 @@ def search() -> arl.Recipe:
 
 
 def schedule_of(start: float, end: float) -> arl.Schedule:
-    """A number that changes over the run."""
+    """Return a number that changes over the run."""
     return arl.Schedule(start, end, iterations=4)
 
 
 def searching(store: arl.Store) -> tuple[arl.Collector, Killed]:
-    """The collector of `search`."""
+    """Return the collector of `search`."""
     world = Killed(answer)
     world.update_weights(None, version=store.iteration)
     return arl.Collector(world, world, search(), store=store, seed=5, task_pool=24), world
 
 
 def searched(store: arl.Store, iterations: int, killed: int = -1) -> None:
-    """Go on with `search`, and end the process in the last iteration."""
+    """Continue `search`, and end the process in the last iteration."""
     collect, world = searching(store)
     for iteration in range(collect.iteration, iterations):
         world.left = killed if iteration == iterations - 1 else -1
@@ -139,13 +139,13 @@ def searched(store: arl.Store, iterations: int, killed: int = -1) -> None:
 
 
 def arpo() -> arl.Recipe:
-    """The recipe of the README as the stored run has it: without a dual bound, one optimizer step of a batch."""
+    """Return the README's recipe as the stored run has it: without a dual bound, one optimizer step per batch."""
     policy = loss.Policy(clip=loss.Clip(0.2, 0.2), aggregate="token_mean")
     return recipes.ARPO.replace(rollout=rollout.EntropyBranching(budget=6, initial=3), loss=policy, minibatches=1)
 
 
 def imitating(store: arl.Store) -> arl.Collector:
-    """The collector of `arpo`: an engine that calls a tool, then guesses."""
+    """Return the collector of `arpo`: its engine calls a tool, then guesses."""
     world = env.ReasoningGym(["lcm"], tools=[env.Calculator()], seed=0, held_out=2)
     tokenizer = warm_start.build(world, seed=0)[1]
     chat = engine.Chat(tokenizer)
@@ -166,7 +166,7 @@ def imitating(store: arl.Store) -> arl.Collector:
 
 
 def imitated(store: arl.Store, iterations: int, *, closed: bool) -> None:
-    """Go on with `arpo`; the last batch is only committed unless `closed`."""
+    """Continue `arpo`; the last batch is only committed unless `closed`."""
     collect = imitating(store)
     for iteration in range(collect.iteration, iterations):
         batch = collect.recipe.credit(collect(tasks=2, group_size=6))
@@ -176,7 +176,7 @@ def imitated(store: arl.Store, iterations: int, *, closed: bool) -> None:
 
 
 def outcome(store: arl.Store, iteration: int) -> dict[str, Any]:
-    """The rows of an iteration, and the state that it ended with."""
+    """Return the rows of an iteration, and its final state."""
     found = pl.DataFrame(store.trajectories).filter(iteration=iteration)
     groups = set(found["group_id"].to_list())
     rows = {}
@@ -193,7 +193,7 @@ def outcome(store: arl.Store, iteration: int) -> dict[str, Any]:
 
 
 def write(folder: Path) -> None:
-    """Write the runs, and what they come to."""
+    """Write the runs and their expected results."""
     expected: dict[str, Any] = {}
     runs: dict[str, tuple[Callable[[arl.Store], None], Callable[[arl.Store], None], int]] = {
         "search": (lambda store: searched(store, 4, KILLED), lambda store: searched(store, 4), 3),

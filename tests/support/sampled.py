@@ -1,4 +1,4 @@
-"""What an engine was asked and said, and whether the tables hold exactly that."""
+"""Record an engine's requests and responses, and check that the tables hold exactly these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACTION = 1
 
 
 class Heard:
-    """An engine that remembers what it was asked and what it said, by the seed of the request."""
+    """An engine that records requests and responses, by the seed of the request."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -24,7 +24,7 @@ class Heard:
         return getattr(self._engine, name)
 
     def beside(self, engine: Any) -> Heard:
-        """Another engine, whose words are remembered with those of this one."""
+        """Record another engine's responses together with those of this one."""
         other = Heard(engine)
         other.said = self.said
         return other
@@ -37,10 +37,10 @@ class Heard:
 
 
 def check_sampled(batch: arl.Batch, *engines: Heard) -> int:
-    """Rows, masks and log-probs are exactly what was sampled; returns how many trained tokens were.
+    """Assert that rows, masks and log-probs are exactly the sampled ones; return the number of trained tokens.
 
-    Each sampled node holds the tokens and log-probs of one segment, behind the tokens that the engine was given. A
-    trained token has the log-prob that it was sampled with, or none where it was not sampled in its place.
+    Each sampled node holds the tokens and log-probs of one segment, after the tokens of its request. A trained token
+    has the log-prob that it was sampled with, or none if it was not sampled in its place.
     """
     said = {seed: heard for engine in engines for seed, heard in engine.said.items()}
     nodes = pl.DataFrame(batch.nodes)
@@ -73,7 +73,7 @@ def check_sampled(batch: arl.Batch, *engines: Heard) -> int:
 
 
 def _before(row: dict[str, Any], rows: dict[int, dict[str, Any]]) -> list[int]:
-    """The tokens of the path before a node."""
+    """Return the tokens of the path before a node."""
     tokens: list[int] = []
     while row["parent_id"] is not None:
         end, row = row["parent_end"], rows[row["parent_id"]]

@@ -1,8 +1,8 @@
 """Searches that are killed while they run: `python searching.py FOLDER EVERY`.
 
-Every program of `programs` collects two iterations into a store of its own. The first process is ended without a word
-at request `EVERY` to its engine, the next one, which goes on, at twice as many, and so on until all is done (0: none).
-It says `PROGRAM KILLS` of each.
+Every program of `programs` collects two iterations into a store of its own. The first process exits without cleanup at
+request `EVERY` to its engine, the next one, which resumes the run, at twice that number, and so on until all is done
+(0: no process exits early). It prints `PROGRAM KILLS` for each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LINE: dict[str, dict[int, str | float]] = {
 
 
 def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
-    """Thirty tokens, of which every seventh has others that are nearly as likely."""
+    """Return thirty tokens; every seventh has alternatives that are nearly as likely."""
     if len(said) >= 30:
         return [(9, 1.0)]
     near = len(said) % 7 == 0
@@ -46,7 +46,7 @@ def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
 
 
 def programs(folder: Path) -> dict[str, rollout.Rollout]:
-    """Each program by its name; those that go on with what is stored read the store that they write."""
+    """Return the programs by name; those that use stored trajectories read the store that they write."""
     return {
         "best_first": BestFirst(samples=3, width=2, budget=9, searches=str(folder / "best_first")),
         "monte_carlo": rollout.MonteCarlo(
@@ -63,7 +63,7 @@ def programs(folder: Path) -> dict[str, rollout.Rollout]:
 
 
 class Dying:
-    """An engine that ends its process at a request, and waits a little before it answers some."""
+    """An engine that ends its process at a request, and delays some answers."""
 
     def __init__(self, engine: Any, at: int) -> None:
         self._engine, self._left = engine, at
@@ -80,7 +80,7 @@ class Dying:
 
 
 def world_of(name: str) -> tuple[Any, Any]:
-    """The engine and the world of a program."""
+    """Return the engine and the environment of a program."""
     if name == "premonitored":
         return Numbers(), SumWorld()
     if name in ("segments", "lookahead", "pruned"):
@@ -90,7 +90,7 @@ def world_of(name: str) -> tuple[Any, Any]:
 
 
 def train(folder: Path, name: str, at: int) -> None:
-    """Go on until all iterations are closed."""
+    """Continue until all iterations are closed."""
     engine, world = world_of(name)
     recipe = recipes.GRPO.replace(rollout=programs(folder)[name])
     with Store.open(folder / name, sync="never") as store:
@@ -109,12 +109,12 @@ def train(folder: Path, name: str, at: int) -> None:
 
 
 def go_on(folder: Path, name: str, every: int) -> int:
-    """How often the run was killed until it was done."""
+    """Return the number of kills until the run was done."""
     kills = 0
     while True:
         child = os.fork()
         if not child:
-            # The first one dies early, each later one lives longer: all come to an end.
+            # The first one dies early and each later one lives longer, so all runs finish.
             train(folder, name, every * (kills + 1))
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

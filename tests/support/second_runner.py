@@ -1,6 +1,6 @@
 """vLLM's second model runner on a CPU, with its Triton kernels interpreted; `-p second_runner` with `ENVIRONMENT`.
 
-vLLM reports experts with this runner alone, which it takes by itself where Triton compiles: on GPUs.
+Only this runner reports experts. vLLM uses it by default if Triton compiles, that is, on GPUs.
 """
 
 import os

@@ -19,13 +19,13 @@ from agentrl_core.env import StepResult, Task
 
 @functools.cache
 def processor() -> Any:
-    """The processor of all models here."""
+    """Return the processor of all models here."""
     return build("smolvlm")[1]
 
 
 @functools.cache
 def folder() -> str:
-    """Where that processor is saved, as beside a checkpoint."""
+    """Return the folder in which that processor is saved, as with a checkpoint."""
     path = tempfile.mkdtemp()
     processor().save_pretrained(path)
     return path
@@ -33,7 +33,7 @@ def folder() -> str:
 
 @functools.cache
 def seeing_model(seed: int) -> Any:
-    """A vision-language model with a value head, one for each seed."""
+    """Return a vision-language model with a value head, one for each seed."""
     made = build("smolvlm", seed)[0]
     made.name_or_path = folder()
     made.value_head = nn.Linear(made.config.text_config.hidden_size, 1)
@@ -41,7 +41,7 @@ def seeing_model(seed: int) -> Any:
 
 
 def shown(text: Any, number: int, role: str = "user") -> Any:
-    """A text beside an image."""
+    """Return a text with an image."""
     return {"role": role, "content": [screenshot(number, 32, 32), str(text)]}
 
 
@@ -64,7 +64,7 @@ class SeeingEpisode:
 
 
 class SeeingGame:
-    """A game of several players, each of whom sees an image at first: the spy, who comes first, another one."""
+    """A game of several players, each of whom sees an image first; the spy, who acts first, sees another one."""
 
     def __init__(self, game: AnyGame, number: int) -> None:
         self.observations = {
@@ -74,7 +74,7 @@ class SeeingGame:
 
 
 class SeeingWorld(AnyWorld):
-    """The world of a recipe, in images."""
+    """The environment of a recipe, with images."""
 
     def reset(self, task: Task, seed: int) -> Any:
         episode = super().reset(task, seed)

@@ -1,7 +1,7 @@
-"""A process that records to a store: python serving.py FOLDER LISTENER. Every answer is another one.
+"""A process that records to a store: python serving.py FOLDER LISTENER. Every answer is different.
 
-LISTENER is the descriptor of a socket that listens, which is inherited: who connects while there is no such process
-waits for the next one.
+LISTENER is the inherited descriptor of a listening socket. A client that connects while no process runs waits for the
+next one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rollouts that show images, and what a vision model computes of each of them alone, by its ordinary forward."""
+"""Rollouts that show images, and the outputs of a vision model's ordinary forward for each of them alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOTS = [screenshot(0), screenshot(1, 84, 56), screenshot(2, 56, 112)]
 
 
 def rollouts(processor: Any, *, swapped: bool = False, store: Any = None) -> arl.Batch:
-    """Two groups: the first with images in prompts and tool results, forked; in the second a draw without images."""
+    """Return two groups: one with images in prompts and tool results, and forks; one with a draw without images."""
     chat, forest = Chat(processor), arl.Forest()
     first, second, third = (SHOTS[each] for each in ((1, 0, 2) if swapped else (0, 1, 2)))
     pair = [first, second]
@@ -77,7 +77,7 @@ class Row(NamedTuple):
 
 
 def node_paths(batch: arl.Batch) -> Iterator[list[dict[str, Any]]]:
-    """The nodes of each draw, from the first to its leaf."""
+    """Yield the nodes of each draw, from the first to its leaf."""
     nodes = {node["node_id"]: node for node in pl.DataFrame(batch.nodes).to_dicts()}
     leaves = dict(pl.DataFrame(batch.trajectories).select("trajectory_id", "leaf_node_id").iter_rows())
     for trajectory in pl.DataFrame(batch.draws)["trajectory_id"]:
@@ -88,7 +88,7 @@ def node_paths(batch: arl.Batch) -> Iterator[list[dict[str, Any]]]:
 
 
 def rows_of(batch: arl.Batch) -> list[Row]:
-    """The draws of a batch; no node is cut."""
+    """Return the draws of a batch; no node is cut."""
     found = []
     for path in node_paths(batch):
         row = Row([], [], [])
@@ -102,7 +102,7 @@ def rows_of(batch: arl.Batch) -> list[Row]:
 
 
 def plain_logits(model: Any, processor: Any, tokens: list[int], contents: list[bytes]) -> Tensor:
-    """Logits `[L, V]` of one row: all its pixels go into the model's ordinary forward. Placeholders get -inf."""
+    """Return logits `[L, V]` of one row: all its pixels go into the model's ordinary forward. Placeholders get -inf."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     ids, token = torch.tensor([tokens]), inner.config.image_token_id
     given: dict[str, Any] = {}
@@ -122,7 +122,7 @@ def plain_logits(model: Any, processor: Any, tokens: list[int], contents: list[b
 
 
 def plain_logprobs(model: Any, processor: Any, batch: arl.Batch) -> tuple[Tensor, Tensor]:
-    """Log-prob and entropy of each action token of a batch, row by row."""
+    """Return log-prob and entropy of each action token of a batch, row by row."""
     scales = np.split(
         np.asarray(batch.column("inverse_temperature", "token")), batch.offsets("token")[batch.offsets("step")][1:-1]
     )

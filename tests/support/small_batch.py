@@ -10,7 +10,7 @@ VOCABULARY = 31
 
 
 def grow(seed: int = 0, *, groups: int = 3, unrewarded: tuple[int, int] | None = (1, 1)) -> Batch:
-    """Per group: three trajectories of one to three steps; of the first, a branch in its action and one behind it."""
+    """Return per group three trajectories of one to three steps; the first has a branch in its action and one after."""
     rng = np.random.default_rng(seed)
     forest = Forest(iteration=4, seed=seed)
 

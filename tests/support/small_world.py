@@ -1,4 +1,4 @@
-"""A world and an engine in one, without a model: three random tokens are an action, and a function answers it."""
+"""An environment and engine in one, without a model: an action is three random tokens; a function answers it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answer = Callable[[Task, int, list[str]], Any]
 
 
 def paying(task: Task, seed: int, actions: list[str]) -> StepResult:
-    """Two turns with a tool between them; pays by the seed, so that the draws of a group differ."""
+    """Return the result of two turns with a tool between them; pays by the seed, so the draws of a group differ."""
     del task
     if len(actions) < 2:
         return StepResult("go on", flags=StepFlag.TOOL_RESULT)
@@ -24,7 +24,7 @@ def paying(task: Task, seed: int, actions: list[str]) -> StepResult:
 
 
 class SmallWorld:
-    """Tasks `train 0`, `train 1`, … of two domains; `answer(task, seed, actions)` is what a step gives."""
+    """Tasks `train 0`, `train 1`, … of two domains; `answer(task, seed, actions)` returns the result of a step."""
 
     vocabulary_size = 10
     entropy_estimator = "exact"
@@ -65,7 +65,7 @@ class SmallWorld:
         return Segment(tokens, -numbers, numbers, "stop", self.policy_version, request.seed)
 
     def abort(self, request: Request) -> None:
-        """It says all of it at once, so that there is nothing to end."""
+        """Generation is immediate, so there is nothing to abort."""
 
     def update_weights(self, _model: object, version: int) -> None:
         self.policy_version = version

@@ -12,7 +12,7 @@ from agentrl_core import Batch, Store
 
 
 def trained(store: Store, iteration: int) -> Batch:
-    """What a loop does with one iteration."""
+    """Run the store calls of a loop for one iteration."""
     batch = store.rebase(grow(iteration, iteration=iteration)[0])
     store.append(batch, iteration=iteration)
     rng = np.random.default_rng(iteration)
@@ -37,13 +37,13 @@ def assert_same_as_trained(found: Batch, expected: Batch) -> None:
 
 
 def scan(folder: Path) -> pl.DataFrame:
-    """What stock Polars reads from the files of a table, which a process may be writing; no columns where none are.
+    """Read a table's files with stock Polars while a process may write them; no columns if there are no files.
 
     Raises:
         FileNotFoundError: files were just being merged.
         PolarsError: the same.
     """
-    # A folder is not listed in one moment: of files that are merged meanwhile neither name may be seen, or both.
+    # Listing a folder is not atomic: of files that are merged meanwhile, neither name may be seen, or both.
     files = sorted({*folder.glob("*.arrow"), *folder.glob("*.arrow")})
     if not files:
         return pl.DataFrame()

@@ -1,6 +1,6 @@
-"""A small server with the routes of vLLM that `VllmServer` uses: it can be stopped, started again, and fail at will.
+"""A small server with the routes of vLLM that `VllmServer` uses; it can be stopped, restarted, and made to fail.
 
-For outages only. What vLLM itself answers is tested with real servers, which take minutes to start.
+Use it for outages only. The behaviour of vLLM itself is tested with real servers, which take minutes to start.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class StubVllm:
     Attributes:
         version: version of its weights; "default" after a start.
         sampled: version of each segment, without probes.
-        loaded: folders that it got.
+        loaded: folders of the weights that it loaded.
         failing: whether it answers 500 to requests for tokens.
-        experts: a function of all tokens of a segment: what is reported as their experts; None: nothing.
+        experts: a function of all tokens of a segment that returns the reported experts; None: none are reported.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class StubVllm:
         self._server.server_close()
 
     def answer(self, path: str, body: Any) -> tuple[int, Any]:
-        """Status and content of an answer."""
+        """Return status and content of an answer."""
         if path == "/v1/models":
             return 200, {"data": [{"max_model_len": 128}]}
         if path == "/inference/v1/generate":

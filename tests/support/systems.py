@@ -1,4 +1,4 @@
-"""The losses of every published system, by its name and what they train, and more variants."""
+"""The losses of every published system, by its name and trained models, and more variants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentrl_core.recipes.steer import EntropyChange
 
 
 def of_recipe(name: str) -> dict[str, loss.Loss]:
-    """The losses of a recipe, by its name and what they train."""
+    """Return the losses of a recipe, by its name and trained models."""
     links = [
         link if isinstance(link, loss.Train) else loss.Train(link) for link in recipes.get(name).at(0).chain("loss")
     ]
@@ -27,9 +27,9 @@ def of_recipe(name: str) -> dict[str, loss.Loss]:
 
 
 SYSTEMS = {key: one for name in recipes.names() for key, one in of_recipe(name).items()}
-# After the iteration that measures its anchor: before, the term is 0.
+# After the iteration that measures its anchor; before, the term is 0.
 SYSTEMS["siren"] = replace(SYSTEMS["siren"], entropy=EntropyAnchor(0.005, anchor=1.0))  # type: ignore[type-var]
-# Their own read columns of a teacher's likeliest tokens, which these batches have not.
+# Their own losses read columns of a teacher's likeliest tokens, which these batches lack.
 for distilling in ("sdpo", "turn_opd"):
     SYSTEMS[distilling] = replace(SYSTEMS[distilling], support="sampled")  # type: ignore[type-var]
 VARIANTS = {

@@ -1,4 +1,4 @@
-"""Chat templates as those of real models, and a tokenizer of bytes that has them."""
+"""Chat templates that imitate those of real models, and a tokenizer of bytes that has them."""
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import ByteLevel
@@ -17,7 +17,7 @@ STRICT = (
     " {{ m.content | trim }}{{ eos_token }}{% else %}{{ raise_exception('only user and assistant') }}{% endif %}"
     "{% endfor %}"
 )
-# As Llama 3.1: a system turn always, tools in the first user's turn, tool results as role ipython, texts trimmed.
+# Like Llama 3.1: a system turn always, tools in the first user's turn, tool results as role ipython, texts trimmed.
 LLAMA = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] | trim %}"
     "{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}"
@@ -32,7 +32,7 @@ LLAMA = (
     "{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
-# As Qwen 2.5 and 3: tools in the system's turn, neighbouring tool results in one user's turn, tool calls as JSON.
+# Like Qwen 2.5 and 3: tools in the system's turn, adjacent tool results in one user's turn, tool calls as JSON.
 QWEN = (
     "{% if tools %}{{ '<|im_start|>system\n' }}{% if messages[0].role == 'system' %}{{ messages[0].content + '\n\n' }}"
     "{% endif %}{{ '# Tools\n\n<tools>' }}{% for t in tools %}{{ '\n' }}{{ t | tojson }}{% endfor %}"
@@ -54,20 +54,20 @@ QWEN = (
     "{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# Reasoning of turns before the last user's is dropped.
+# Drops the reasoning of turns before the last user's.
 QWEN3 = QWEN.replace(
     "REASONING",
     "{% if '</think>' in text and loop.index0 < ns.last %}"
     "{% set text = text.split('</think>')[-1].lstrip('\n') %}{% endif %}",
 )
 QWEN = QWEN.replace("REASONING", "")
-# As DeepSeek R1: reasoning of every earlier turn is dropped, and the next turn opens with it.
+# Like DeepSeek R1: reasoning of every earlier turn is dropped, and the next turn opens with it.
 R1 = (
     "{% for m in messages %}{% if m.role == 'assistant' %}<|im_start|>{{ m.content.split('</think>')[-1] }}<|im_end|>"
     "{% else %}<|im_start|>{{ m.role }} {{ m.content }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|><think>\n{% endif %}"
 )
-# As Mistral 0.3: the system's text and the tools stand in front of the last user's.
+# Like Mistral 0.3: the system's text and the tools come before the last user's turn.
 MISTRAL = (
     "{% if messages[0].role == 'system' %}{% set system = messages[0].content + '\n' %}"
     "{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}"
@@ -77,16 +77,16 @@ MISTRAL = (
     "{% elif m.role == 'assistant' %}{{ m.content }}{{ eos_token }}"
     "{% else %}{{ raise_exception('Only user and assistant roles are supported') }}{% endif %}{% endfor %}"
 )
-# Says nothing of messages with roles that it does not know.
+# Leaves out messages with unknown roles.
 SILENT = CHATML.replace("{% else %}<|im_start|>{{ m.role }}", "{% elif m.role != 'system' %}<|im_start|>{{ m.role }}")
 
-# Texts and images in the parts of a message, as the templates of models that see have them.
+# Texts and images in the parts of a message, like the templates of vision models.
 SEEING = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}"
     "{% for part in m.content %}{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}"
     "{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# Knows parts, and has nothing for an image.
+# Supports parts, but renders nothing for an image.
 BLIND = SEEING.replace("<image>", "")
 
 TEMPLATES = {

@@ -1,4 +1,4 @@
-"""Tiny mixture-of-experts models, and the experts that their routers choose by a plain forward."""
+"""Tiny mixture-of-experts models, and the experts that their routers choose in a plain forward."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def tiny_moe(
     seed: int = 3,
     **shape: Any,
 ) -> PreTrainedModel:
-    """A random model of two layers, in evaluation mode, whose routers tell tokens apart.
+    """Return a random model of two layers, in evaluation mode, whose routers choose different experts per token.
 
-    With more experts their logits lie closer together; `scale` multiplies what experts write; `shape` has other fields
-    of the config.
+    With more experts their logits lie closer together; `scale` multiplies the output of experts; `shape` has other
+    fields of the config.
     """
     torch.manual_seed(seed)
     kind, own = _CONFIGS[family]
@@ -88,13 +88,13 @@ def tiny_moe(
 
 
 def routers(model: PreTrainedModel) -> list[Any]:
-    """The routers, found by where they are."""
+    """Return the routers, found by their location in the model."""
     layers: Any = model.base_model.layers
     return [layer.mlp.gate for layer in layers if hasattr(layer.mlp, "gate")]
 
 
 def chosen_experts(model: PreTrainedModel, tokens: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Experts of each token in one plain forward, `[tokens, layers * k]`, by the states that the routers get."""
+    """Return the experts of each token in one plain forward, `[tokens, layers * k]`, from the routers' inputs."""
     states: list[torch.Tensor] = []
     handles = [
         router.register_forward_pre_hook(lambda _, arguments: states.append(arguments[0])) for router in routers(model)

@@ -1,4 +1,4 @@
-"""A scripted model that calls tools, behind the endpoint."""
+"""A scripted model that calls tools, served by the endpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CALCULATOR = {
 
 
 def call(**arguments):
-    """The text of a call of the calculator."""
+    """Return the text of a call of the calculator."""
     return f"<tool_call>\n{json.dumps({'name': 'calculate', 'arguments': arguments})}\n</tool_call>"
 
 
@@ -47,7 +47,7 @@ def tokenizer(template=QWEN):
 
 
 class Watched(EngineUpstream):
-    """Counts what it is asked, and keeps the prompts."""
+    """An engine that counts requests and records their prompts."""
 
     def __init__(self, generate, **options):
         super().__init__(generate, **options)
@@ -63,12 +63,12 @@ class Watched(EngineUpstream):
 
 
 def endpoint(replies, *, template=QWEN, store=None, **options):
-    """An endpoint before a scripted engine."""
+    """Return an endpoint for a scripted engine."""
     return Endpoint(Watched(engine.Scripted(tokenizer(template), replies)), store=store, **options)
 
 
 def client(served, **headers):
-    """A client of it without a socket."""
+    """Return a client of it without a socket."""
     transport = httpx.ASGITransport(app=served.app)
     return httpx.AsyncClient(transport=transport, base_url="http://agent", headers=headers)
 

@@ -1,4 +1,4 @@
-"""Train tiny models on several gloo ranks; print for each case how far all ranks end from one process, as JSON.
+"""Train tiny models on several gloo ranks; print the difference of all ranks from one process per case, as JSON.
 
     python train_on_ranks.py RANKS CASE ...
 
@@ -58,11 +58,11 @@ RECIPES = {
         hooks=(SyncModel("policy", "average", mix=0.5, unit="steps"), SyncModel("begin", "policy", mix=0.3))
     ),
 }
-"""Algorithms. A rank that read the metrics of its own packs would decide otherwise: 0.04 or 0.27 in the first step."""
+"""Algorithms. A rank that read only its own packs' metrics would decide otherwise: 0.04 or 0.27 in the first step."""
 
 
 def rollouts(groups: int = 3, *, few: bool = False) -> arl.Batch:
-    """Groups of three draws that share a prompt and first tokens, the fourth without a reward; or two draws."""
+    """Return groups of three draws that share a prompt and first tokens, the fourth without a reward; or two draws."""
     forest = arl.Forest()
     for group in range(1 if few else groups):
         forest.add_group(group, f"task {group}")
@@ -86,7 +86,7 @@ def new_model(*, critic: bool = False) -> Any:
 
 
 def meshes() -> Any:
-    """All ranks, and each alone."""
+    """Return a mesh with one dimension for all ranks and one for each rank alone."""
     return dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("all", "alone"))
 
 
@@ -113,7 +113,7 @@ def whole(tensor: Any) -> torch.Tensor:
 
 
 def parameters(model: Any) -> torch.Tensor:
-    """All parameters of a model, in one vector."""
+    """Return all parameters of a model, in one vector."""
     gathered = contextlib.nullcontext()
     if isinstance(model, FullyShardedDataParallel):
         gathered = FullyShardedDataParallel.summon_full_params(model)
@@ -122,14 +122,14 @@ def parameters(model: Any) -> torch.Tensor:
 
 
 def clip(model: Any, largest: float) -> float:
-    """Clip the norm of the gradient of all ranks, and return what it was."""
+    """Clip the norm of the gradient of all ranks, and return the norm before."""
     if isinstance(model, FullyShardedDataParallel):
         return float(model.clip_grad_norm_(largest))
     return float(whole(nn.utils.clip_grad_norm_(model.parameters(), largest)))
 
 
 class Reductions:
-    """Whether each backward pass brought the gradients of all ranks into a model."""
+    """Record whether each backward pass leaves the gradients of all ranks in a model."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.seen, self.count, self.sums = model, [], 0, None
@@ -153,12 +153,12 @@ class Reductions:
 
 
 def on_first(value: Any) -> Any:
-    """The value on rank 0, or in a process alone; None on other ranks."""
+    """Return the value on rank 0 or in a single process; None on other ranks."""
     return value if not dist.is_initialized() or dist.get_rank() == 0 else None
 
 
 def losses(update: Any, model: Any, options: list[str], shards: int | None) -> Iterator[torch.Tensor]:
-    """The losses of the packs of this rank; with `shards`, of all ranks in this process."""
+    """Yield the losses of the packs of this rank; with `shards`, of all ranks in this process."""
     packing: dict[str, Any] = {"max_tokens": 24 if "accumulated" in options else 64}
     if update.prepared.loss.unit == "update" and "packed" not in options:
         yield from update.gradient_cached(model, **packing)
@@ -182,7 +182,7 @@ def losses(update: Any, model: Any, options: list[str], shards: int | None) -> I
 
 
 def train(way: str, algorithm: str, options: list[str], clipped_at: float | None, shards: int | None) -> dict[str, Any]:
-    """Three steps of gradient descent with clipping: parameters, metrics and decisions.
+    """Do three steps of gradient descent with clipping: return parameters, metrics and decisions.
 
     Without `clipped_at` gradients are clipped at three quarters of the first one. Half of that gradient is not clipped,
     so a wrong factor is not hidden.
@@ -230,7 +230,7 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
             found["norms"].append(clip(model, clipped_at))
             found["steps"].append(update.step(optimizers[update.model]))
         recipe.run_hooks(updates)
-    if batch is not None:  # no other rank asks for them
+    if batch is not None:  # no other rank requests them
         found["metrics"] = updates.metrics
         if "recorded" in options:
             found["draw_losses"] = updates.with_losses().column("loss", "draw").tolist()
@@ -245,7 +245,7 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
 
 
 def compare(case: str, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The largest differences of any rank from one process."""
+    """Return the largest differences of any rank from one process."""
     way, algorithm, *options = case.split()
     found = train(way, algorithm, options, wanted["clipped_at"], None)
     assert found["steps"] == wanted["steps"], (found["steps"], wanted["steps"])
@@ -283,7 +283,7 @@ def distance(one: float, other: float) -> float:
 
 
 def annotated(way: str) -> list[torch.Tensor]:
-    """Columns that a model makes, and a function, for tokens, steps and a probe."""
+    """Return columns that a model makes, and a function, for tokens, steps and a probe."""
     model, everyone = wrapped(new_model(critic=True), way), dist.group.WORLD if dist.is_initialized() else None
     batch, whole_batch = on_first(rollouts()), rollouts()
     shared: dict[str, Any] = {"max_tokens": 32}
@@ -341,7 +341,7 @@ class OnRankZero:
 
 
 def page() -> dict[str, float]:
-    """Run the loop of the page on models; the difference of its parameters and metrics from those of one process."""
+    """Run the loop of the page on models; return the differences of its parameters and metrics from one process."""
     text = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
     code = next(code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fully_shard" in code)
     one, names = new_model(), {"model": new_model(), "recipe": recipes.GRPO, "collector": OnRankZero()}
@@ -362,7 +362,7 @@ def page() -> dict[str, float]:
 
 
 def refused(case: str) -> str:
-    """The error or warning of what cannot work."""
+    """Return the error or warning of an unsupported setup."""
     model = new_model()
     rank, ranks = dist.get_rank(), dist.get_world_size()
     batch = recipes.GRPO.credit(rollouts())
@@ -452,13 +452,13 @@ def on_rank(rank: int, ranks: int, cases: list[str], folder: Path) -> None:
 
 
 def run_ranks(ranks: int, cases: list[str]) -> dict[str, Any]:
-    """The results of rank 0; messages are those of all ranks."""
+    """Return the results of rank 0; messages are those of all ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder, children = Path(name), []
         for rank in range(ranks):
             child = os.fork()
             if child == 0:
-                signal.alarm(900)  # a rank that waits for another one for ever
+                signal.alarm(900)  # a rank that waits forever for another one
                 on_rank(rank, ranks, cases, folder)
                 os._exit(0)
             children.append(child)

@@ -1,4 +1,4 @@
-"""Rollouts with branches and what a loss of an update makes of them, packed and all at once."""
+"""Rollouts with branches, and the losses of an update on them, packed and all at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BINS = 5
 
 @functools.cache
 def grow(seed: int) -> Batch:
-    """Four groups of four draws (in pairs, one of them without its other), forks, and contexts that are rewritten."""
+    """Return four groups of four draws (in pairs, one draw unpaired), with forks and rewritten contexts."""
     rng = np.random.default_rng(seed)
     forest = Forest(seed=seed)
 
@@ -62,7 +62,7 @@ def grow(seed: int) -> Batch:
 
 
 def columns(batch: Batch, seed: int, *, per: str) -> Batch:
-    """Every column that any loss reads, at random."""
+    """Return every column that any loss reads, at random."""
     rng = np.random.default_rng(seed)
     count, draws = len(batch.column("token", "token")), batch.num_draws
     batch = batch.with_columns("draw", score=batch.column("reward", "draw"), pair=np.arange(draws) // 2)
@@ -94,13 +94,13 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
 
 
 def of_groups(policy: loss.Loss) -> bool:
-    """Whether it compares the answers of a pair or group, whose tokens then have one advantage."""
+    """Return whether it compares the answers of a pair or group, whose tokens then have one advantage."""
     return not {"pair", "group"}.isdisjoint(policy.streams)
 
 
 @dataclass
 class Rollouts:
-    """A batch with columns, and what a model is taken to say about each of its tokens."""
+    """A batch with columns, and given model outputs for each of its tokens."""
 
     batch: Batch
     leaves: dict[str, Tensor]
@@ -143,7 +143,7 @@ class Rollouts:
         return self.gradients(sum(update.loss(self.outputs(pack.token), pack) for pack in packs))
 
     def at_once(self, policy: loss.Loss, where: Where | None = None) -> tuple[Tensor, list[Tensor]]:
-        """The loss of all rows together, in loops over draws, steps and tokens; `where`: of these draws alone."""
+        """Return the loss of all rows together, in loops over draws, steps and tokens; `where`: of these draws only."""
         if isinstance(policy, loss.Sum) and policy.own_rows:
             (first, of_first), (second, of_second) = (self.at_once(*term) for term in policy.terms)
             left, right = policy.first_coefficient, policy.second_coefficient
@@ -178,7 +178,7 @@ class Rollouts:
             each["constant"] = 1 / (policy.denominator_constant or 1.0) / len(of_draw)
             weights.append(each[policy.denominator])
         chosen = np.array([token for _, _, token in rows])
-        if policy.normaliser is not None:  # the mean by that column, where it would be one by tokens
+        if policy.normaliser is not None:  # the mean by that column, if it would otherwise be one by tokens
             column = np.asarray(batch.column(policy.normaliser, "token"), np.float64)[chosen]
             weights = np.array(weights) * sum(weights) / (np.array(weights) @ column)
         group = batch.keys("group_id", "draw")
@@ -215,8 +215,8 @@ class Rollouts:
 
 
 def largest_unit(batch: Batch, update: Update, unit: str) -> int:
-    """Tokens of the largest unit, or of the longest sequence where it may lie in several packs."""
-    # What lies behind the last token that counts is not run.
+    """Return the tokens of the largest unit, or of the longest sequence if it may lie in several packs."""
+    # Tokens after the last one that counts are not run.
     (plan,) = batch.plan(update.draws, max_tokens=10**6, trained=update.prepared.weights(update.draws)[0] > 0)
     lengths = np.diff(plan.cu_seqlens)
     if unit in ("token", "step"):

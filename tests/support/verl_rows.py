@@ -1,4 +1,4 @@
-"""Rollouts of several turns as verl holds them."""
+"""Rollouts of several turns in verl's format."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import verl
 
 
 def data(seed: int, *, groups: int = 4, size: int = 4, width: int = 9) -> verl.DataProto:
-    """Rollouts of several turns as verl holds them: prompts padded on the left, responses on the right."""
+    """Return rollouts of several turns in verl's format: prompts padded on the left, responses on the right."""
     rng = np.random.default_rng(seed)
     rows = groups * size
     lengths, starts = rng.integers(2, width + 1, rows), rng.integers(0, 3, rows)
     inside = np.arange(width) < lengths[:, None]
     mask = inside & ((rng.random((rows, width)) < 0.7) | (np.arange(width) == 0))
     rewards = np.zeros((rows, width))
-    # Of what is paid at a token that was not sampled verl's GAE knows nothing, so it is paid at the last that was.
+    # verl's GAE ignores rewards at tokens that were not sampled, so a reward is paid at the last sampled one.
     rewards[np.arange(rows), (mask * np.arange(width)).argmax(axis=1)] = rng.integers(0, 5, rows) / 4
     tensors = {
         "prompts": rng.integers(1, 50, (rows, 3)) * (np.arange(3) >= starts[:, None]),

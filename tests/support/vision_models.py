@@ -42,7 +42,7 @@ QWEN = {
 
 
 def screenshot(seed: int, width: int = 56, height: int = 56) -> Image:
-    """A PNG of colours at random."""
+    """Return a PNG of random colours."""
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
     made = io.BytesIO()
     Picture.fromarray(pixels).save(made, "PNG")
@@ -50,17 +50,17 @@ def screenshot(seed: int, width: int = 56, height: int = 56) -> Image:
 
 
 def build(family: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
-    """A model of random weights in eval mode, and its processor with a chat template."""
+    """Return a model of random weights in eval mode, and its processor with a chat template."""
     torch.manual_seed(seed)
     model, processor = FAMILIES[family]()
-    for name, parameter in model.named_parameters():  # some projections are made of zeros
+    for name, parameter in model.named_parameters():  # some projections are initialised with zeros
         if not parameter.any() and not name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.2)
     return model.to(dtype).eval(), processor
 
 
 def _tokenizer(image: str, placeholder: str, special: list[str], **names: str) -> Any:
-    """Bytes and special tokens; its template writes `image` for an image, which the processor replaces."""
+    """Return a tokenizer of bytes and special tokens; its template writes `image`, which the processor replaces."""
     tokens = ["<s>", START, END, placeholder, *special]
     made = bytes_tokenizer(SEEING.replace("<image>", image), tokens, END)
     made.pad_token = "<s>"

@@ -24,12 +24,12 @@ _SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",
 }
-# A hang, not a slow day.
+# A timeout long enough to mean a hang on a slow machine.
 _SECONDS = 600.0
 
 
 class Running:
-    """A server that was started, and answers."""
+    """A running server that answers requests."""
 
     def __init__(self, folder: Path, log: Path, port: int, arguments: tuple[str, ...]) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -44,7 +44,7 @@ class Running:
             )
 
     def ready(self) -> bool:
-        """Whether it answers; an error where it ended."""
+        """Return whether it answers; raise an error if it ended."""
         if self.process.poll() is not None:
             raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
         try:
@@ -62,7 +62,7 @@ class Running:
 
 @contextmanager
 def serving(folder: Path, log: Path, *arguments: str, port: int | None = None) -> Iterator[Running]:
-    """A server of the model in a folder, until the end of the block."""
+    """Run a server of the model in a folder until the end of the block."""
     running = Running(folder, log, port or free_port(), arguments)
     try:
         end = time.monotonic() + _SECONDS
@@ -83,4 +83,4 @@ ARGUMENTS = (
     "--worker-extension-cls",
     "agentrl_core.engine.vllm_worker.VllmWorker",
 )
-"""What a server needs for `engine.VllmServer`."""
+"""The arguments of a server for `engine.VllmServer`."""

@@ -1,7 +1,7 @@
-"""Give sharded weights on two ranks to engines; print what was seen as JSON.
+"""Give sharded weights on two ranks to engines; print the results as JSON.
 
 For each mode: the largest difference of log-probs of the engine's model to those of the policy in one process, whether
- the policy's own shards are bit for bit as before, messages, and the peak of memory.
+the policy's own shards are bit for bit as before, messages, and the peak of memory.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ LARGE = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 48,
 
 
 def logits(model: nn.Module) -> torch.Tensor:
-    """Log-probs of a row."""
+    """Return log-probs of a row."""
     with torch.no_grad():
         found: torch.Tensor = model.eval()(input_ids=torch.arange(1, 20)[None]).logits[0]
     return found.log_softmax(-1)
 
 
 def local(model: nn.Module) -> list[torch.Tensor]:
-    """What this rank has."""
+    """Return the part of the weights on this rank."""
     return [getattr(each, "_local_tensor", each).detach().clone() for each in model.parameters()]
 
 
 def update(mode: str, rank: int) -> dict[str, Any]:
-    """What a mode shows on rank 0."""
+    """Return the results of a mode on rank 0."""
     wanted = logits(new_model(mode))
     model = wrapped(new_model(mode), mode)
     before = local(model)
@@ -83,7 +83,7 @@ def update(mode: str, rank: int) -> dict[str, Any]:
 
 
 def resident() -> int:
-    """The largest memory of this process since the last call, in bytes."""
+    """Return the largest memory of this process since the last call, in bytes."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     found = int(status.split("VmHWM:")[1].split()[0]) * 1024
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
@@ -91,7 +91,7 @@ def resident() -> int:
 
 
 def measure(rank: int) -> dict[str, Any]:
-    """Memory above what a rank has, while it gathers a model of 48 layers into a checkpoint, and all of it at once."""
+    """Return memory above that of a rank while it gathers a 48-layer model into a checkpoint, and all of it at once."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     model = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **LARGE))
@@ -124,14 +124,14 @@ def run_rank(mode: str, rank: int, ranks: int, folder: str) -> None:
 
 
 def run_ranks(mode: str) -> Any:
-    """The results of both ranks, or of the only one."""
+    """Return the results of both ranks, or of the only one."""
     ranks = 1 if mode.endswith("alone") else 2
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(ranks):
             child = os.fork()
             if child == 0:
-                signal.alarm(300)  # a rank that waits for the other one for ever
+                signal.alarm(300)  # a rank that waits forever for the other one
                 run_rank(mode, rank, ranks, folder)
                 os._exit(0)
             children.append(child)

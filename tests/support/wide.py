@@ -1,4 +1,4 @@
-"""What a wide matrix runs in `make test`, and what it leaves to `make test-full`."""
+"""Split a wide matrix between `make test` and `make test-full`."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Processes that roll out for a collector, by pipes; each has an engine and an environment of its own."""
+"""Processes that roll out for a collector through pipes; each has its own engine and environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTEXT = mp.get_context("spawn")
 
 
 def serve(pipe: Connection, recipe: str) -> None:
-    """Roll out the orders that come, by weights of the version that comes with each."""
+    """Roll out incoming orders with weights of the version that comes with each."""
     world = SmallWorld()
     collector = arl.Collector(world, world, recipes.get(recipe))
     while True:

@@ -28,14 +28,14 @@ import agentrl_core as arl
 from agentrl_core import loss, recipes
 
 Result = Callable[[str, int, str], dict[str, float]]
-"""The result of a rank, from a mode, the rank and the file at which the ranks meet."""
+"""A function from a mode, the rank and the ranks' meeting file to the result of the rank."""
 CASES = [
     (layout, way) for layout in ("tree", "sequence", "padded") for way in ("run", "fused", "annotate", "checkpointed")
 ]
 
 
 def rollouts() -> arl.Batch:
-    """Two groups of three draws, whose prompts and first tokens are shared."""
+    """Return two groups of three draws, whose prompts and first tokens are shared."""
     forest = arl.Forest()
     for group in range(2):
         forest.add_group(group, f"task {group}")
@@ -49,7 +49,7 @@ def rollouts() -> arl.Batch:
 
 
 def new_model(mode: str) -> Any:
-    """The model of a mode before it is wrapped for ranks; the same on each rank."""
+    """Return the model of a mode before it is wrapped for ranks; the same on each rank."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
     model: Any = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **sizes))
@@ -61,7 +61,7 @@ def new_model(mode: str) -> Any:
 
 
 def wrapped(model: Any, mode: str) -> Any:
-    """The model in its wrapper."""
+    """Return the model in its wrapper."""
     if mode.startswith("ddp"):
         return nn.parallel.DistributedDataParallel(model)
     if mode.startswith("fsdp1"):
@@ -103,7 +103,7 @@ def whole(tensor: Any) -> torch.Tensor:
 
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:
-    """Take all gradients from a model; those of what is not trained are missing."""
+    """Take all gradients from a model; those of untrained parameters are missing."""
     if isinstance(model, FullyShardedDataParallel):
         with FullyShardedDataParallel.summon_full_params(model, with_grads=True):
             found = {name: whole(each.grad) for name, each in model.named_parameters() if each.grad is not None}
@@ -114,7 +114,7 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
 
 
 def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
-    """The differences of all cases."""
+    """Return the differences of all cases."""
     alone, wanted, answers = new_model(mode), {}, {}
     for layout, way in CASES:
         answers[layout, way] = differentiate(alone, layout, way)
@@ -157,13 +157,13 @@ def run_rank(mode: str, rank: int, folder: str, result: Result) -> None:
 
 
 def run_ranks(mode: str, result: Result = compare) -> Any:
-    """The result of rank 0."""
+    """Return the result of rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(2):
             child = os.fork()
             if child == 0:
-                signal.alarm(300)  # a rank that waits for the other one for ever
+                signal.alarm(300)  # a rank that waits forever for the other one
                 os.environ.update(
                     RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT="0"
                 )

@@ -1,12 +1,12 @@
-"""A training loop's writes without the training: run as a program, it closes iterations until it is killed.
+"""A program that does a training loop's writes without training; it closes iterations until it is killed.
 
-`python writer.py FOLDER [fork]`: says `open N` and then `closed N` on standard output for every iteration that is
-durable. With `fork`, a child that inherited the store lives on for an hour.
+`python writer.py FOLDER [fork]`: prints `open N` and then `closed N` to standard output for every durable iteration.
+With `fork`, a child that inherited the store lives on for an hour.
 
 With `compact`, a thread merges files all the while.
 
-`python writer.py FOLDER again`: for every line of standard input, a new process does the same, which says `process N`
-first; `died N` with the signal that ended it says that it is gone, and that all that it said came before.
+`python writer.py FOLDER again`: for each line of standard input, a new process does the same and prints `process N`
+first. The parent prints `died N`, with the signal that ended it, once the process is gone and all its output was read.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ TOKENS = 6
 
 
 def say(word: str, number: int) -> None:
-    """Tell the parent, at once."""
+    """Print a line to the parent and flush."""
     sys.stdout.write(f"{word} {number}\n")
     sys.stdout.flush()
 
 
 def tokens_of(iteration: int, member: int) -> list[int]:
-    """What a trajectory of an iteration sampled."""
+    """Return the sampled tokens of a trajectory of an iteration."""
     return [(iteration * 31 + member * 7 + place) % 1000 for place in range(TOKENS)]
 
 
 def grow(iteration: int) -> Batch:
-    """Four trajectories in two groups."""
+    """Return four trajectories in two groups."""
     forest = Forest(iteration=iteration, seed=iteration)
     for group in range(2):
         forest.add_group(group, f"task {group}")
@@ -47,7 +47,7 @@ def grow(iteration: int) -> Batch:
 
 
 def train(store: Store) -> None:
-    """One iteration: collect, commit, close, with the upkeep that a long run needs now and then."""
+    """Run one iteration: collect, commit, close, with the maintenance that a long run needs occasionally."""
     iteration = store.iteration
     if not store.has_batch(iteration):
         batch = grow(iteration)
@@ -64,7 +64,7 @@ def train(store: Store) -> None:
 
 
 def again() -> None:
-    """One process after the other, without starting Python each time."""
+    """Start one process after the other, without starting Python each time."""
     for _ in sys.stdin:
         child = os.fork()
         if not child:
@@ -74,7 +74,7 @@ def again() -> None:
 
 
 def compact(store: Store) -> None:
-    """Merge whatever can be merged, again and again."""
+    """Merge all mergeable files, repeatedly."""
     while True:
         store.compact()
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""The demo of screens on a few drawn ones: clicks are paid as the boxes say, controls hide the screen, it trains."""
+"""The demo of screens on a few drawn ones: boxes decide the reward of clicks, controls hide the screen, it trains."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TOP = 50
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The program, whose neighbours it imports by name."""
+    """Return the program, which imports its neighbours by name."""
     monkeypatch.syspath_prepend(str(BENCH))
     return importlib.import_module("demo_screen")
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Screens of two boxes on white, in the form of `screens.record`."""
+    """Return screens of two boxes on white, in the form of `screens.record`."""
     rng = np.random.default_rng(0)
     count = TRAIN + HELD_OUT
     screens = np.full((count, SIDE, SIDE, 3), 255, np.uint8)

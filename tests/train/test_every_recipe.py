@@ -1,4 +1,4 @@
-"""Which recipes the reference loop runs: one of each kind is run, of all it is told at once whether they are."""
+"""Recipes that the reference loop runs: one of each kind is run; for all, the loop reports at once if it can."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ KINDS = {
     "prime": [],  # a reward model, and its reference
     "reinforce_plus_plus": [],  # a reference in the reward
     "areal": [],  # the policy as it was
-    "longcat_flash": [],  # log-probs that are made again
+    "longcat_flash": [],  # recomputed log-probs
     "dpo": ["--group-size", "2"],  # pairs
     "mopps": [],  # tasks are chosen
-    "light_if": [],  # a stage before
+    "light_if": [],  # an earlier stage
     "remax": [],  # other members
-    "rover": [],  # another answer of the model
+    "rover": [],  # another output of the model
     "gigpo": [],  # steps
     "rloo": [],
     "tree_grpo": [],  # facts of the program
     "ac_flow": [],  # a critic of steps
     "copo": [],  # clusters of answers
     "spear": [],  # calls of tools
-    "ppo_ewma": [],  # an average of the policy that moves by itself
-    "fix_po": [],  # passes behind the updates
+    "ppo_ewma": [],  # an average of the policy, updated by a hook
+    "fix_po": [],  # passes after the updates
 }
 REPLAYS = recipes.GRPO.replace(name="replays", replay=replay.Inject(replay.Memory(per_task=2), count=1))
 WITH_JUDGE = recipes.PPO.replace(
@@ -60,7 +60,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, demo: env.ReasoningGym) -> P
 
 
 def ran(recipe: str, options: list[str], model: Path, run: Path) -> dict[str, Any]:
-    """The weights of a short run, which went well."""
+    """Return the weights of a successful short run."""
     assert main(["train", "--run", str(run), "--recipe", recipe, "--model", str(model), *SHORT, *options]) == 0
     assert json.loads((run / "summary.json").read_text())["iterations"] == 2
     (checkpoint,) = (run / "checkpoints").glob("*.pt")

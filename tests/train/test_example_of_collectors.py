@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "collectors.py"
 
 
 def iterations_of(folder: Path, until: int) -> list[int]:
-    """Run the example until an iteration; those that it prints."""
+    """Run the example until an iteration; return the printed iterations."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), "--folder", str(folder), "--iterations", str(until)],
         capture_output=True,

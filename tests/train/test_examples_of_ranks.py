@@ -1,4 +1,4 @@
-"""The examples for several ranks train, and a run that was stopped ends like one that was not."""
+"""The examples for several ranks train, and a stopped run ends like an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def rewards(example: str, folder: Path, iterations: int) -> list[float]:
-    """Run an example; the rewards that it prints."""
+    """Run an example; return the printed rewards."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     options = ["--folder", str(folder), "--iterations", str(iterations)] + ["--cpu"] * (example != "fsdp2")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A run whose ranks are killed, at any of many places, resumes to the batches and parameters of an undisturbed one."""
+"""A run whose ranks are killed, at any of many places, resumes to the batches and parameters of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FSDP2 = [
     "1 after FileSystemWriter.write_data",
     "1 before engine.send_weights",
 ]
-"""A rank, and the place where it is killed."""
+"""A rank, and the place at which it is killed."""
 DDP = [
     "0 before loop.from_first_rank",
     "0 after Models.annotated",

@@ -1,4 +1,4 @@
-"""`agentrl train --replay-routes`: a mixture of experts is trained with the experts that its engine recorded."""
+"""`agentrl train --replay-routes`: train a mixture of experts with the experts that its engine recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT += ["--task-pool", "64", "--iterations", "2", "--max-turns", "2"]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A mixture of experts, and a dense model."""
+    """Write a mixture of experts, and a dense model."""
     dense, tokenizer = warm_start.build(env.ReasoningGym(["lcm"], seed=0, held_out=4), seed=0)
     torch.manual_seed(0)
     config: Any = Qwen3MoeConfig(

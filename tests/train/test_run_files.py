@@ -1,4 +1,4 @@
-"""The files that `agentrl train` leaves beside the store: whole or absent, also after a power cut."""
+"""The files that `agentrl train` writes beside the store: whole or absent, even after a power failure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from agentrl_core.train.options import TrainOptions
 
 
 def shown(name: str) -> str:
-    """The name of a file; those that are being written have a random one."""
+    """Return the name of a file; files that are being written have a random one."""
     return UNFINISHED if name.endswith(UNFINISHED) else name
 
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """What was synced, in order: its name, and what lay in its folder (or in it) at that moment."""
+    """Record syncs in order: the name, and the content of its folder (or of itself) at that moment."""
     seen: list[tuple[str, list[str]]] = []
     sync = os.fsync
 

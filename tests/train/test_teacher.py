@@ -24,7 +24,7 @@ SHORT += ["--task-pool", "64", "--learning-rate", "3e-3"]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A policy, and a teacher that prefers other tokens."""
+    """Write a policy, and a teacher that prefers other tokens."""
     world = env.ReasoningGym(["lcm"], seed=0, held_out=4)
     policy, tokenizer = warm_start.build(world, seed=0)
     teacher = copy.deepcopy(policy)

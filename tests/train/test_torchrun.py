@@ -1,4 +1,4 @@
-"""`agentrl train` on ranks of torchrun: one process's run, whatever their number."""
+"""`agentrl train` on ranks of torchrun: the same run as one process, whatever their number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS += ["--learning-rate", "1e-3", "--pack-tokens", "512"]
 
 
 def train(run: Path, ranks: int, *options: str) -> str:
-    """Train in processes of their own; returns what they print."""
+    """Train in processes of their own; return their output."""
     agentrl = [str(Path(sys.executable).parent / "agentrl"), "train", "--run", str(run), *options]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     command = [*torchrun, "--nproc-per-node", str(ranks), "--", *agentrl] if ranks > 1 else agentrl

@@ -32,7 +32,7 @@ def weights(run, name="start"):
     return AutoModelForCausalLM.from_pretrained(run / name).state_dict()
 
 
-# After so short a warm start the model may call no tool: ARPO has nothing to fork at then, and says so.
+# After such a short warm start the model may call no tool: ARPO cannot fork then, and warns.
 @pytest.mark.filterwarnings("ignore:rollout.EntropyBranching forks at tool results")
 @pytest.mark.parametrize("recipe", ["grpo", "arpo"])
 def test_a_run_leaves_what_it_promises(tmp_path, capsys, recipe):
@@ -244,16 +244,16 @@ def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
             assert len(versions)
             assert iteration - 1 <= versions.min() <= versions.max() <= iteration
     assert json.loads((run / "summary.json").read_text())["iterations"] == 4
-    # Iteration 4 was under way: what it had recorded is asked for again, and a warning that it is not fails the test.
+    # Iteration 4 was running: its recorded responses are requested again; a warning that one is not fails the test.
     assert main(["train", "--run", str(run), "--resume", "--iterations", "6"]) == 0
     with Store.open(run, read_only=True) as store:
         assert store.iteration == 6
-        # The loop's own number and the collector's table stand side by side.
+        # The loop's own number and the collector's table are in one file.
         metrics = store.state["metrics"]
         assert metrics["sampled_tokens"] > 0
         assert metrics["tokens"]["generated"] == metrics["tokens"]["consumed"] == metrics["sampled_tokens"]
         tasks = [store.batch(iteration).texts("task_id", "draw") for iteration in range(6)]
-    # What the environment gives one thread is what the iterations that ran side by side chose from.
+    # The concurrent iterations chose from the tasks that the environment returns in one thread.
     world = env.ReasoningGym(["chain_sum", "products", "lcm"], seed=0, held_out=16)
     assert {task for each in tasks for task in each} <= {task.task_id for task in world.tasks(16_384)}
     capsys.readouterr()
@@ -265,7 +265,7 @@ def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 def test_what_runs_ahead_ends_with_the_loop(tmp_path, monkeypatch, error):
-    """Of a Ctrl-C or an error in the update, while the next iteration is rolled out; then the engine is closed."""
+    """A Ctrl-C or an error in the update, while the next iteration is rolled out, closes the engine."""
     underway, closed, step, close = [], [], Models.step, engine.Transformers.close
 
     def breaks(models, *rest, **options):
@@ -291,7 +291,7 @@ def test_what_runs_ahead_ends_with_the_loop(tmp_path, monkeypatch, error):
 
 
 def running():
-    """The iterations that are under way."""
+    """Return the iterations that are running."""
     names = (thread.name for thread in threading.enumerate())
     return [name for name in names if name.startswith("agentrl-iteration")]
 
@@ -317,7 +317,7 @@ def test_reinforcement_learning_gains_45_points(tmp_path):
 
 
 def closed(run):
-    """Iterations that a run has closed, 0 where there is none yet."""
+    """Return the number of closed iterations; 0 if there are none yet."""
     try:
         with Store.open(run, read_only=True) as store:
             return store.iteration

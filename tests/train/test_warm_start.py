@@ -1,4 +1,4 @@
-"""The warm start: what it sees, what it writes, and that a model comes out of it which can begin to learn."""
+"""The warm start: its tasks, its output, and a resulting model that can begin to learn."""
 
 import random
 
@@ -18,7 +18,7 @@ def gym():
 
 
 class Watched:
-    """The environment, with a note of every task that was asked for or played."""
+    """The environment, with a record of every requested or played task."""
 
     def __init__(self, gym):
         self.gym = gym
@@ -107,7 +107,7 @@ def test_the_tokenizer_keeps_digits_apart_and_every_text(gym, tmp_path):
         assert again.action(text).tolist() == chat.action(text).tolist()
     pieces = tokenizer.convert_ids_to_tokens(chat.action("<call>73+15</call>").tolist())
     assert pieces == ["<call>", "7", "3", "+", "1", "5", "</call>", "<end>"]
-    # Fixed texts are short: an episode costs what its numbers cost.
+    # Fixed texts are short: the length of an episode depends on its numbers.
     assert max(len(chat.prompt(task.question)) for task in gym.tasks(300)) <= 13
 
 

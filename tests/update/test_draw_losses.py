@@ -1,4 +1,4 @@
-"""The losses of draws: their mean is that of the step, and each is the loss of a step on that draw alone."""
+"""Losses of draws: their mean is the loss of the step, and each is the loss of a step on that draw alone."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from agentrl_core.update.update import Update
 from agentrl_core.update.updates import Updates
 
 NO_SUMS = {"drpo", "siren"}
-"""A logarithm of a mean over a group, and the square of a mean over all tokens."""
+"""A loss with a logarithm of a mean over a group, and one with the square of a mean over all tokens."""
 
 
 def recorded(policy: loss.Loss, rollouts: Rollouts, *, tree: bool) -> tuple[Updates, Update, float]:
-    """A step whose packs were run, and its loss."""
+    """Return a step whose packs were run, and its loss."""
     updates = recipes.GRPO.replace(loss=policy).updates(rollouts.batch, draw_losses=True)
     (update,) = updates
     whole = policy.unit not in ("token", "step")
@@ -70,7 +70,7 @@ def test_a_loss_that_is_no_sum_over_draws_is_refused(name: str) -> None:
 
 
 def only(batch: Batch, draw: int) -> Batch:
-    """The batch with one draw that has a score."""
+    """Return the batch with one scored draw."""
     score = np.where(np.arange(batch.num_draws) == draw, batch.column("score", "draw"), np.nan)
     return batch.with_columns("draw", score=score)
 

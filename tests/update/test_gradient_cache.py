@@ -50,7 +50,7 @@ def begun(name: str) -> tuple[Updates, Update]:
 
 @functools.cache
 def in_one_pack(name: str) -> tuple[Found, dict[str, float]]:
-    """Value, gradients and metrics of one pack that holds the whole update."""
+    """Return value, gradients and metrics of one pack that holds the whole update."""
     updates, update = begun(name)
     found = rolled(name).by_packs(update, list(update.pack(max_tokens=WHOLE)))
     return found, updates.metrics
@@ -61,14 +61,14 @@ def answers_of(name: str) -> Callable[[Pack], PackOutput]:
 
 
 def added(name: str, values: Iterator[Tensor]) -> tuple[Found, int]:
-    """Sums over packs, and how many there are."""
+    """Return sums over packs, and the number of packs."""
     found = [rolled(name).gradients(value) for value in values]
     gradients = [torch.stack(each).sum(0) for each in zip(*(one for _, one in found), strict=True)]
     return (torch.stack([value for value, _ in found]).sum(), gradients), len(found)
 
 
 def least(name: str) -> int:
-    """Tokens of the longest sequence: no pack can be smaller."""
+    """Return the tokens of the longest sequence: no pack can be smaller."""
     return largest_unit(rolled(name).batch, begun(name)[1], "token")
 
 
@@ -76,7 +76,7 @@ def least(name: str) -> int:
 @settings(max_examples=5, deadline=None)
 @given(room=st.integers(0, 100))
 def test_packs_of_any_size_are_one_pack(name: str, room: int) -> None:
-    """No unit is whole in a pack, and none has to be: the same rows in the same order, bit for bit."""
+    """Packs may split every unit, and need not keep any whole: the same rows in the same order, bit for bit."""
     wanted, metrics = in_one_pack(name)
     updates, update = begun(name)
     found, count = added(name, update.gradient_cached(answers_of(name), max_tokens=least(name) + room))
@@ -142,14 +142,14 @@ def same(found: tuple[float, dict[str, Tensor]], wanted: tuple[float, dict[str, 
 
 @SEVERAL
 def test_a_model_feels_the_same(name: str) -> None:
-    """A tiny Llama in fp64, with a value head where it is asked: in one pack, in several, and in trees."""
+    """A tiny Llama in fp64, with a value head if needed: in one pack, in several, and in trees."""
     policy, model = LOSSES[name], network()
     torch.manual_seed(1)
     model.value_head = nn.Linear(32, 2 if "soft_minimum" in repr(policy) else 1).double()
     _, update = begun(name)
     (pack,) = update.pack(max_tokens=WHOLE, layout="sequence")
     wanted = stepped(model, iter([update.loss(pack.run(model), pack)]))
-    # What is the same in exact numbers is not at every edge: quantiles and bounds stand on one row's number.
+    # Exact equality can break at edges: quantiles and bounds depend on one row's number.
     for options in (
         {"max_tokens": least(name) + 20, "layout": "sequence"},
         {"max_tokens": least(name), "layout": "sequence", "buffers": PackBuffers(least(name))},
@@ -196,7 +196,7 @@ def test_dropout_drops_the_same_in_both_runs() -> None:
         return output
 
     for value in update.gradient_cached(run, max_tokens=least("forking_tokens")):
-        torch.rand(3)  # somebody else draws too
+        torch.rand(3)  # other code draws random numbers too
         value.backward()
     half = len(seen) // 2
     for first, second in zip(seen[:half], seen[half:], strict=True):
@@ -238,7 +238,7 @@ def test_log_probs_of_minus_infinity_have_no_gradient() -> None:
 
 
 def test_a_scaled_value_scales_its_gradient() -> None:
-    """As gradient scalers of mixed precision and gradient accumulation do."""
+    """Gradient scalers of mixed precision and gradient accumulation scale the loss in the same way."""
     name = "pacs"
     wanted, _ = in_one_pack(name)
     scaled = (8.0 * value for value in begun(name)[1].gradient_cached(answers_of(name), max_tokens=least(name)))
@@ -289,7 +289,7 @@ def test_a_function_of_the_whole_update() -> None:
 
 
 def test_minibatches_keep_groups_and_pairs_whole() -> None:
-    """Also those of a loss that needs the whole update."""
+    """The same holds for a loss that needs the whole update."""
     both = loss.Sum(loss.Preference("token_mean"), loss.Policy(mask=loss.TopTokens(), aggregate="token_mean"))
     assert (both.unit, LOSSES["drpo"].unit) == ("update", "update")
     for policy, column in ((both, "pair"), (LOSSES["drpo"], "group_id")):
@@ -317,7 +317,7 @@ def as_rank(rank: int, store: distributed.Store, name: str, layout: str) -> tupl
 @pytest.mark.filterwarnings("ignore:.*no wrapper of the model averages gradients")  # the test adds them up
 @pytest.mark.filterwarnings("ignore:You are using a Backend")  # ranks are threads here
 def test_ranks_make_one_loss(name: str, layout: str) -> None:
-    """Two ranks, each a thread with its own end of a real connection."""
+    """Run two ranks, each a thread with its own end of a real connection."""
     wanted, metrics = in_one_pack(name)
     store = distributed.HashStore()
     with ThreadPoolExecutor(2) as pool:

@@ -1,4 +1,4 @@
-"""What happens between optimizer steps and after them: by hand, exact, on real modules."""
+"""Hooks between optimizer steps and after them: exact numbers by hand, on real modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentrl_core.schedule.hook import SwapModels
 
 
 class Model(nn.Module):
-    """Parameters of two types, a tied one, a buffer of floats and one of counts."""
+    """A model with parameters of two types, a tied one, a buffer of floats and one of counts."""
 
     def __init__(self, value: float, count: int = 0, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def recipe(*actions: Any, **others: Any) -> Recipe:
 def train(
     recipe: Recipe, batch: Batch, models: dict[str, Model], look: Callable[[Any], object] = lambda _: None, **after: Any
 ) -> tuple[Any, Any]:
-    """One iteration of updates by gradient descent with rate 1."""
+    """Run one iteration of updates by gradient descent with rate 1."""
     credited = recipe.credit(batch)
     updates = recipe.updates(credited, models=models)
     for update in updates:
@@ -65,7 +65,7 @@ def train(
 
 
 def credited_at(recipe: Recipe, iteration: int, states: dict[str, Any]) -> Batch:
-    """The batch as of an iteration."""
+    """Return the batch with another iteration number."""
     ids = BATCH.column("trajectory_id", "draw")
     none = BATCH.select_draws(np.zeros(0, np.int64))
     batch = none.with_draws(ids, source="fresh", iteration=iteration)
@@ -73,7 +73,7 @@ def credited_at(recipe: Recipe, iteration: int, states: dict[str, Any]) -> Batch
 
 
 def iterations(recipe: Recipe, count: int, models: dict[str, Model]) -> Iterator[tuple[Any, Any]]:
-    """Train iteration after iteration, closing each; the updates and the outcome of each."""
+    """Train iteration after iteration and close each; return the updates and the outcome of each."""
     states: dict[str, Any] = {}
     for iteration in range(count):
         batch = credited_at(recipe, iteration, states)
@@ -95,7 +95,7 @@ def test_a_reference_follows() -> None:
 
 
 def test_it_follows_softly_every_few_steps_of_the_run() -> None:
-    """Two steps an iteration, every third step: steps 3, 6 of six. The policy is held still by rate 0."""
+    """Two steps per iteration, every third step: steps 3, 6 of six. The rate 0 keeps the policy fixed."""
     models = {"policy": Model(1.0), "reference": Model(0.0)}
     moved = recipe(SyncModel("policy", "reference", mix=0.5, every=3, unit="steps"), ScaleLearningRate(0.0))
     found = [models["reference"].shift[0].item() for _ in iterations(moved, 3, models)]
@@ -104,7 +104,7 @@ def test_it_follows_softly_every_few_steps_of_the_run() -> None:
 
 
 def test_it_counts_the_steps_of_each_iteration_by_themselves() -> None:
-    """Two steps an iteration; the second of each from iteration to iteration. The policy is held still by rate 0."""
+    """Two steps per iteration; the second of each, across iterations. The rate 0 keeps the policy fixed."""
     models = {"policy": Model(1.0), "reference": Model(0.0)}
     second = SyncModel("policy", "reference", mix=0.5, once=2, unit="steps_of_iteration")
     found = [models["reference"].shift[0].item() for _ in iterations(recipe(second, ScaleLearningRate(0.0)), 3, models)]
@@ -138,7 +138,7 @@ def test_an_average_is_corrected() -> None:
 
 
 def test_an_average_counts_the_steps_of_its_source_alone() -> None:
-    """The critic's two steps an iteration move no average of the policy, and the policy's none of the critic."""
+    """The critic's two steps per iteration move no average of the policy, and the policy's steps none of the critic."""
     targets = {"policy": "proximal", "critic": "target"}
     own = [SyncModel(source, target, every=3, unit="steps", own_steps=True) for source, target in targets.items()]
     losses = tuple(loss.Train(loss.Policy(), model=model, minibatches=2) for model in ("critic", "policy"))
@@ -163,7 +163,7 @@ def test_a_slow_average_of_a_model_in_half_precision_needs_float32() -> None:
 
 
 def test_slow_and_fast_steps() -> None:
-    """SFPO: what the steps did is taken to the share alpha."""
+    """SFPO: the change of the steps is scaled by alpha."""
     models, alone = {"policy": Model(1.0)}, {"policy": Model(1.0)}
     next(iterations(recipe().replace(minibatches=1), 1, alone))
     _, outcome = next(iterations(recipe(SyncModel("begin", "policy", mix=0.75)).replace(minibatches=1), 1, models))
@@ -196,7 +196,7 @@ def test_steps_are_left_out_and_scaled() -> None:
 
     first, second = moved()
     assert first != 0.0
-    # The gradient of the ratio at 1 does not depend on the shift, so each step is what it was.
+    # The gradient of the ratio at 1 does not depend on the shift, so each step is unchanged.
     assert moved(SkipStep(once=1)) == pytest.approx([0.0, second - first])
     assert moved(SkipStep(when=Above("loss", -10.0))) == [0.0, 0.0]
     assert moved(SkipStep(when=Above("loss", 10.0))) == [first, second]
@@ -242,7 +242,7 @@ def test_updates_stop_early_and_the_training_too() -> None:
 
 @pytest.mark.parametrize("every", ["iteration", "step"])
 def test_updates_do_not_stop_by_a_divergence_of_an_earlier_iteration(every: Any) -> None:
-    """The critic makes its two steps first. The policy's first step has loss 0 on average, above -10: it ends both."""
+    """The critic does its two steps first. The policy's first step has loss 0 on average, above -10: it ends both."""
     links = (loss.Train(loss.Policy(), model="other"), loss.Policy())
     stops = recipe(StopTraining(when=Above("loss", -10.0, every=every), unit="steps"), loss=links)
     models = {"policy": Model(0.0), "other": Model(0.0)}
@@ -262,7 +262,7 @@ def test_passes_are_repeated_until_they_are_fine() -> None:
 
 
 def test_a_coefficient_moves_with_every_step() -> None:
-    """A dual variable: beta + rate (metric - target) after each of the steps, and the next loss has it."""
+    """A dual variable: beta + rate (metric - target) after each of the steps, and the next loss uses it."""
     dual = Dual("loss", target=0.5, rate=2.0, start=1.0, at_least=1e-6, every="step")
     moving = recipe(loss=loss.Policy(drift=loss.KL(dual, "k2")), epochs=2)
     seen: list[float] = []

@@ -1,4 +1,4 @@
-"""Draws that change nothing are not run, and what was sampled alike is run once: gradients stay what they were."""
+"""Draws without gradient are not run, and equal samples are run once; gradients stay the same."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REWARDS = [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
 
 
 def late(groups: int = 4) -> Batch:
-    """Groups as they are late in training: two say all the same, one agrees about the reward, one learns."""
+    """Return groups as late in training: two with equal rollouts, one with equal rewards, one that learns."""
     rng = np.random.default_rng(3)
     forest = Forest()
     for group, rewards in enumerate(REWARDS[:groups]):
@@ -52,7 +52,7 @@ def late(groups: int = 4) -> Batch:
 
 
 def gradients(updates: Updates, layout: str) -> tuple[list[torch.Tensor], int, dict[str, float]]:
-    """What an optimizer would step by, after how many tokens, and what the updates said."""
+    """Return the gradients for an optimizer, the number of run tokens, and the metrics of the updates."""
     model = tiny_model()
     tokens = 0
     for update in updates:
@@ -77,7 +77,7 @@ def test_gradients_are_those_of_all_draws(name: str, layout: str) -> None:
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
     assert sum(float(gradient.abs().sum()) for gradient in wanted) > 0.01
-    # Nine of twelve draws agree with their group; of 10 tokens that a draw has the last is never read.
+    # Nine of twelve draws agree with their group; of a draw's 10 tokens the last is never an input.
     assert every == 12 * 10
     assert run == (3 * 10 if layout == "sequence" else run)
     assert "idle_tokens" not in said
@@ -134,7 +134,7 @@ def test_ranks_and_gradient_caching_leave_out_the_same(layout: str) -> None:
 
 
 def test_tokens_that_were_sampled_again_and_again_are_run_once() -> None:
-    """All twelve draws, with a penalty that reads them: the tree of what they say, not of where it is stored."""
+    """Run all twelve draws, with a penalty that reads them: the tree follows their tokens, not their storage."""
     recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1)))
     batch = recipe.credit(late())
     batch = batch.with_columns("token", reference_logprob=np.full(len(batch.column("token", "token")), -1.0))

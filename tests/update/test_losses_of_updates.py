@@ -1,4 +1,4 @@
-"""Every loss through `recipe.updates`: its streams, its units whole, and packs that add up to all rows at once."""
+"""Every loss through `recipe.updates`: its streams, whole units, and packs that add up to all rows at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentrl_core.update.metrics import Metrics
 from agentrl_core.update.update import Update
 
 EACH = pytest.mark.parametrize("name", LOSSES)
-# Bounds, shares or means of these are over all rows: packs that do not hold the whole update do not add up.
+# Bounds, shares or means of these are over all rows: packs without the whole update do not add up.
 OVER_ALL_ROWS = [
     "covariance",
     "clip_cov",
@@ -43,7 +43,7 @@ OVER_ALL_ROWS = [
     "second moment",
     "exponential steer",
 ]
-NOT_ANSWERED = ["full"]  # the divergence over the whole vocabulary needs two models; a run has one
+NOT_ANSWERED = ["full"]  # the divergence over the whole vocabulary needs two models; here is one
 
 
 @EACH
@@ -78,7 +78,7 @@ def test_the_losses_that_need_the_whole_update() -> None:
 
 @pytest.mark.parametrize("name", OVER_ALL_ROWS)
 def test_smaller_packs_of_these_would_be_another_loss(name: str) -> None:
-    """So they are refused for a reason: with packs all the same, value or gradient change."""
+    """They are refused for a reason: if packs were allowed, value or gradient would change."""
     policy = LOSSES[name]
     rollouts = Rollouts.random(policy, seed=len(name) % 3)
     update = rollouts.update(policy)
@@ -97,7 +97,7 @@ def network() -> nn.Module:
 
 @EACH
 def test_a_model_answers(name: str) -> None:
-    """Forward and backward through a model with a value head; what it cannot answer is said."""
+    """Forward and backward through a model with a value head; outputs that it lacks are reported."""
     policy, model = LOSSES[name], network()
     torch.manual_seed(1)
     heads = BINS if "value_logits" in policy.outputs else 2 if "soft_minimum" in repr(policy) else 1

@@ -1,4 +1,4 @@
-"""Recipes with several losses: of other models than the policy, and of other stages than the one after the credit."""
+"""Recipes with several losses: for models other than the policy, and for stages other than the one after credit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentrl_core.exceptions import RecipeError
 
 
 def with_two_losses() -> dict[str, Recipe]:
-    """The losses of each system that has two, of other models or in other stages, under a credit of its own."""
+    """Return the losses of each system with several models or stages, under a separate credit."""
     found = {}
     for name in ("dapo_direct", "ver_ipo", "vl_dac", "safe", "gui_libra"):
         links = recipes.get(name).at(0).chain("loss")
@@ -52,7 +52,7 @@ def test_they_have_two() -> None:
 
 @pytest.mark.parametrize("key", RECIPES)
 def test_one_recipe_trains_both(key: str) -> None:
-    """Each stage steps the models that it names, and no other."""
+    """Each stage steps only the models that it names."""
     recipe = RECIPES[key]
     recipe.check()
     assert Recipe.from_toml(recipe.to_toml()) == recipe

@@ -1,4 +1,4 @@
-"""Each draw says what its ratio is taken to: losses and gradients against sums in fp64."""
+"""Each draw states the denominator of its ratio; compare losses and gradients with sums in fp64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKENS = 3
 
 
 def grow(codes: list[int], *, recomputed: bool = True) -> Batch:
-    """One group with a draw for each code, of another source than fresh; behaviour -1, recomputed -2, now -1.5."""
+    """Return one group with a stored draw for each code; behaviour -1, recomputed -2, now -1.5."""
     forest = Forest(iteration=0)
     forest.add_group(0, "task")
     for member in range(len(codes)):
@@ -42,7 +42,7 @@ def grow(codes: list[int], *, recomputed: bool = True) -> Batch:
 
 
 def evaluated(batch: Batch, policy: loss.Policy, layout: str) -> tuple[float, list[float], dict[str, float]]:
-    """Loss, its gradient by token of the batch, and metrics."""
+    """Return loss, its gradient by token of the batch, and metrics."""
     updates = recipes.GRPO.replace(loss=policy).updates(batch)
     total, gradient = 0.0, np.zeros(len(batch.column("token", "token")))
     for update in updates:
@@ -96,7 +96,7 @@ def test_the_penalty_on_moving_from_the_old_policy_is_nothing_where_there_is_non
 
 
 def fresh(codes: list[int], sources: list[str]) -> Batch:
-    """As `grow`, with a source each."""
+    """Return draws like `grow`, each with a source."""
     batch = grow(codes)
     ids, names = batch.column("trajectory_id", "draw"), ("behaviour", "recomputed", "none")
     again = batch.select_draws([])
@@ -110,7 +110,7 @@ def fresh(codes: list[int], sources: list[str]) -> Batch:
 
 
 def test_a_recipe_says_it_of_fresh_draws_and_replay_of_its_own() -> None:
-    """Fresh rows take what the recipe says, also one that was sampled behind another prompt; replayed rows stay."""
+    """Fresh rows use the recipe's setting, even if sampled under another prompt; replayed rows keep theirs."""
     batch = fresh([BEHAVIOUR, NONE, BEHAVIOUR, NONE], ["fresh", "fresh", "replay", "replay"])
     recipe = recipes.GRPO.replace(old_logprob="recomputed")
     (update,) = recipe.updates(batch)
@@ -128,7 +128,7 @@ def test_a_recipe_says_it_of_fresh_draws_and_replay_of_its_own() -> None:
 
 @pytest.mark.parametrize("path", ["packs", "fused"])
 def test_metrics_are_said_of_each_source(path: str) -> None:
-    """All nine words are as likely: now log(1/9), so that ratios are exp(-old) / 9.
+    """All nine tokens are equally likely: now log(1/9), so that ratios are exp(-old) / 9.
 
     Fresh: behaviour -1, e / 9 on 3 tokens. Replay: recomputed -2, e^2 / 9 on 3 tokens, and a draw without a ratio.
     """

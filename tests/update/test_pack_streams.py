@@ -20,7 +20,7 @@ OPTIONAL = ("weight", "kl_weight", "keep", "advantage_positive", "advantage_nega
 
 
 def with_random_columns(seed: int, optional: set[str]) -> Batch:
-    """A batch with branches; of tokens that are stored once, some of the same advantage and some of others."""
+    """Return a batch with branches; of tokens that are stored once, some of the same advantage and some of others."""
     rng = np.random.default_rng(seed)
     batch = grow(seed % 4)
     count = len(batch.column("token", "token"))
@@ -39,7 +39,7 @@ def with_random_columns(seed: int, optional: set[str]) -> Batch:
 
 
 def by_definition(batch: Batch, update: Update) -> dict[str, np.ndarray]:
-    """The four columns of products, in float64, of all tokens."""
+    """Return the four columns of products, in float64, of all tokens."""
 
     def read(name: str, default: float) -> np.ndarray:
         if not batch.has(name, "token"):
@@ -107,7 +107,7 @@ def test_three_branches_by_hand() -> None:
         forest.append(trajectory, [4 + place], kind="observation")
         forest.append(trajectory, [9], kind="action", logprobs=[-0.1])
         forest.finish(trajectory, reward=1.0)
-    advantage = [2.0, 0.0, 1.0, 0.0, -3.0, 0.0]  # of each draw, the shared token and one of its own
+    advantage = [2.0, 0.0, 1.0, 0.0, -3.0, 0.0]  # each draw's shared token and one of its own
     policy = loss.Policy(aggregate="constant", constant=1.0)
     (update,) = recipes.GRPO.replace(loss=policy).updates(forest.freeze().with_columns("token", advantage=advantage))
     (pack,) = update.pack(max_tokens=100, layout="tree")

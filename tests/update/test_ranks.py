@@ -1,4 +1,4 @@
-"""Training on several ranks ends where training in one process ends: gradient descent with clipping, real processes."""
+"""Training on several ranks ends like training in one process: gradient descent with clipping, real processes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ REFUSED = {
 
 
 def report(ranks: int, *cases: str) -> dict[str, Any]:
-    """The results of cases, which share one process group."""
+    """Return the results of cases, which share one process group."""
     done = subprocess.run(
         [sys.executable, PROGRAM, str(ranks), *cases],
         capture_output=True,
@@ -110,7 +110,7 @@ def report(ranks: int, *cases: str) -> dict[str, Any]:
 
 
 def check(case: str, found: Any, ranks: int) -> None:
-    """A case ends where one process ends."""
+    """Check that a case ends like one process."""
     assert isinstance(found, dict), f"{case}: {found}"
     if "columns" in found:
         assert found["columns"] < 1e-6, case
@@ -120,10 +120,10 @@ def check(case: str, found: Any, ranks: int) -> None:
     if "wrong" in case:
         assert found["parameters"] > 1e-3, case
         return
-    # Losses have the number of ranks as a factor. In bf16, three times a gradient rounds otherwise than the gradient
+    # Losses have the number of ranks as a factor. In bf16, three times a gradient rounds differently from the gradient
     # itself. That is no error: powers of two are exact, and two and four ranks end within 1e-5.
     is_rounded = "autocast" in case and ranks == 3
-    # A processor may round products in bf16 by the number of their rows.
+    # A processor may round products in bf16 depending on the number of their rows.
     near = 1e-5 if "autocast" in case else 1e-6
     assert found["parameters"] < (1e-3 if is_rounded else near), (case, found)
     assert max(found["gradients"], found["metrics"]) < (1e-2 if is_rounded else 1e-6), (case, found)

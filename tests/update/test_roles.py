@@ -15,7 +15,7 @@ from agentrl_core.recipe import Recipe
 
 
 def rollouts(roles: list[str], *, length: int = 2) -> Batch:
-    """One group: member k was paid k, and its role is the k-th."""
+    """Return one group: member k was paid k, and its role is the k-th."""
     forest = Forest()
     forest.add_group(0, "task")
     for member, role in enumerate(roles):

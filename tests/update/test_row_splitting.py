@@ -1,4 +1,4 @@
-"""Into how many turns the same tokens of a rollout fall changes no loss and no gradient."""
+"""The number of turns that a rollout's tokens are split into changes no loss and no gradient."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OF_STEPS = {
     or policy.denominator in ("turn_mean", "step_mean")
     or getattr(policy, "level", "") == "step"
 }
-"""Losses with ratios, sums, means or values of turns: these read into which turns a rollout falls."""
+"""Losses with ratios, sums, means or values of turns: these depend on the turns of a rollout."""
 
 
 @functools.cache
 def rolled(*, split: bool) -> Batch:
-    """Groups of two rollouts, a pair each; with `split`, the same tokens in several turns instead of one."""
+    """Return groups of two rollouts, a pair each; with `split`, the same tokens in several turns instead of one."""
     rng = np.random.default_rng(5)
     forest = Forest(seed=5)
     for group in range(5):

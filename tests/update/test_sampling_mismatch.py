@@ -1,4 +1,4 @@
-"""What a batch was sampled with and what the trainer does with it: refused or warned of where they differ."""
+"""Compare the sampling settings of a batch with those of the trainer: refuse or warn if they differ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tiny() -> LlamaForCausalLM:
 
 
 def sampled(versions: tuple[int, ...] = (0, 0), **options: Any) -> arl.Batch:
-    """Two draws of two turns; `options` describe the sampling of the first turn of the second draw."""
+    """Return two draws of two turns; `options` describe the sampling of the first turn of the second draw."""
     forest = arl.Forest()
     forest.add_group(0, "task")
     for member in range(2):
@@ -200,7 +200,7 @@ def test_a_run_ahead_with_recomputed_ratios_is_warned_of() -> None:
 
 
 def with_images(*, later: bool = False) -> arl.Batch:
-    """The first of two draws sees an image, in the prompt or in the observation before its second action."""
+    """Return two draws; the first has an image, in the prompt or in the observation before its second action."""
     forest = arl.Forest()
     forest.add_group(0, "task")
     picture = forest.add_blob(b"a picture")

@@ -17,7 +17,7 @@ GENERATED, EXPERT = Where(origin="generated"), Where(origin="expert")
 
 
 def batch_of(rollouts: list[int], experts: list[int], seed: int = 0) -> Batch:
-    """Rollouts and experts' draws of these lengths, which share their first token."""
+    """Return rollouts and experts' draws of these lengths, which share their first token."""
     rng = np.random.default_rng(seed)
     forest = Forest()
     forest.add_group(0, "task")
@@ -33,7 +33,7 @@ def batch_of(rollouts: list[int], experts: list[int], seed: int = 0) -> Batch:
 
 
 def log_probs(batch: Batch) -> torch.Tensor:
-    """A log-prob of each token, the same for tokens that draws share."""
+    """Return a log-prob of each token, equal for tokens that draws share."""
     whole = torch.linspace(-3.0, -0.2, int(batch.offsets("token")[-1]), dtype=torch.float64)
     whole[torch.from_numpy(batch.offsets("token")[:-1].astype(np.int64))] = -0.9
     return whole.requires_grad_()
@@ -42,7 +42,7 @@ def log_probs(batch: Batch) -> torch.Tensor:
 def value_of(
     of: loss.Loss, batch: Batch, layout: Literal["tree", "sequence"] = "sequence", max_tokens: int = 10**6
 ) -> tuple[float, np.ndarray]:
-    """The loss of a batch and its gradient by the log-prob of each token, over all packs."""
+    """Return the loss of a batch and its gradient by the log-prob of each token, over all packs."""
     (update,) = recipes.GRPO.replace(loss=of).updates(batch)
     logprob = log_probs(batch)
     total = torch.zeros((), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Updates: which draws, which weights, which packs; and the loss of a batch against its definition."""
+"""Updates: their draws, weights and packs; and the loss of a batch compared with its definition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentrl_core.recipe import Recipe
 
 
 def expected_loss(model: LlamaForCausalLM, batch: Batch, recipe: Recipe, reference: LlamaForCausalLM) -> torch.Tensor:
-    """Draw by draw through the model's own forward; only the paths and the levels of the batch are used."""
+    """Compute the loss per draw by the model's own forward, from the paths and levels of the batch alone."""
     policy = recipe.loss
     offsets, bounds = batch.offsets("step"), batch.offsets("token")
     position = batch.column("position", "token")
@@ -53,7 +53,7 @@ def expected_loss(model: LlamaForCausalLM, batch: Batch, recipe: Recipe, referen
 
 
 def paths_of(batch: Batch) -> list[np.ndarray]:
-    """The tokens of every draw, from the tables: leaf to root."""
+    """Return the tokens of every draw, from the tables: leaf to root."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
     paths = []
     for leaf in pl.DataFrame(batch.trajectories)["leaf_node_id"]:
@@ -211,12 +211,12 @@ def test_numbers_of_a_loss_follow_the_iteration_of_the_batch(batch: Batch) -> No
         entropy=Schedule(0.8, 0.0, iterations=8), clip=loss.Clip(high=Schedule(0.2, 0.3, iterations=2))
     )
     recipe = recipes.GRPO.replace(loss=policy)
-    (update,) = recipe.updates(recipe.credit(batch))  # of iteration 4
+    (update,) = recipe.updates(recipe.credit(batch))  # from iteration 4
     assert update.prepared.loss == loss.Policy(entropy=0.4, clip=loss.Clip(high=0.3))
 
 
 def test_sources_are_dealt_evenly(make_batch: Callable[..., Batch]) -> None:
-    """Every draw once; of each source no minibatch has two more than another, nor of all."""
+    """Every draw occurs once; minibatches differ by at most one draw of each source, and of all."""
     batch = make_batch(groups=4)
     ids = batch.column("trajectory_id", "draw")
     batch = batch.with_draws(ids[::3], source="replay").with_draws(ids[1::6], source="expert")

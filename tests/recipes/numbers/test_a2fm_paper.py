@@ -26,7 +26,7 @@ OUTCOME, COST, FORMAT = recipes.A2FM.chain("reward")
 def scores(
     recipe: Recipe, right: Value, mode: Value, forced: Value, form: Value | None = None, **member: Any
 ) -> dict[str, Value]:
-    """Scores and advantages of a group; mode 0 is the instant one."""
+    """Return scores and advantages of a group; mode 0 is the instant one."""
     form = np.ones(len(right)) if form is None else form
     members = [
         {
@@ -43,7 +43,7 @@ def scores(
 
 @EXAMPLES.by("the figure of the authors")
 def figure(example: Example) -> Found:
-    """With the power that makes 0.8 of two right ones of six."""
+    """The power is chosen so that two right rollouts of six give 0.8."""
     power = float(np.log(1 - 0.8) / np.log(2 / 6))
     recipe = recipes.A2FM.replace(reward=(OUTCOME, replace(COST, power=power), FORMAT))
     modes, forced = np.array([2, 2, 1, 1, 0, 0, 2, 1, 0]), np.array([1] * 6 + [0] * 3)

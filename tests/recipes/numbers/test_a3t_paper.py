@@ -19,11 +19,11 @@ from agentrl_core.rollout import Independent
 
 EXAMPLES = PaperExamples("a3t")
 WEIGHTED = recipes.A3T.replace(reward=OutcomeScore(), advantage=GroupRelative(center="none", scale="none"))
-"""With the weights of an example as scores."""
+"""The recipe with the weights of an example as scores."""
 
 
 def tried(group: str, successes: int, failures: int) -> list[dict[str, Any]]:
-    """One-token trajectories of a task: those that solved it, then the others."""
+    """Return one-token trajectories of a task: those that solved it, then the others."""
     outcomes = [True] * successes + [False] * failures
     return [{"group": group, "path": "1 | 3", "reward": float(each), "success": each} for each in outcomes]
 
@@ -38,7 +38,7 @@ def known(count: int) -> dict[str, Any]:
 
 @EXAMPLES.by("one task: two successes and a failed trajectory of several turns")
 def one_task(example: Example) -> Found:
-    """The recipe's loss is a mean over trajectories, as N2; N3 sums them."""
+    """The recipe's loss is a mean over trajectories, like N2; N3 sums them."""
     given = [example.values[name] for name in ("s1", "s2", "f")]
     paths = ["1 | 3 ~ 9 | 3 ~ 9 | 3", "1 | 3", "1 | 3 3 ~ 9 | 3 ~ 9 | 3"]
     members = [
@@ -90,7 +90,7 @@ def synthesised(example: Example) -> Found:
 
 @EXAMPLES.by("trajectories accumulate over rounds")
 def accumulated(example: Example) -> Found:
-    """Rounds of a collector with a store, with groups as large as the example has them and without attempts."""
+    """Run rounds of a collector with a store, with the example's group sizes and without attempts."""
     recipe, found = recipes.A3T.replace(rollout=Independent()), []
     with running(recipe, {"tasks": 1}) as run:
         world, store = run.world, run.collect.store

@@ -19,7 +19,7 @@ ONE_STEP = recipes.A_STAR_PO.replace(minibatches=1)
 
 
 def regression(log_ratios: Sequence[Value], values: Value, rewards: Value) -> Mapping[str, Value]:
-    """Numbers of A*-PO for responses with these log-ratios to the reference."""
+    """Return the numbers of A*-PO for responses with these log-ratios to the reference."""
     ratios = np.concatenate(log_ratios)
     paths = [f"1 | 3*{len(each)}" for each in log_ratios]
     return computed(
@@ -74,7 +74,7 @@ def regression_tools(example: Example) -> Found:
 @EXAMPLES.by("two optimizer steps without a clip")
 def regression_steps(example: Example) -> Found:
     value, reward = (np.atleast_1d(example.values[name]) for name in ("V", "r"))
-    halves = [np.repeat(example.values[name] / 2, 2) for name in ("first", "second")]  # of two tokens
+    halves = [np.repeat(example.values[name] / 2, 2) for name in ("first", "second")]  # for two tokens
     losses = [regression([each], value, reward)["loss"] for each in halves]
     return {"first_loss": losses[0], "second_loss": losses[1]}
 

@@ -22,7 +22,7 @@ CRITIC, POLICY = AC_FLOW.chain("loss")
 
 
 def credit(rewards: Sequence[float], values: Sequence[Sequence[float]]) -> Found:
-    """Bounded advantages and twice the critic's loss of rollouts that are paid at their last step, if at all."""
+    """Return bounded advantages and twice the critic's loss, for rollouts with a reward at most at their last step."""
     members: list[dict[str, Any]] = []
     for reward, own in zip(rewards, values, strict=True):
         steps = [{"reward": 0.0}] * (len(own) - 1) + [{"reward": reward}]

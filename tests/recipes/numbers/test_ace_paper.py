@@ -24,7 +24,7 @@ RELU = NegativeByConfidence(alpha=0.5, kind="relu")
 
 
 def scaled(recipe: Recipe, rewards: Value, shifts: Value) -> Value:
-    """Scaled advantages of one-token rollouts with these confidence shifts; an unscored one has reward `nan`."""
+    """Return scaled advantages of one-token rollouts with these confidence shifts; an unscored one has reward `nan`."""
     members = [
         {"path": "1 | 3", "logprobs": [-1.0], **({} if np.isnan(reward) else {"reward": float(reward)})}
         for reward in rewards
@@ -44,7 +44,7 @@ def five(example: Example) -> Found:
 
 @EXAMPLES.by("softplus instead of the maximum")
 def softplus(example: Example) -> Found:
-    """As the recipe weighs, at another alpha."""
+    """The recipe's weighting, at another alpha."""
     given = example.values
     found = scaled(GIVEN.replace(weight=NegativeByConfidence(alpha=float(given["alpha"]))), given["A"], given["c"])
     at_one = scaled(GIVEN, given["A"], given["c"])
@@ -77,7 +77,7 @@ def unscored(example: Example) -> Found:
 
 
 def in_the_loss(ratio: Value, given: Value, factor: Value) -> dict[str, Any]:
-    """Loss and gradient of one-token rollouts with these advantages and factors of negative ones."""
+    """Return loss and gradient of one-token rollouts with these advantages and factors of negative ones."""
     recipe = given_advantages(recipes.ACE).replace(weight=RELU)
     columns = {"token": {"reference_logprob": (-1.0 - (factor - 1.0) / RELU.alpha).tolist()}}
     policy = {"logprob": (np.log(ratio) - 1.0).tolist()}

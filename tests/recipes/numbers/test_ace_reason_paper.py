@@ -57,7 +57,7 @@ def stays(example: Example) -> Found:
 @EXAMPLES.by("a response longer than the stage's limit is right only after the limit grows")
 def longer(example: Example) -> Found:
     lengths, program = example.values["length"].astype(int), RECIPE.rollout
-    said = [f"{1:0{length - 1}}" for length in lengths]  # a number, of which a part is 0
+    said = [f"{1:0{length - 1}}" for length in lengths]  # the example states one number; a part of it is 0
     found = {}
     for stage, name in zip((0, 1, 2, 5), ("at_8K", "at_16K", "at_24K", "at_32K"), strict=True):
         limited = replace(program, limits=(program.limit(stage * program.every),))
@@ -74,7 +74,7 @@ def longer(example: Example) -> Found:
 
 
 def test_stages_of_length_and_of_domain_agree() -> None:
-    """Mathematics, mathematics, mathematics, code, code, mathematics for good."""
+    """The stages are three times mathematics, twice code, then mathematics to the end."""
     every = RECIPE.rollout.every
     limits = [RECIPE.rollout.limit(place * every) for place in range(7)]
     assert limits == [8192, 16384, 24576, 24000, 32768, 32768, 32768]

@@ -28,7 +28,7 @@ def budgets(example: Example) -> Found:
 
 
 def rounds(*successes: Value) -> int:
-    """How often a group is rolled out whose rollouts have these successes, round after round, if it may be 6 times."""
+    """Return how often a group with these successes in successive rounds is rolled out, up to 6 times."""
     answers = [RIGHT if solved else WRONG for each in successes for solved in each]
     program = replace(ANEW, attempts=5)
     run = solve(recipes.ACTIVE_VLN.replace(rollout=program), in_turn(*answers), group_size=len(successes[0]))
@@ -40,7 +40,7 @@ def again(example: Example) -> Found:
     given = example.values
     solved = np.ones(4)
     found = rounds(given["c"], given["c_second"], given["c_third"], solved)
-    assert ANEW.attempts == 2  # of the paper: as many as the third group needs
+    assert ANEW.attempts == 2  # from the paper: as many as the third group needs
     return {
         "again": np.array([rounds(given[name], solved) > 1 for name in "abc"]),
         "again_after_second": np.array(found > 2),
@@ -50,7 +50,7 @@ def again(example: Example) -> Found:
 
 @EXAMPLES.by("a warm-up of 50 steps")
 def warm_up(example: Example) -> Found:
-    """Steps before they are cut: those of an episode that is a thousand million times as long."""
+    """The number of steps before the cut, measured on an episode that is 10^9 times as long."""
     program, long = replace(ANEW, warm_up=int(example.values["W"])), 10**9
     least, most = program.at_least, int(example.values["N"])
     left = [program.left(least + (most - least) * long, int(k) - 1) for k in example.values["k"]]

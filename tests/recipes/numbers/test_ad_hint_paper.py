@@ -19,19 +19,19 @@ from agentrl_core.rollout import Rollout
 EXAMPLES = PaperExamples("ad_hint")
 COMPARED = recipes.AD_HINT.replace(weight=None)
 PLAIN = COMPARED.replace(advantage=COMPARED.chain("advantage")[0])
-"""Without the factors of the difficulties."""
+"""The recipe without the factors of the difficulties."""
 NOISELESS = replace(recipes.AD_HINT.rollout, noise=0.0)
 
 
 def rounds(program: Rollout, right: int, trace: int, size: int = 5) -> list[Row]:
-    """Rollouts of a group of whose first round so many are right, on a task with a trace of so many tokens."""
+    """Return rollouts of a group with a number of right answers in its first round, and a trace of given length."""
     speak = in_turn(*[RIGHT] * right, *[WRONG] * (size - right), WRONG)
     return solve(program, speak, world=Riddles(("x" * trace,)), group_size=size).rows
 
 
 @EXAMPLES.by("hint lengths of an easy, a middling and a hard sample")
 def lengths(example: Example) -> Found:
-    """The easy sample has no second round; its hint is that of a recipe with w_max = w_min."""
+    """The easy sample has no second round; its hint comes from a recipe with w_max = w_min."""
     given = example.values
     trace, right = int(given["trace"]), (5 * given["mean_reward"]).astype(int).tolist()
     assert len(rounds(NOISELESS, right[0], trace)) == 5
@@ -64,7 +64,7 @@ def weights(example: Example) -> Found:
 
 
 def of_both(plain: Sequence[float], hinted: Sequence[float]) -> tuple[Value, Value]:
-    """Advantages of the plain and the hinted rollouts of a group, without and with the factors, as rows."""
+    """Return advantages of the plain and the hinted rollouts of a group, without and with the factors, as rows."""
     members = [
         {"path": "1 | 3", "reward": float(reward), "facts": {"hinted": kind}}
         for kind, rewards in enumerate((plain, hinted))

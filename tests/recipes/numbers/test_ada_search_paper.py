@@ -33,7 +33,7 @@ def modes(example: Example) -> Found:
 
 @EXAMPLES.by("labels of four questions")
 def labels(example: Example) -> Found:
-    """Of each question so many samples are right; then all decide that knowledge suffices."""
+    """Each question has a given number of right samples; then all of them decide that knowledge suffices."""
 
     def label(right: int) -> float:
         left = [RIGHT] * right

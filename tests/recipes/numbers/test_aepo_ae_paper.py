@@ -31,13 +31,13 @@ def member(group: str, reward: float, *, tilted: bool = True, **more: Any) -> di
 
 
 def after(entropy: float) -> Recipe:
-    """The recipe in the iteration after one that ended at this entropy."""
+    """Return the recipe in the iteration after one that ended at this entropy."""
     record = IterationRecord.of(rollouts([member("a", 0.0)], 0), {"entropy": entropy})
     return RECIPE.at(1, RECIPE.next_states({}, record))
 
 
 def kept(recipe: Recipe, *groups: Sequence[float]) -> list[Value]:
-    """Which samples at temperature T are kept, of groups with these rewards beside as many plain, better samples."""
+    """Return which samples at temperature T are kept, for groups with these rewards and as many plain, better ones."""
     members = [
         member(str(place), reward if tilted else 2.0, tilted=tilted)
         for place, rewards in enumerate(groups)
@@ -95,7 +95,7 @@ def loss(example: Example) -> Found:
     sampled, old, new = (given[name].tolist() for name in ("sampled_at_T", "old", "new"))
     members = [
         member("a", 0.9) | {"path": "1 | 3 4", "logprobs": sampled, "temperature": 1.2},
-        member("a", 0.3, tilted=False),  # its place is taken
+        member("a", 0.3, tilted=False),  # another sample takes its place
         member("a", float(given["A_2"]), tilted=False) | {"path": "1 | 3 4 5"},
     ]
     found = computed(

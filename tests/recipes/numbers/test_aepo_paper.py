@@ -17,7 +17,7 @@ LOSSES = given_advantages(recipes.AEPO)
 
 
 class Fork:
-    """A turn after a tool, with its uniform number."""
+    """A turn after a tool call, with its uniform number."""
 
     def __init__(self, uniform: float) -> None:
         self.failed, self.follows_tool, self._uniform = False, True, uniform
@@ -40,7 +40,7 @@ def branching(example: Example) -> Found:
 
 
 def slopes(example: Example) -> Found:
-    """Value and slope of each ratio by itself."""
+    """Value and slope are compared for each ratio separately."""
     values, gradients = [], []
     for ratio, given in zip(example.values["r"], example.values["A"], strict=True):
         one = np.ones(1)

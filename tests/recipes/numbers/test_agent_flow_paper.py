@@ -17,7 +17,7 @@ from agentrl_core.recipe import Recipe
 EXAMPLES = PaperExamples("agent_flow")
 CommonExamples(EXAMPLES, recipes.AGENT_FLOW, losses=given_advantages(recipes.AGENT_FLOW, kl=None))
 BY_TURN = recipes.AGENT_FLOW.replace(advantage=replace(recipes.AGENT_FLOW.advantage, voter="step", singleton="raw"))
-"""The public code: a rollout votes once for each turn."""
+"""The recipe as in the public code: a rollout votes once for each turn."""
 
 
 @EXAMPLES.by("advantages of four rollouts and of three")

@@ -21,7 +21,7 @@ RLVR = recipes.AGENT_RLVR
 def attempts(
     task: int, won: list[int], lengths: list[int] | None = None, numbers: list[int] | None = None
 ) -> list[dict[str, Any]]:
-    """Rollouts of a task, first attempts unless they have other numbers."""
+    """Return rollouts of a task; they are first attempts unless numbered otherwise."""
     paid = answers(lengths or [1] * len(won), [float(each) for each in won], group=f"{task}")
     return [
         {**member, "success": bool(each), "facts": {"attempt": number}}
@@ -30,7 +30,7 @@ def attempts(
 
 
 def repeated(first: list[int], second: list[int]) -> list[int]:
-    """The numbers of the rollouts that the program makes of a group whose attempts end so."""
+    """Return the numbers of the rollouts that the program makes of a group whose attempts end in these outcomes."""
     of_first, of_second = iter(first), iter([later for won, later in zip(first, second, strict=True) if not won])
 
     def speak(context: str, request: Request) -> str:
@@ -43,7 +43,7 @@ def repeated(first: list[int], second: list[int]) -> list[int]:
 
 
 def dpo(success: tuple[Value, Value], failure: tuple[Value, Value]) -> tuple[Value, Value]:
-    """Loss and gradient of a pair, each given by its log-probs and those of the reference."""
+    """Return loss and gradient of a pair, from its log-probs and those of the reference."""
     found = computed(
         RLVR,
         ["loss", "gradient.logprob"],

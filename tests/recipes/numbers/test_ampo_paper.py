@@ -31,12 +31,12 @@ SCRIPT = recipes.AMPO.replace(
 
 
 def triggers(scores: Value) -> bool:
-    """Whether a group of these scores asks its teachers."""
+    """Return whether a group of these scores requests its teachers."""
     return not recipes.AMPO.rollout.solved(RoundResult([None] * len(scores), scores)).any()
 
 
 def credited(*members: Mapping[str, Any], recipe: Recipe = recipes.AMPO) -> Found:
-    """Scores and advantages of a group."""
+    """Return scores and advantages of a group."""
     whole = [{"path": "1 | 3", **member} for member in members]
     tokens = {"recomputed_logprob": [-1.0] * len(whole)}
     return dict(computed(recipe, ["draw.score", "draw.advantage"], members=whole, columns={"token": tokens}))
@@ -44,7 +44,7 @@ def credited(*members: Mapping[str, Any], recipe: Recipe = recipes.AMPO) -> Foun
 
 @EXAMPLES.by("a failed group of five gets two of three traces")
 def failed(example: Example) -> Found:
-    """Of three teachers, the traces of the first and the third are the clearest."""
+    """Of three teachers, the first and the third give the clearest traces."""
     clear = example.expect["comprehension_of_the_code"].tolist()
     asked: list[int] = []
 
@@ -83,7 +83,7 @@ def unscored(example: Example) -> Found:
 
 
 def mixed(example: Example, teachers: list[Value], old: Value, new: Value, on: float, *, script: bool = False) -> Found:
-    """Loss and its gradient; of the script sums over rows, where the recipe has means, and the gradient times L."""
+    """Return the loss and its gradient; the script sums over rows instead of averaging, so the gradient is times L."""
     given, rows = example.values, (len(teachers) + 1 if script else 1)
     longest = float(given["L"]) if script else 1.0
     losses = given_advantages(SCRIPT, constant=longest) if script else given_advantages(recipes.AMPO)

@@ -21,7 +21,7 @@ OUTCOME, PENALTY = recipes.APRIEL.chain("reward")
 
 
 def shares(base: Value, done: Value) -> Value:
-    """Shares of domains after so many rollouts of each."""
+    """Return the shares of domains after a number of rollouts of each."""
     names = [f"domain {place}" for place in range(len(base))]
     targets = ",".join(f"{name}={share}" for name, share in zip(names, base.tolist(), strict=True))
     realised = dict(zip(names, (done / done.sum()).tolist(), strict=True))
@@ -34,7 +34,7 @@ def answered(lengths: Sequence[int], right: Sequence[float], group: str = "a") -
 
 
 def credited(members: list[dict[str, Any]], **options: Any) -> Found:
-    """Scores and advantages, with a penalty of other lengths."""
+    """Return scores and advantages, with a penalty for other lengths."""
     recipe = recipes.APRIEL.replace(reward=(OUTCOME, replace(PENALTY, **options)))
     return dict(computed(recipe, ["draw.score", "draw.advantage"], members=members))
 
@@ -51,7 +51,7 @@ def bounds(example: Example) -> Found:
 
 @EXAMPLES.by("penalties of a group of five and of three")
 def penalties(example: Example) -> Found:
-    """All lengths at a quarter of those of the example, which changes no share."""
+    """All lengths are a quarter of those of the example, which changes no share."""
     given = example.values
     lengths = [(given[name] / 4).astype(int).tolist() for name in ("l", "l_b")]
     members = answered(lengths[0], given["c"].tolist()) + answered(lengths[1], given["c_b"].tolist(), "b")
@@ -62,7 +62,7 @@ def penalties(example: Example) -> Found:
 
 @EXAMPLES.by("the exponent")
 def exponent(example: Example) -> Found:
-    """A right answer with this penalty in groups of eight with these shares of right ones."""
+    """A right answer with this penalty, in groups of eight with these shares of right answers."""
     length = 90 - round(10 * float(example.values["p"]))
     members = [
         member

@@ -18,13 +18,13 @@ LOSSES = given_advantages(recipes.APRIL).replace(old_logprob="recomputed")
 
 
 def counts(*groups: Value) -> Value:
-    """Whether each group ends a place of the batch."""
+    """Return whether each group fills a place of the batch."""
     numbers = np.repeat(np.arange(len(groups)), [len(each) for each in groups]).astype(np.uint32)
     return recipes.APRIL.admit(np.concatenate(groups), numbers)
 
 
 def loss(sampler: Value, old: Value, new: Value, given: Value) -> Value:
-    """Loss of answers of one token."""
+    """Return the loss of answers of one token."""
     members: list[dict[str, Any]] = [
         {**member, "logprobs": [float(logprob)]}
         for member, logprob in zip(answers([1] * len(given), given.tolist()), sampler, strict=True)

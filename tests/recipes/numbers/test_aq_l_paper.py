@@ -18,7 +18,7 @@ ANNEALED = TREE.expectile
 
 
 def value_of(scores: Value, iteration: int) -> float:
-    """Value of a node in an iteration, from the scores of its branches."""
+    """Return the value of a node in an iteration, from the scores of its branches."""
     members = [{"path": "1 | 3 ~ 9 | 4", "reward": float(scores[0])}]
     members += [{"fork": 0, "nodes": 3, "path": "| 5", "reward": float(score)} for score in scores[1:]]
     recipe = recipes.AQ_L.replace(advantage=replace(TREE, kind="none"))

@@ -33,7 +33,7 @@ def admission(example: Example) -> Found:
 
 
 def state(version: int) -> RunState:
-    """A run of which so many iterations have closed."""
+    """Return the state of a run after a number of closed iterations."""
     return RunState(version, {}, {}, {}, None, _core.Batch.empty(), 0)
 
 
@@ -73,7 +73,7 @@ def second_step(example: Example) -> Found:
 
 
 def by_lengths(lengths: list[int], rewards: list[float]) -> Value:
-    """The advantage of each token of responses of these lengths."""
+    """Return the advantage of each token of responses of these lengths."""
     members = answers(lengths, rewards)
     members = [{**member, "group": str(place)} for place, member in enumerate(members)]
     return computed(recipes.AREAL, ["token.advantage"], members=members)["token.advantage"]

@@ -27,11 +27,11 @@ WEIGHTED = recipes.ARES.replace(
     minibatches=1,
     loss=Policy("sequence_mean", clip=Clip(0.2, 0.28), kl=KL(0.01)),
 )
-"""With the advantages of an example as scores."""
+"""The recipe with the advantages of an example as scores."""
 
 
 def explored(counts: Any, difficulty: Any, won: Any, target: float, kind: Any = "paper") -> Value:
-    """The bonus of draws that explored so much, against a target of each difficulty."""
+    """Return the bonus of draws with these amounts of exploration, against a target of each difficulty."""
     counts, difficulty = np.asarray(counts, np.float64), np.asarray(difficulty, np.int64)
     means, spreads = (
         np.array([made(counts[difficulty == of]) if (difficulty == of).any() else np.nan for of in range(3)])
@@ -67,7 +67,7 @@ def same_batch(example: Example) -> Found:
 
 @EXAMPLES.by("deviation by difficulty")
 def deviations(example: Example) -> Found:
-    """Beside one far above the target, so that the multiplier is not 0."""
+    """A second draw lies far above the target, so that the multiplier is not 0."""
     found = {}
     for name, of in (("easy", EASY), ("medium", MEDIUM), ("hard", HARD)):
         counts = np.array([*(example.values["D"] + 10.0), 30.0])
@@ -87,7 +87,7 @@ def code(example: Example) -> Found:
 
 @EXAMPLES.by("windows of two tokens")
 def counted(example: Example) -> Found:
-    """By the recipe's threshold, and windows of two; a rollout without a score does not vote."""
+    """Count with the recipe's threshold and windows of two; a rollout without a score does not vote."""
     effort = recipes.ARES.chain("reward")[1]
     assert isinstance(effort, ExplorationEffort)
     recipe = WEIGHTED.replace(reward=(OutcomeScore(), replace(effort, width=2)))
@@ -107,7 +107,7 @@ def counted(example: Example) -> Found:
 
 @EXAMPLES.by("KL relaxed inside a window")
 def relaxed(example: Example) -> Found:
-    """At a ratio of 1, with a reference that gives the k3 of the example."""
+    """The ratio is 1, and the reference gives the k3 of the example."""
     values = example.values
     gaps = []
     for kl in values["kl"]:
@@ -129,7 +129,7 @@ def relaxed(example: Example) -> Found:
 
 
 def clipped(advantages: Value, log_probs: Value) -> Mapping[str, Value]:
-    """The loss and its gradient, of tokens at the reference."""
+    """Return the loss and its gradient, of tokens at the reference."""
     return computed(
         WEIGHTED,
         ["loss", "gradient.logprob"],

@@ -23,7 +23,7 @@ assert isinstance(SKILLS, Skills)
 
 
 def library(cache: Sequence[float], reservoir: Sequence[float] = ()) -> dict[str, Any]:
-    """A library of unused skills with these utilities, of which each is named by its own."""
+    """Return a library of unused skills with these utilities; each utility names its skill."""
 
     def skills(utilities: Sequence[float]) -> list[dict[str, Any]]:
         return [{"text": str(utility), "utility": utility, "used": 0} for utility in utilities]
@@ -104,7 +104,7 @@ def exchange(example: Example) -> Found:
 
 @EXAMPLES.by("deletion from a reservoir of five and of thirty")
 def deletion(example: Example) -> Found:
-    """Of thirty different utilities, as many are below that of a place as the place is."""
+    """Of thirty different utilities, the number below that of a place equals the place."""
 
     def deleted(reservoir: list[float]) -> int:
         state = SKILLS.maintained(library([9.0], reservoir), [], [])

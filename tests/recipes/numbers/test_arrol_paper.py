@@ -25,7 +25,7 @@ assert isinstance(PROGRAM, PruneRunning)
 
 @EXAMPLES.by("survival of eight rollouts")
 def survival(example: Example) -> Found:
-    """The recipe's number of survivors of a group whose head has these probabilities, and their chances."""
+    """The recipe's number of survivors of a group with these predicted probabilities, and their chances."""
     given = example.values
     program = replace(PROGRAM, tokens=4, begin=0, head="quality")
     run = solve(

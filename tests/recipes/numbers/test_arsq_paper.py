@@ -23,7 +23,7 @@ RECIPE = recipes.ARSQ
 def episode(
     rewards: Value, values: Value, logprobs: Value, targets: Value, *, tokens: int = 1, **member: Any
 ) -> Mapping[str, Value]:
-    """Targets, loss and gradients of an episode of actions with so many tokens each; values are of all tokens."""
+    """Return targets, loss and gradients of an episode of actions with these token counts; values cover all tokens."""
     path = "1 " + " ~ 9 ".join([f"| 3*{tokens}"] * len(rewards))
     steps = [{"reward": float(reward)} for reward in rewards]
     return computed(
@@ -36,7 +36,7 @@ def episode(
 
 
 def of_heads(heads: Value, alpha: float) -> tuple[Value, Value]:
-    """Log-probs of all bins of a dimension, and the soft values of its place."""
+    """Return log-probs of all bins of a dimension, and the soft values at its place."""
     count = len(heads)
     rows = torch.from_numpy(np.tile(heads, (count, 1)))
     scale = torch.full((count,), 1.0 / alpha, dtype=torch.float64)
@@ -50,7 +50,7 @@ def dimensions(example: Example) -> Found:
     logprobs, values = zip(*(of_heads(example.values[name], alpha) for name in ("h1", "h2")), strict=True)
 
     def advantages(logprob: Value, value: Value, tokens: int) -> Value:
-        """Of actions of the last step: errors of Q to a target of 0, less the value."""
+        """Return, for actions of the last step, the errors of Q to a target of 0, minus the value."""
         count = len(logprob) // tokens
         given = {"tokens": tokens, "temperature": alpha}
         alone = [
@@ -70,7 +70,7 @@ def dimensions(example: Example) -> Found:
 @EXAMPLES.by("TD over an episode of three steps that fails at its end")
 def episode_of_three(example: Example) -> Found:
     given = example.values
-    targets = np.append(0.0, np.minimum(given["v1"], given["v2"])[:2])  # of the states: the first is nobody's next one
+    targets = np.append(0.0, np.minimum(given["v1"], given["v2"])[:2])  # one per state: no state leads to the first
     found = episode(given["r"], given["V"], given["A"], targets)
     return {
         "target": found["token.return"],

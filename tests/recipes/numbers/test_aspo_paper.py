@@ -18,7 +18,7 @@ LOSSES = given_advantages(recipes.ASPO)
 
 
 def slopes(log_ratios: Value, logprobs: Value, given: Value) -> Value:
-    """Gradients by the log-prob of each token, before averaging."""
+    """Return gradients by the log-prob of each token, before averaging."""
     found = single_tokens(LOSSES, logprobs - log_ratios, logprobs, given)
     return found["gradient.logprob"] * len(given)
 
@@ -33,7 +33,7 @@ def weights(example: Example) -> Found:
 
 @EXAMPLES.by("entropy bands of one response")
 def bands(example: Example) -> Found:
-    """The ranges of the authors' code, as an option."""
+    """The ranges of the authors' code, set as an option."""
     given = example.values
     logprobs = (given["d"] - 1.0).tolist()
     found = computed(

@@ -19,7 +19,7 @@ CommonExamples(EXAMPLES, recipes.AT_GRPO, but=[UNSCORED], losses=DUAL)
 
 
 def candidates(*agents: Value) -> list[Value]:
-    """Advantages of the candidates of each agent at a turn."""
+    """Return advantages of the candidates of each agent at a turn."""
     members = [
         {
             "path": "1 | 3",

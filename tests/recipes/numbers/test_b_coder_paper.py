@@ -20,7 +20,7 @@ SECOND, FIRST = recipes.B_CODER.chain("loss")
 
 
 def scaled(alpha: float) -> Recipe:
-    """The recipe with this alpha and the discount of the examples."""
+    """Return the recipe with this alpha and the discount of the examples."""
     loss = replace(SECOND.loss, first=replace(SECOND.loss.first, scale=alpha))
     return recipes.B_CODER.replace(
         advantage=replace(recipes.B_CODER.advantage, gamma=0.9), loss=(replace(SECOND, loss=loss), FIRST)
@@ -28,14 +28,14 @@ def scaled(alpha: float) -> Recipe:
 
 
 def fitted(recipe: Recipe, gap: Value, value: Value, proposed: Value, reward: float, **more: Any) -> dict[str, Value]:
-    """Loss, target and Q of the tokens of a program that the policy wrote.
+    """Return loss, target and Q of the tokens of a program that the policy wrote.
 
     Args:
-        recipe: computes them.
-        gap: logits less the largest ones.
-        value: answers of the value head.
+        recipe: the recipe that computes them.
+        gap: logits minus the largest ones.
+        value: outputs of the value head.
         proposed: the bootstrap of each token.
-        reward: of the program.
+        reward: reward of the program.
         more: options of the iteration, such as its stage.
     """
     logprob = -4.0 + np.asarray(gap)
@@ -92,7 +92,7 @@ def stages(example: Example) -> Found:
     first = fitted(
         recipe, given["A_checkpoint"], head, proposed, end, stage="warm_start", token={"return": target.tolist()}
     )
-    # The human program has no temporal difference in the example, so the recipe's is that of the other one.
+    # The example gives the human program no temporal difference, so the recipe uses that of the other one.
     alone = replace(SECOND.loss, first_where=Where(origin="generated"))
     human, count = given["A_human"], len(given["A_human"])
     likely = -float(given["ce"]) / count

@@ -22,7 +22,7 @@ AS_CODE = replace(CLIP, kind="odds", first="low", target=1.0)
 
 
 def tokens(log_ratio: Value, given: Value) -> Tokens:
-    """Tokens with these log-ratios and advantages."""
+    """Return tokens with these log-ratios and advantages."""
     streams = {
         "weight_kl": np.ones(len(given)),
         "advantage_positive": np.maximum(given, 0.0),
@@ -35,14 +35,14 @@ def tokens(log_ratio: Value, given: Value) -> Tokens:
 
 
 def found(clip: Any, ratios: Value, given: Value) -> list[float]:
-    """The bounds that the search ends with."""
+    """Return the final bounds of the search."""
     log_ratio = np.log(np.asarray(ratios))
     bounds = clip(tokens(log_ratio, np.asarray(given)), torch.from_numpy(log_ratio))
     return [float(bounds.lower), float(bounds.upper)]
 
 
 def odds(ratios: Value, given: Value, low: float, high: float) -> float:
-    """P / N in a range, found as the largest target that the range still reaches."""
+    """Return P / N in a range, found as the largest target that the range still reaches."""
     still, missed = 0.0, 10.0
     for _ in range(60):
         target = (still + missed) / 2

@@ -18,7 +18,7 @@ SINGLE = given_advantages(recipes.BNPO)
 
 
 def pass_rates(*rates: float) -> list[Value]:
-    """Advantages of groups of four with these shares of right answers, the right ones first."""
+    """Return advantages of groups of four with these shares of right answers, the right ones first."""
     groups = [np.arange(4) < round(4 * rate) for rate in rates]
     return advantages(plain_reward(recipes.BNPO), *(group.astype(float) for group in groups))
 

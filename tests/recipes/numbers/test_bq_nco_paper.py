@@ -21,7 +21,7 @@ Shown = Callable[[Sequence[str]], str]
 
 
 class Problem:
-    """An episode that shows what is left after the actions so far."""
+    """An episode that shows the rest of the problem after the actions so far."""
 
     def __init__(self, shown: Shown) -> None:
         self.shown = shown
@@ -52,7 +52,7 @@ class Problems(Riddles):
 
 
 def last_step(shown: Shown, *solution: str) -> str:
-    """The context in which the last action of a solution is trained, without the prompts of other steps."""
+    """Return the context in which the last action of a solution is trained, without the prompts of other steps."""
     run = solve(recipes.BQ_NCO, in_turn("unasked"), world=Problems(shown, solution), group_size=24)
     assert run.asked == 0
     found = {row.text for row in run.drawn if row.trained.startswith(solution[-1])}
@@ -106,7 +106,7 @@ def vehicle(example: Example) -> Found:
 
 
 def imitated(scores: Value, right: int) -> Value:
-    """Loss of the right one of several actions of one token with these scores."""
+    """Return the loss of the right action among several one-token actions with these scores."""
     logprob = scores[right] - np.log(np.exp(scores).sum())
     members = [{"path": "1 | 3", "reward": 1, "unsampled": True}]
     return computed(recipes.BQ_NCO, ["loss"], members=members, policy={"logprob": [float(logprob)]})["loss"]

@@ -25,7 +25,7 @@ EDGES = given_advantages(BRANCH).replace(
 
 
 def tree(rewards: Value) -> list[dict[str, Any]]:
-    """A tree whose first turn, its root, has the children a, with two leaves, and b, with the others.
+    """Return a tree whose first turn, its root, has the children a, with two leaves, and b, with the others.
 
     Members are in the order of draws: forks that begin earlier come first, so that the second leaf of a is the last.
     """
@@ -43,7 +43,7 @@ def tree(rewards: Value) -> list[dict[str, Any]]:
 
 
 def by_depth(recipe: Recipe, members: list[dict[str, Any]]) -> Value:
-    """Step advantages of a tree, a row for each leaf: those of a come first."""
+    """Return step advantages of a tree, a row for each leaf: those of a come first."""
     found = computed(recipe, ["step.advantage"], members=members)["step.advantage"].reshape(-1, 3)
     return found[[0, -1, *range(1, len(found) - 1)]]
 
@@ -86,7 +86,7 @@ def weighted(example: Example) -> Found:
 
 @EXAMPLES.by("a depth without difference has advantage 0, and a large one is clipped")
 def clipped(example: Example) -> Found:
-    """One of n leaves that is right has (n - 1) / sqrt(n), the others -1 / sqrt(n)."""
+    """Of n leaves, the only right one has (n - 1) / sqrt(n), the others -1 / sqrt(n)."""
     alike = computed(BRANCH, ["step.advantage"], members=answers([1] * 4, example.values["V"].tolist()))
     count = round(float(example.values["A_large"][1]) ** -2)
     found = computed(BRANCH, ["step.advantage"], members=answers([1] * count, [1.0] + [0.0] * (count - 1)))
@@ -95,7 +95,7 @@ def clipped(example: Example) -> Found:
 
 @EXAMPLES.by("each edge once, with its own ratio")
 def edges(example: Example) -> Found:
-    """Turns of two tokens: the first edge is shared by two branches of two more turns each."""
+    """Turns of two tokens: two branches with two more turns each share the first edge."""
     given = example.values
     members = [{"path": "1 | 2*2 ~ 9 | 3*2 ~ 9 | 4*2"}, {"fork": 0, "nodes": 2, "path": "~ 9 | 5*2 ~ 9 | 6*2"}]
     paid = [{**member, "reward": 0} for member in members]
@@ -115,7 +115,7 @@ def edges(example: Example) -> Found:
 
 @EXAMPLES.by("a window of depths that slides and stops")
 def window(example: Example) -> Found:
-    """The recipe's schedule, from another first depth: depth d is turn d - 1, and step s is iteration s - 1."""
+    """The recipe's schedule from another first depth: depth d is turn d - 1, and step s is iteration s - 1."""
     given = example.values
     (weight,) = recipes.BRANCH_GRPO.chain("weight")
     assert isinstance(weight, DepthWindow)

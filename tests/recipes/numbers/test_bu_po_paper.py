@@ -24,12 +24,12 @@ RECIPE = recipes.BU_PO
 # Without the group of one: its advantage is 0 here.
 CommonExamples(EXAMPLES, RECIPE, but=["a group of one"], losses=given_advantages(RECIPE))
 GIVEN = RECIPE.replace(advantage=GroupRelative(center="none", scale="none"), minibatches=1)
-"""The reward of a rollout is its advantage, and a batch is one optimizer step of each model that is not frozen."""
+"""The recipe whose rewards are advantages, with one optimizer step per batch of each model that is not frozen."""
 
 
 @EXAMPLES.by("internal and whole log-probabilities of a token")
 def log_probs(example: Example) -> Found:
-    """Layers up to 5 that add nothing to the embedding h, others, and a final norm that makes the last hidden state."""
+    """Layers up to 5 add nothing to the embedding h; other layers and a final norm make the last hidden state."""
     given = {name: torch.from_numpy(example.values[name]) for name in ("h", "h_last")}
     model = tiny_model(
         "qwen3", vocab_size=3, hidden_size=2, num_hidden_layers=8, num_attention_heads=1, num_key_value_heads=1
@@ -65,7 +65,7 @@ def phases(example: Example) -> Found:
     models = {"internal": "internal", "policy": "whole"}
 
     def found(step: int, of: str, recipe: Recipe) -> Mapping[str, Value]:
-        """Losses and gradients of a step, counted from 1, with the recomputed log-probs of a model."""
+        """Return losses and gradients of a step, counted from 1, with the recomputed log-probs of a model."""
         return computed(
             recipe,
             ["loss"],

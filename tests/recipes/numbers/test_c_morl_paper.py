@@ -22,7 +22,7 @@ RISING, OTHER = HELD.columns.split(",")
 
 
 def members(rising: Value, other: Value) -> list[dict[str, Any]]:
-    """Rollouts of a group with two rewards."""
+    """Return rollouts of a group with two rewards."""
     names = [name.removeprefix("reward.") for name in (RISING, OTHER)]
     return [
         {"path": "1 | 3", "reward": 0, "rewards": dict(zip(names, pair, strict=True))}
@@ -31,14 +31,14 @@ def members(rising: Value, other: Value) -> list[dict[str, Any]]:
 
 
 def closed(state: dict[str, Any], other: Value) -> dict[str, Any]:
-    """The state after an iteration with these values of the other objective."""
+    """Return the state after an iteration with these values of the other objective."""
     batch = recipes.C_MORL.credit(rollouts(members(other, other), 0).with_state({}))
     return HELD.next(state, IterationRecord.of(batch))
 
 
 @EXAMPLES.by("extension of objective 0, first and second step")
 def extension(example: Example) -> Found:
-    """The policy's part of the loss, of advantages of objective 0 alone: the other one holds."""
+    """The policy's part of the loss, with advantages of objective 0 only: the other objective meets its threshold."""
     given, old = example.values, np.full(2, -1.0)
     steps = [single_tokens(LOSSES, old, old + moved, given["A"])["loss"] for moved in (np.zeros(2), given["d"])]
     rising, other = given["A"], given["m"][1] + np.array([-1.0, 1.0])

@@ -34,7 +34,7 @@ def beyond(example: Example) -> Found:
 @EXAMPLES.by(TOOL)
 def tool(example: Example) -> Found:
     found = COMMON.tool_tokens(example)
-    del found["loss"]  # the file's is that of a ratio of 1; this loss is of log-probs, with the same gradient
+    del found["loss"]  # the file's loss is at a ratio of 1; this one is of log-probs, with the same gradient
     return found
 
 

@@ -20,7 +20,7 @@ WITHOUT_KL = given_advantages(recipes.CJ_GRPO, kl=None)
 
 
 def decoded(recipe: Recipe, rewards: list[float], *responses: list[Value]) -> dict[str, Any]:
-    """Numbers of responses, each given by the log-ratios of its decode steps."""
+    """Return the numbers of responses, each given by the log-ratios of its decode steps."""
     ratios = np.concatenate([step for steps in responses for step in steps])
     paths = ["1 | " + " ~ 9 | ".join(f"3*{len(step)}" for step in steps) for steps in responses]
     members = [{"path": path, "reward": reward} for path, reward in zip(paths, rewards, strict=True)]

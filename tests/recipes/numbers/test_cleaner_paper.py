@@ -25,12 +25,12 @@ END = "<|im_end|>"
 
 
 def text(reasoning: int, call: int, *, begin: str = "<call><bad>", letter: str = "x") -> str:
-    """A turn of so many tokens, in letters; a call of `<bad>` fails."""
+    """Return a turn with a number of tokens, as letters; a call of `<bad>` fails."""
     return "r" * UNIT * reasoning + begin + letter * (UNIT * call - len(begin))
 
 
 def record(program: Purify, *turns: str) -> tuple[Row, int]:
-    """The record of a rollout that makes these turns, and of how many turns the engine was asked."""
+    """Return the record of a rollout that makes these turns, and the number of turns that the engine generated."""
     left = [*turns, "s" * UNIT + RIGHT]
     run = solve(program, in_turn(*left), group_size=1)
     return run.drawn[0], run.asked
@@ -38,7 +38,7 @@ def record(program: Purify, *turns: str) -> tuple[Row, int]:
 
 @EXAMPLES.by("a call with a typo and a call that is another approach")
 def alike(example: Example) -> Found:
-    """Calls of these lengths with these letters in common, `<call>` among them."""
+    """Calls of these lengths, with `<call>` and other letters in common as the example requires."""
     given = example.values
 
     def call(length: float, same: float, rest: str) -> str:
@@ -74,7 +74,7 @@ def all_fail(example: Example) -> Found:
     first, last = row.actions
     assert last.endswith(RIGHT)
     return {
-        "retries": np.array(requests - 2.0),  # beside the first call and the answer
+        "retries": np.array(requests - 2.0),  # besides the first call and the answer
         "length_of_the_call_in_the_record": np.array(len(first) / UNIT - 3),
     }
 

@@ -37,7 +37,7 @@ def current(example: Example) -> Found:
 
 @EXAMPLES.by("loss with the first token chosen")
 def chosen(example: Example) -> Found:
-    new = np.array([-0.1, -4.0, -2.0])  # of which the first alone has a covariance above 0.5
+    new = np.array([-0.1, -4.0, -2.0])  # only the first one has a covariance above 0.5
     losses = given_advantages(recipes.CLIP_COV, mask=replace(MASK, low=0.5))
     return {"loss": single_tokens(losses, new - np.log(example.values["ratio"]), new, example.values["A"])["loss"]}
 

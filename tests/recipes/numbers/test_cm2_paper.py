@@ -21,13 +21,13 @@ from agentrl_core.recipes.cm2 import ChecklistRelative
 EXAMPLES = PaperExamples("cm2")
 CommonExamples(EXAMPLES, recipes.CM2.replace(weight=None))
 TURNS = GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none")
-"""The paper's level of turns."""
+"""The recipe at the paper's level of turns."""
 CODE_TURNS = replace(TURNS, votes_at_least=5)
-"""The same by the code."""
+"""The recipe at the code's level."""
 
 
 def checked(steps: list[int], turns: list[int], items: list[tuple[list[float], list[float], int]]) -> Batch:
-    """Rollouts with so many steps, and for each item its states, its weights, and what it needs, as a sum of 2^d."""
+    """Return rollouts with these step counts, and for each item its states, weights and needs (a sum of 2^d)."""
     count = len(turns)
     columns: dict[str, Any] = {"step_turn": turns, "step_judge_failed": [0.0] * count}
     for item, (satisfied, weights, needs) in enumerate(items):
@@ -39,7 +39,7 @@ def checked(steps: list[int], turns: list[int], items: list[tuple[list[float], l
 
 
 def one_turn(states: dict[str, Value], weights: Value, needs: dict[str, int]) -> Batch:
-    """One rollout of one turn of three steps."""
+    """Return one rollout of one turn of three steps."""
     items = [
         (states[name].tolist(), [float(weight)] * 3, needs.get(name, 0))
         for name, weight in zip(states, weights, strict=True)
@@ -92,7 +92,7 @@ def reached(example: Example) -> Found:
     one, other = example.values["satisfied"].tolist()
     none = float("nan")
     items = [
-        ([1.0, none, 1.0, none, 0.0, 0.0], [1.0] * 6, 0),  # of the first turn
+        ([1.0, none, 1.0, none, 0.0, 0.0], [1.0] * 6, 0),  # in the first turn
         ([none, one, none, other, none, none], [1.0] * 6, 0),
     ]
     batch = checked([2, 2, 1, 1], [0, 1, 0, 1, 0, 0], items)
@@ -104,7 +104,7 @@ def reached(example: Example) -> Found:
 
 
 def rewarded(rewards: list[list[float]]) -> Batch:
-    """Rollouts with these rewards of their turns, of one step each."""
+    """Return rollouts with these rewards of their turns, of one step each."""
     flat = [each for rollout in rewards for each in rollout]
     turns = [turn for rollout in rewards for turn in range(len(rollout))]
     return checked([len(rollout) for rollout in rewards], turns, [([1.0] * len(flat), flat, 0)])

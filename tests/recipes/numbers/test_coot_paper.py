@@ -19,7 +19,7 @@ assert isinstance(MONITORED, Monitored)
 
 
 def interventions(program: Monitored, *laws: Value) -> Value:
-    """At which of the monitor's answers the text would be cut; every answer has the state of three laws."""
+    """Return the monitor's answers at which the text would be cut; every answer has the state of three laws."""
     count, found = 0, []
     for numbers in zip(*laws, strict=True):
         answer = "STATE: " + " ".join(f"{number:g}" for number in numbers)

@@ -24,7 +24,7 @@ PLAIN = Normalisation(center="none", scale="none")
 
 
 def with_options(**options: Any) -> Recipe:
-    """The recipe with other options of its advantage."""
+    """Return the recipe with other options of its advantage."""
     (advantage,) = COPO.chain("advantage")
     assert isinstance(advantage, Consistency)
     return COPO.replace(advantage=replace(advantage, **options))
@@ -33,7 +33,7 @@ def with_options(**options: Any) -> Recipe:
 def answered(
     rewards: Sequence[float], clusters: Sequence[int], group: str = "task", **more: Any
 ) -> list[dict[str, Any]]:
-    """A group of one-token rollouts with answers of these clusters; an unscored one has reward `nan`."""
+    """Return a group of one-token rollouts with answers of these clusters; an unscored one has reward `nan`."""
     return [
         {
             "group": group,
@@ -52,7 +52,7 @@ def advantages(members: list[dict[str, Any]], column: str = "advantage", **optio
 
 @EXAMPLES.by("three prompts: agreement on a right answer, on a wrong one, and disagreement")
 def three(example: Example) -> Found:
-    """Weights: of the right answers of the third the positive part is local alone, of the first it is global alone."""
+    """Compare weights: the third group's right answers have only the local positive part, the first's the global."""
     given = example.values
     first, last = slice(0, 1), slice(7, 12)
     members = [
@@ -82,7 +82,7 @@ def coefficient(example: Example) -> Found:
 
 @EXAMPLES.by("weights by entropy for six responses")
 def weights(example: Example) -> Found:
-    """Scores of mean 0 that are compared with nothing: the advantage of a 1 is its weight."""
+    """Scores have mean 0 and no baseline: the advantage of a 1 is its weight."""
     clusters = ([0] * 6, [0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 2], [0, 1, 2, 3, 4, 5])
     members = [each for place, group in enumerate(clusters) for each in answered([1, -1] * 3, group, f"{place}")]
     assert len(example.values["H"]) == len(clusters)
@@ -95,10 +95,10 @@ def weights(example: Example) -> Found:
 def blended(
     scores: Sequence[float], own: Sequence[int], weight: float, everyone: float, ratio: Value, **more: Any
 ) -> Found:
-    """Loss and gradient of a group with two kinds of answers, H = 1, that has this weight and this global advantage.
+    """Return loss and gradient of a group with two kinds of answers, H = 1, and this weight and global advantage.
 
-    Of scores half of which are 1 and half 0 the local advantages are 1 and -1, by the std of n. The global one is that
-    of the group's mean 1/2 beside those of two other groups, not trained. `own` are the rows that are trained.
+    Half of the scores are 1 and half 0, so the local advantages are 1 and -1, by the std of n. The global one compares
+    the group's mean 1/2 with those of two other groups, which are not trained. `own` are the trained rows.
     """
     root = np.sqrt((6.0 - 3.0 * everyone**2) / 4.0)
     others = [0.5 + (-1.5 * everyone + sign * root) for sign in (1.0, -1.0)]
@@ -162,7 +162,7 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("a group of one: local advantage is the reward, its weight is that of agreement")
 def alone(example: Example) -> Found:
-    """By the option that the code has."""
+    """Compare with the option of the code."""
     raw = Normalisation(singleton="raw")
     return {"local_advantage": advantages(answered([float(example.values["R"])], [0]), kind="local", normalisation=raw)}
 

@@ -26,7 +26,7 @@ def cory_rewards(example: Example) -> Found:
 
 @EXAMPLES.by("GAE of the observer's tokens")
 def cory_advantages(example: Example) -> Found:
-    # The price on leaving the reference is 0.04, 0.08 and 0.02 of a shared reward of 1.5.
+    # The penalty for leaving the reference is 0.04, 0.08 and 0.02 of a shared reward of 1.5.
     kl = np.array([0.1, 0.2, 0.05])
     found = computed(
         recipes.CORY.replace(advantage=recipes.CORY.advantage[0]),

@@ -23,7 +23,7 @@ LOSSES = given_advantages(recipes.CPGD)
 
 
 def slopes(log_ratios: Value, given: Value, losses: Recipe = LOSSES) -> Value:
-    """Gradients by the log-prob of each of these tokens, before averaging."""
+    """Return gradients by the log-prob of each of these tokens, before averaging."""
     old = np.full(len(log_ratios), -1.0)
     return single_tokens(losses, old, old + log_ratios, given)["gradient.logprob"] * len(old)
 
@@ -64,7 +64,7 @@ def capped(example: Example) -> Found:
 
 @EXAMPLES.by("clip-filter-like weights of four prompts, three without difference")
 def filtered(example: Example) -> Found:
-    """The second choice of weights, as an option."""
+    """The second choice of weights, set as an option."""
     recipe = recipes.CPGD.replace(advantage=GroupRelative(scale="none"), weight=SignalRescale(at_most=3.0))
     groups = [example.values["R"].tolist(), [1.0] * 4, [0.0] * 4, [1.0] * 4]
     assert len(groups) == example.values["prompts"]

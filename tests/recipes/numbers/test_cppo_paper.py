@@ -65,7 +65,7 @@ def threshold(example: Example) -> Found:
 
 @EXAMPLES.by("questions for a step")
 def allocation(example: Example) -> Found:
-    """The collector is asked for groups / (1 - P) groups; the recipe keeps the same number of completions."""
+    """The collector collects groups / (1 - P) groups; the recipe keeps the same number of completions."""
     size, found = int(example.values["G"]), []
     for rate in example.values["P"].tolist():
         groups = round(float(example.values["B"]) / (1 - rate))

@@ -26,7 +26,7 @@ assert isinstance(SELECT, ComposedSelector)
 
 
 def stepped(name: str, **parts: Value) -> Value:
-    """A column of a group of steps with these components of their reward; a component that is not given is missing."""
+    """Return a column of a group of steps with these components of their reward; an omitted component is missing."""
     count = max(np.size(each) for each in parts.values())
     known = {part: np.broadcast_to(value, count) for part, value in parts.items()}
     missing: dict[str, Any] = dict.fromkeys(("format", "action", "argument", "judge"), "nan")
@@ -54,7 +54,7 @@ def question(example: Example) -> Found:
 
 
 def may_sample(stage: int, steps: Value) -> Value:
-    """Which of the reference lengths a stage samples, each of them twenty tasks."""
+    """Return the reference lengths that a stage samples; each has twenty tasks."""
     of = pool(20 * len(steps))
     of.column("attempts")
     of._columns["reference_steps"] = np.tile(steps, 20)

@@ -20,7 +20,7 @@ GIVEN = given_advantages(recipes.D3S)
 
 
 def kept(recipe: Recipe, count: int, *groups: list[float]) -> Value:
-    """Which draws of groups stay if so many may; a draw without a score has reward `nan`."""
+    """Return the draws of groups that remain under a limit; a draw without a score has reward `nan`."""
     chosen = recipe.replace(weight=replace(recipes.D3S.at(0).weight, count=count))
     members = [
         {"group": str(place), "path": "1 | 3", **({} if np.isnan(reward) else {"reward": reward})}
@@ -83,7 +83,7 @@ def tokens(example: Example) -> Found:
 
 @EXAMPLES.by("the schedule")
 def schedule(example: Example) -> Found:
-    """Of 128 rollouts; the tokens' share ends at 1 in the example."""
+    """A batch of 128 rollouts; the share of tokens ends at 1 in the example."""
     iterations = [int(400 * share) for share in example.values["p"].tolist()]
     now = [recipes.D3S.at(iteration) for iteration in iterations]
     tokens = replace(recipes.D3S.loss.mask.fraction, end=1.0)

@@ -20,7 +20,7 @@ EXAMPLES = PaperExamples("dapo_direct")
 
 
 def of_beta(beta: Value, recipe: Recipe = recipes.DAPO_DIRECT) -> Recipe:
-    """The recipe with the coefficient of an example: the paper's own is not known."""
+    """Return the recipe with the coefficient of an example; the paper does not give its own."""
     fit, critic = recipes.DAPO_DIRECT.chain("loss")
     assert isinstance(fit, Train)
     assert isinstance(fit.loss, Regression)
@@ -28,11 +28,11 @@ def of_beta(beta: Value, recipe: Recipe = recipes.DAPO_DIRECT) -> Recipe:
 
 
 GIVEN = recipes.DAPO_DIRECT.replace(advantage=GroupRelative(column="given", level="step", center="none", scale="none"))
-"""With the advantages of an example."""
+"""The recipe with the advantages of an example."""
 
 
 def fitted(beta: Value, ratios: Sequence[Value], given: Value) -> Mapping[str, Value]:
-    """Loss, and gradient by log-prob, of answers of one step each with these log-ratios of their tokens."""
+    """Return loss, and its gradient by log-prob, of one-step answers with these log-ratios of their tokens."""
     return computed(
         of_beta(beta, GIVEN),
         ["loss", "gradient.logprob"],
@@ -43,7 +43,7 @@ def fitted(beta: Value, ratios: Sequence[Value], given: Value) -> Mapping[str, V
 
 
 def last_steps(before: Value, outcomes: Value, beta: float = 0.1) -> Mapping[str, Value]:
-    """Advantages and loss of answers of one step; an outcome that is not known is `nan`."""
+    """Return advantages and loss of one-step answers; an unknown outcome is `nan`."""
     members = [
         {"path": "1 | 3"} if np.isnan(outcome) else {"path": "1 | 3", "reward": outcome}
         for outcome in outcomes.tolist()
@@ -111,7 +111,7 @@ def critic(example: Example) -> Found:
 
 @EXAMPLES.by("the reference of the second iteration is the trained policy")
 def next_iteration(example: Example) -> Found:
-    """The policy that sampled is the reference, so the reference moves with the iterations."""
+    """The sampling policy is the reference, so the reference moves with the iterations."""
     given, found = example.values, {}
     for number in (1, 2):
         away = np.atleast_1d(given["logp"] - given[f"ref_{number}"])

@@ -22,7 +22,7 @@ UNFILTERED = recipes.DARS.replace(weight=None)
 
 
 def more(first: Sequence[float], **options: Any) -> int:
-    """How many more rollouts a task gets after a first round of these outcomes."""
+    """Return the number of extra rollouts of a task after a first round with these outcomes."""
     program = replace(recipes.DARS.rollout, **options)
     spec = asyncio.run(program.next_round(None, [RoundResult([None] * len(first), np.array(first, float))]))
     return spec.total(0) if spec else 0

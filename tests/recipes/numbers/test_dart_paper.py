@@ -18,11 +18,11 @@ EXAMPLES = PaperExamples("dart")
 WEIGHTED = recipes.DART.replace(
     advantage=GroupRelative(center="none", scale="none"), weight=recipes.DART.chain("weight")[1], replay=None
 )
-"""With the advantages of an example as scores, and all steps."""
+"""The recipe with the advantages of an example as scores, and with all steps."""
 
 
 def columns(old: Value, new: Value) -> dict[str, Any]:
-    """Old log-probs, and a reference at the policy."""
+    """Return old log-probs, and a reference equal to the policy."""
     return {
         "columns": {
             "token": {"recomputed_logprob": np.ravel(old).tolist(), "reference_logprob": np.ravel(new).tolist()}
@@ -44,13 +44,13 @@ def steps(example: Example) -> Found:
 def selected(example: Example) -> Found:
     entropies = example.values["H"].tolist()
     members = [{**answer, "entropies": [of]} for answer, of in zip(answers([1] * 5, [1.0] * 5), entropies, strict=True)]
-    members[3] = {**answers([2], [1.0])[0], "entropies": [0.4, 1.4]}  # the mean is 0.9, as it is
+    members[3] = {**answers([2], [1.0])[0], "entropies": [0.4, 1.4]}  # the mean is 0.9, unchanged
     found = computed(recipes.DART, ["token.weight"], members=members, **columns([-1.0] * 6, [-1.0] * 6))
     return {"keep": found["token.weight"][[0, 1, 2, 3, 5]]}
 
 
 def gap_of(penalty: float) -> float:
-    """How much larger the reference's log-prob is where the penalty k3 is this."""
+    """Return the excess of the reference's log-prob at which the penalty k3 has this value."""
     low, high = 0.0, 5.0
     for _ in range(60):
         gap = (low + high) / 2

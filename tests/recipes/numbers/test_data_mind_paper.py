@@ -18,11 +18,11 @@ from agentrl_core.loss import Clip, Policy
 
 EXAMPLES = PaperExamples("data_mind")
 WEIGHTED = recipes.DATA_MIND.replace(advantage=(GroupRelative(center="none", scale="none"),), minibatches=1)
-"""With the advantages of an example as scores, and one optimizer step."""
+"""The recipe with the advantages of an example as scores, and one optimizer step."""
 
 
 def imitated(experts: Sequence[Value], **more: Any) -> dict[str, Any]:
-    """Experts' draws whose tokens have these log-probs."""
+    """Return experts' draws whose tokens have these log-probs."""
     return {
         "members": answers(
             [len(each) for each in experts], [1.0] * len(experts), origin="expert", unsampled=True, **more
@@ -32,7 +32,7 @@ def imitated(experts: Sequence[Value], **more: Any) -> dict[str, Any]:
 
 
 def weighed(gamma: float) -> Any:
-    """The recipe at a weight of the SFT loss."""
+    """Return the recipe at a weight of the SFT loss."""
     sft, rl = gamma, 1.0 - gamma
     loss = recipes.DATA_MIND.loss
     return WEIGHTED.replace(
@@ -52,7 +52,7 @@ def data_mind_advantages(example: Example) -> Found:
 def data_mind_unscored(example: Example) -> Found:
     members = answers([1] * 4, [*example.values["R"].tolist(), float("nan")], success=True)
     found = computed(recipes.DATA_MIND, ["draw.advantage"], members=members)["draw.advantage"]
-    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: it has no loss
+    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: no loss is computed
 
 
 @EXAMPLES.by("the RL loss is one token mean, with tool tokens out")

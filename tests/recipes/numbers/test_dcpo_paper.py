@@ -27,7 +27,7 @@ assert isinstance(CUMULATIVE, CumulativeStandardised)
 
 
 def at_visit(visits_before: int, mean: float, variance: float, scores: Value) -> Value:
-    """Advantages at a visit after others with this mean and variance."""
+    """Return advantages at a visit after others with this mean and variance."""
     state = {"task 0": [visits_before, mean, float(np.sqrt(variance))]}
     batch = small([(0, [1])] * len(scores), draw_score=scores.tolist())
     return column(CUMULATIVE.add_columns(state, batch))
@@ -35,7 +35,7 @@ def at_visit(visits_before: int, mean: float, variance: float, scores: Value) ->
 
 @EXAMPLES.by("bounds by the old probability")
 def bounds(example: Example) -> Found:
-    """In double precision: at 0.64 the lower bound has the root of 0."""
+    """Compute in double precision: at 0.64 the lower bound has the root of 0."""
     old = torch.tensor(np.log(example.values["q"]))
     (policy,) = recipes.DCPO.chain("loss")
     found = policy.clip(Tokens(old, None, {"weight_kl": torch.ones(len(old)), "old_logprob": old}), 0.0 * old)
@@ -77,7 +77,7 @@ def smaller(example: Example) -> Found:
 
 @EXAMPLES.by("a mean that differs between visits: the choice is not the same for all")
 def choice(example: Example) -> Found:
-    """The scores and the earlier moments are those that `new` and `total` follow from."""
+    """The scores and the earlier moments are chosen to give `new` and `total`."""
     given = example.values
     before, scores = int(given["i"]) - 1, (given["new"] > 0).astype(float)
     std = 1.0 / float(given["total"][0] - given["total"][2])

@@ -17,7 +17,7 @@ EXAMPLES = PaperExamples("did")
 
 
 def loss(chosen: list[float], rejected: list[float], beta: float | None = None) -> Value:
-    """The loss of a pair of answers, of whose tokens these are the log-ratios."""
+    """Return the loss of a pair of answers with these log-ratios of tokens."""
     recipe = recipes.DID
     if beta is not None:
         recipe = recipe.replace(loss=replace(recipe.loss, beta=beta))
@@ -25,7 +25,7 @@ def loss(chosen: list[float], rejected: list[float], beta: float | None = None) 
 
 
 def reward(away: list[float], beta: float | None = None) -> Value:
-    """What an answer is worth beside one that is as likely as under the reference."""
+    """Return the reward of an answer relative to one that is as likely as under the reference."""
     return -np.log(np.expm1(loss(away, [0.0], beta)))
 
 
@@ -44,7 +44,7 @@ def preference(example: Example) -> Found:
 @EXAMPLES.by("sums over tokens, context left out")
 def sums(example: Example) -> Found:
     given = example.values
-    own = (given["pi"] - given["ref"])[given["m"] > 0]  # those of a tool stand between them
+    own = (given["pi"] - given["ref"])[given["m"] > 0]  # tokens of a tool lie between them
     return {"log_ratio": reward(own.tolist()) / recipes.DID.loss.beta}
 
 

@@ -45,7 +45,7 @@ def digirl_steps(example: Example) -> Found:
 
 
 def best_draws(rewards: Value, values: Value) -> Found:
-    """What DigiRL thinks of draws of different tasks, and which it keeps; each has two steps."""
+    """Return DigiRL's values of draws of different tasks, and which it keeps; each draw has two steps."""
     found = computed(
         recipes.DIGIRL.replace(weight=recipes.DIGIRL.weight[1]),
         ["draw.task_advantage", "draw.keep"],
@@ -71,7 +71,7 @@ def digirl_second(example: Example) -> Found:
 
 @EXAMPLES.by("losses of the critics")
 def digirl_critics(example: Example) -> Found:
-    """The step critic on one step of each trajectory; that of instructions on trajectories of two steps."""
+    """The step critic is fitted on one step of each trajectory; the instruction critic on trajectories of two steps."""
     values, rewards = example.values["V"], example.values["r"]
     logits = np.log(values / (1 - values))
     found = {}
@@ -108,7 +108,7 @@ def digirl_instructions(example: Example) -> Found:
 
 @EXAMPLES.by("an action of several tokens")
 def digirl_tokens(example: Example) -> Found:
-    """By the filter of the paper: the mean is over what is kept, so that the loss over two rows is half of it."""
+    """Use the paper's filter: the mean is over kept rows, so the loss over two rows is half of it."""
     logprobs = example.values["tokens"].tolist()
     found = computed(
         ONE_PASS,

@@ -29,13 +29,13 @@ CODE_LOSSES = given_advantages(CODE)
 
 
 def rate(rewards: list[float]) -> Value:
-    """Success rate of a surveyed task."""
+    """Return the success rate of a surveyed task."""
     visits = Story().visits(0, {0: rewards}, survey=True)
     return SELECT.track.next(SELECT.track.initial_state(), visits)["rates"]
 
 
 def loss(example: Example, new: str, old: str, losses: Recipe = LOSSES) -> Value:
-    """Loss of answers of one token."""
+    """Return the loss of answers of one token."""
     given = {name: example.values[name].tolist() for name in ("mu", old, new, "A")}
     members = [
         {**member, "logprobs": [logprob]}

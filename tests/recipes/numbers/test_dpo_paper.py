@@ -24,7 +24,7 @@ def preferred(
     members: Sequence[dict[str, Any]] | None = None,
     **options: Any,
 ) -> Found:
-    """Loss and gradient of pairs: log-probs of the policy and of the reference for the chosen and the rejected."""
+    """Return loss and gradient of pairs: log-probs of the policy and of the reference for chosen and rejected."""
     if members is None:
         members = [
             {**answer, "group": f"{place}"}
@@ -44,7 +44,7 @@ def preferred(
 
 
 def margin(value: float, **options: Any) -> Found:
-    """The same of a pair of one-token answers with this margin."""
+    """Return the same of a pair of one-token answers with this margin."""
     at = np.full(1, -3.0)
     return preferred([((at + value, at), (at, at))], **options)
 

@@ -22,12 +22,12 @@ EXAMPLES = PaperExamples("dppo")
 CommonExamples(EXAMPLES, recipes.DPPO)
 BOUNDED = given_advantages(recipes.DPPO)
 FREE = given_advantages(recipes.DPPO, surrogate=Reinforce("ratio", "ratio"))
-"""Without the bound of the ratio: the gradient of equation 12."""
+"""The recipe without the bound of the ratio: the gradient of equation 12."""
 BY_KL = given_advantages(recipes.DPPO, surrogate=Reinforce("ratio", "ratio"), mask=DivergenceMask("kl", 0.05, 0.05))
 
 
 def _objective(recipe: Recipe, mu: Value, new: Value, given: Value) -> Value:
-    """M r A of each token: its gradient by the log-prob."""
+    """Return M r A of each token: its gradient by the log-prob."""
     gradient = single_tokens(recipe, np.log(mu), np.log(new), given)["gradient.logprob"]
     return -gradient * len(given)
 

@@ -17,11 +17,11 @@ from agentrl_core.recipe import Recipe
 EXAMPLES = PaperExamples("dr_mas")
 CommonExamples(EXAMPLES, recipes.DR_MAS)
 CODE = recipes.DR_MAS.replace(advantage=replace(recipes.DR_MAS.advantage, ddof=1))
-"""The code's variance, over n - 1."""
+"""The recipe with the code's variance, over n - 1."""
 
 
 def of_agents(recipe: Recipe, *calls: list[int], rewards: Value) -> list[Value]:
-    """Advantages of the steps of each agent, which it was called for so often in each rollout."""
+    """Return advantages of the steps of each agent, given its number of calls in each rollout."""
     members = [
         {"path": "1 " + " ~ 9 ".join("| 3" for _ in range(count)), "agent": agent, "reward": float(reward)}
         for agent, of_rollouts in enumerate(calls)

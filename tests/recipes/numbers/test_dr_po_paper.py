@@ -16,12 +16,12 @@ from agentrl_core.advantage import GroupRelative
 EXAMPLES = PaperExamples("dr_po")
 CRITIC, POLICY = recipes.DR_PO.chain("loss")
 WEIGHTED = recipes.DR_PO.replace(advantage=GroupRelative(center="none", scale="none"), loss=POLICY, epochs=1)
-"""One step, with the advantages of an example as scores."""
+"""The recipe with one step, and the advantages of an example as scores."""
 
 
 @EXAMPLES.by("a roll-in of two of five tokens")
 def rolled_in(example: Example) -> Found:
-    """A draw for each token, since the advantages differ."""
+    """There is a draw for each token, because the advantages differ."""
     members = [
         {**answer, "trainable": [int(not given)]}
         for answer, given in zip(answers([1] * 5, example.values["A"].tolist()), example.values["rollin"], strict=True)

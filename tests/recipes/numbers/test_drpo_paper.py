@@ -21,14 +21,14 @@ DRPO = recipes.DRPO.replace(minibatches=1)
 
 
 def with_loss(**options: Any) -> Recipe:
-    """The recipe with other options of its loss."""
+    """Return the recipe with other options of its loss."""
     (loss,) = DRPO.chain("loss")
     assert isinstance(loss, LengthDecoupled)
     return DRPO.replace(loss=replace(loss, **options))
 
 
 def answer(right: bool | None, *logprobs: float, length: int = 1, group: str = "task") -> dict[str, Any]:
-    """A rollout with these log-probs, repeated; None: it has no score."""
+    """Return a rollout with these log-probs, repeated; None: it has no score."""
     repeated = list(logprobs) * length
     member = {"group": group, "path": f"1 | 3*{len(repeated)}", "reward": 0, "logprobs": repeated}
     if right is None:
@@ -37,7 +37,7 @@ def answer(right: bool | None, *logprobs: float, length: int = 1, group: str = "
 
 
 def found(recipe: Recipe, members: Sequence[dict[str, Any]], new: Value | None = None) -> tuple[Value, list[Value]]:
-    """The loss, and the gradient by the mean log-prob of each rollout, at log-probs that are the old ones or new."""
+    """Return the loss, and its gradient by the mean log-prob of each rollout, at old or new log-probs."""
     logprobs = [value for member in members for value in member["logprobs"]]
     policy = {"logprob": logprobs if new is None else new.tolist()}
     numbers = computed(recipe, ["loss", "gradient.logprob"], members=members, policy=policy)
@@ -61,7 +61,7 @@ def five(example: Example) -> Found:
 
 @EXAMPLES.by("the longest right response keeps a positive signal, unlike the group advantage")
 def longest(example: Example) -> Found:
-    """With tenths of the limit as tokens."""
+    """A token stands for a tenth of the limit."""
     lengths = np.round(example.values["length"] / 819.2).astype(int)
     members = [*(answer(True, -1.0, length=int(n)) for n in lengths), answer(False, -1.0)]
     gradients = found(with_loss(length_at_most=10, sharpness=float(example.values["lam"])), members)[1]
@@ -86,7 +86,7 @@ def questions(example: Example) -> Found:
 
 @EXAMPLES.by("penalty above the trust region, none below")
 def trust_region(example: Example) -> Found:
-    """A right response and an equal wrong one make a penalty alone: of it, the loss and the factor of the drift."""
+    """A right response and an equal wrong one leave only a penalty: its loss, and the factor of the drift."""
     given = example.values
     own = given["m"] > 0
     old, new = given["old"][own], given["new"][own]
@@ -113,7 +113,7 @@ def second_step(example: Example) -> Found:
 
 @EXAMPLES.by("one response of four has no score (convention)")
 def unscored(example: Example) -> Found:
-    """Lengths of one and two tokens have the weights of the example by a sharpness."""
+    """Lengths of one and two tokens get the weights of the example through a sharpness."""
     given = example.values
     sharpness = 1.0 / (8192 * np.log(given["w"][0] / given["w"][1]))
     right = [answer(True, s, length=n) for s, n in zip(given["s_right"], (1, 2), strict=True)]

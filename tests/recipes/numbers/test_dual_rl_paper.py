@@ -22,7 +22,7 @@ BY_CHI_SQUARED = recipes.DUAL_RL.replace(
 
 
 def fitted(recipe: Recipe, targets: Value, values: Value) -> tuple[Value, Value]:
-    """Loss and gradient of the critic, of draws of one step with these targets and values."""
+    """Return loss and gradient of the critic, of one-step draws with these targets and values."""
     members = [{"path": "1 | 3", "reward": 0, "steps": [{"reward": float(target)}]} for target in targets]
     found = computed(
         recipe,

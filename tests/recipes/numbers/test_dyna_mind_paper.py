@@ -21,7 +21,7 @@ RECIPE = recipes.DYNA_MIND
 
 
 def group(given: Mapping[str, Value]) -> tuple[Value, Value]:
-    """Advantages of the ordinary and of the refined rollouts of a group."""
+    """Return advantages of the ordinary and of the refined rollouts of a group."""
     plain, refined = (np.ravel(given[name]).tolist() for name in ("R", "R_refine"))
     members = [{"path": "1 | 3", "reward": reward, "success": False, "facts": {"refined": 0}} for reward in plain] + [
         {"path": "1 | 4", "reward": reward, "success": bool(right), "facts": {"refined": 1}}
@@ -49,7 +49,7 @@ def refined(example: Example) -> Found:
 
 
 class Counted(Riddles):
-    """Riddles that count the steps of all episodes, those of copies included."""
+    """Riddles that count the steps of all episodes, including those of copies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Counted(Riddles):
 
 
 def cost(actions: int) -> tuple[int, int]:
-    """Steps of the environment, and responses, that a refined rollout of one turn adds to a group of one."""
+    """Return the environment steps and responses that a refined rollout of one turn adds to a group of one."""
 
     def speak(context: str, request: Request) -> str:
         del request

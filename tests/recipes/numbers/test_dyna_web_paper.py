@@ -19,7 +19,7 @@ DREAMT = Where(column="demonstrated", at_most=0.5)
 
 
 def weighted(recipe: Any = recipes.DYNA_WEB) -> Any:
-    """The recipe with the advantages of an example as scores."""
+    """Return the recipe with the advantages of an example as scores."""
     return recipe.replace(
         advantage=(GroupRelative(center="none", scale="none", where=DREAMT), recipes.DYNA_WEB.advantage[1])
     )

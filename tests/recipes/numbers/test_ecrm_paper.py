@@ -17,7 +17,7 @@ EXAMPLES = PaperExamples("ecrm")
 
 
 def credit(*groups: Sequence[float]) -> tuple[list[Value], list[Value]]:
-    """Transformed and centred scores of groups; a rollout whose reward is `nan` has none."""
+    """Return transformed and centred scores of groups; a rollout whose reward is `nan` has none."""
     members = [
         {**member, "group": f"{place}"}
         for place, rewards in enumerate(groups)
@@ -54,7 +54,7 @@ def alone(example: Example) -> Found:
 
 @EXAMPLES.by("running quantile of the iteration before")
 def of_the_group(example: Example) -> Found:
-    """The recipe has the quantile of the group in hand."""
+    """The recipe has the quantile of the current group."""
     (scores,), (centred,) = credit(example.values["R"].tolist())
     return {"transformed_group": scores, "centred_group": centred}
 

@@ -24,13 +24,13 @@ LOSSES = given_advantages(recipes.EGSW)
 
 
 def of(example: Example) -> SoftmaxScaled:
-    """The component with the numbers of an example: those of the paper are not known."""
+    """The component has the numbers of an example; the paper does not give its own."""
     given = example.values
     return replace(SCALED, coefficient=float(given.get("alpha", 0.3)), temperature=float(given.get("P", 1.5)))
 
 
 def group(recipe: Recipe, rewards: Sequence[float], entropies: Value) -> Value:
-    """Advantages of answers of one token; an answer that is not scored has reward `nan`."""
+    """Return advantages of one-token answers; an unscored answer has reward `nan`."""
     members = [
         {**member, "entropies": [entropy]}
         for member, entropy in zip(answers([1] * len(rewards), rewards), entropies.tolist(), strict=True)

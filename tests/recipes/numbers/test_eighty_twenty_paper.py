@@ -21,14 +21,14 @@ LOSSES = given_advantages(recipes.FORKING_TOKENS)
 
 
 def found(entropies: Value, given: Value, ratios: Value, losses: Recipe = LOSSES) -> Found:
-    """Loss and gradient of one-token answers."""
+    """Return loss and gradient of one-token answers."""
     members = answers([1] * len(given), given.tolist())
     policy = {"entropy": entropies.tolist(), "logprob": (np.log(ratios) - 1.0).tolist()}
     return dict(computed(losses, ["loss", "gradient.logprob"], members=members, policy=policy))
 
 
 def mask(entropies: Value) -> Value:
-    """Which tokens have a gradient at ratio 1."""
+    """Return which tokens have a gradient at ratio 1."""
     one = np.ones(len(entropies))
     return found(entropies, one, one)["gradient.logprob"] != 0
 

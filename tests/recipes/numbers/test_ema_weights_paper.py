@@ -21,13 +21,13 @@ assert isinstance(HOOK, DecayedAverage)
 
 
 def averages(beta: Value, thetas: Value, start: Value) -> Value:
-    """The average after each step, with a share that has decayed to its floor at the second."""
+    """Return the average after each step, with a share that has decayed to its floor at the second."""
     return followed(recipes.EMA_WEIGHTS, replace(HOOK, mix=float(beta), power=10.0), thetas, start)
 
 
 @EXAMPLES.by("four iterates that swing, and their average")
 def swing(example: Example) -> Found:
-    """The first iterate is the average, so that it has any weight."""
+    """The first iterate is the average, so its weight is arbitrary."""
     given = example.values
     found = averages(given["beta"], given["theta"], given["avg"])
     return {"average": found[-1:], "common_tracker_after_one_step": found[1:2]}

@@ -20,7 +20,7 @@ EXAMPLES = PaperExamples("empg")
 
 
 def steps(entropies: Value, given: Value, lengths: tuple[int, ...], **options: Any) -> Value:
-    """Advantages of the steps of rollouts with these entropies and advantages."""
+    """Return advantages of the steps of rollouts with these entropies and advantages."""
     *_, confidence = recipes.EMPG.chain("advantage")
     recipe = given_advantages(recipes.EMPG)
     recipe = recipe.replace(advantage=(recipe.advantage, replace(confidence, **options)))

@@ -26,7 +26,7 @@ CommonExamples(EXAMPLES, OF_THE_CODE)
 
 
 def shares(answers_: str, recipe: Recipe = recipes.EMPO) -> Found:
-    """Scores and entropy of a group with these answers; a dash is an empty one."""
+    """Return scores and entropy of a group with these answers; a dash is an empty one."""
     members = [
         {"path": "1 | 3", "facts": {"answer_cluster": "" if each == "-" else each, "answer_parsed": int(each != "-")}}
         for each in answers_.split()

@@ -19,7 +19,7 @@ EXAMPLES = PaperExamples("epo")
 
 
 def loss_of(kind: str, entropies: Value, history: float, advantage: float, early: float = 0.0) -> Found:
-    """Loss of one answer with these entropies now, after iterations of this mean entropy, and its slopes."""
+    """Return the loss of one answer with these entropies, after iterations of this mean entropy, and its slopes."""
     band = replace(recipes.EPO.loss.entropy, low=0.5, high=1.5, kind=kind, early=early)
     recipe = given_advantages(recipes.EPO, entropy=band)
     count = len(entropies)

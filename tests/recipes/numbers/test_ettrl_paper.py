@@ -22,11 +22,11 @@ from agentrl_core.engine.scripted import ScriptedReply
 EXAMPLES = PaperExamples("ettrl")
 RECIPE = recipes.ETTRL
 PAID = plain_reward(RECIPE)
-"""With rewards that are given."""
+"""The recipe with given rewards."""
 
 
 def members(rewards: Sequence[float], entropies: Sequence[float]) -> list[dict[str, Any]]:
-    """Draws of one token."""
+    """Return draws of one token."""
     return [
         {**member, "entropies": [entropy]}
         for member, entropy in zip(answers([1] * len(rewards), rewards), entropies, strict=True)
@@ -34,7 +34,7 @@ def members(rewards: Sequence[float], entropies: Sequence[float]) -> list[dict[s
 
 
 def reshaped(rewards: Value, entropies: Value, weight: Any = RECIPE.weight) -> tuple[Value, Value, Value]:
-    """Advantages before and after they are reshaped, and the factors; an unscored draw has none (nan)."""
+    """Return advantages before and after reshaping, and the factors; an unscored draw has none (nan)."""
     given = members(np.ravel(rewards).tolist(), entropies.tolist())
     names = ["draw.score", "draw.advantage", "draw.weight"]
     found = computed(PAID.replace(weight=weight), names, members=given)

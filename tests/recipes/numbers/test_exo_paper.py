@@ -21,12 +21,12 @@ BETA = recipes.EXO.loss.beta
 def matched(
     *groups: tuple[Sequence[Sequence[float]], Sequence[float]], old: Value | None = None, **options: Any
 ) -> Mapping[str, Value]:
-    """Loss, and gradient by the log-prob of each answer, of groups: log-ratios of the tokens of answers, and rewards.
+    """Return loss, and its gradient by the log-prob of each answer, of groups of token log-ratios and rewards.
 
     Args:
-        groups: a reward of nan is not known.
+        groups: log-ratios and rewards; an unknown reward is nan.
         old: log-probs of the sampler, of answers of one token.
-        options: of the loss, to be replaced.
+        options: replacements for options of the loss.
     """
     members = [
         {**({"path": answer["path"]} if np.isnan(answer["reward"]) else answer), "group": str(place)}
@@ -51,7 +51,7 @@ def matched(
 def distributions(
     away: Sequence[Sequence[float]], rewards: Sequence[float], old: Value | None = None
 ) -> tuple[Value, Value]:
-    """P and Q of a group, from the gradient of the forward divergence, beta (P - Q), with the other one even."""
+    """Return P and Q of a group, each from the forward gradient beta (P - Q) while the other one is uniform."""
     known = np.isfinite(rewards)
     even = np.where(known, 1.0 / known.sum(), np.nan)
     policy = matched((away, np.where(known, 0.0, np.nan)), old=old, direction="forward")["gradient"]

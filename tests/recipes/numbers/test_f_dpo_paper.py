@@ -21,12 +21,12 @@ DIVERGENCES = {"reverse": "reverse_kl", "forward": "forward_kl", "js": "js", "al
 
 
 def losses(**options: Any) -> Recipe:
-    """The recipe with other options of its loss."""
+    """Return the recipe with other options of its loss."""
     return F_DPO.replace(loss=replace(F_DPO.loss, **options))
 
 
 def margin(chosen: float, rejected: float, **loss: Any) -> Value:
-    """Margin of a pair with these log-ratios, by its loss."""
+    """Return the margin of a pair with these log-ratios, from its loss."""
     return -np.log(np.expm1(pairs(losses(**loss), [([chosen], [rejected])])["loss"]))
 
 

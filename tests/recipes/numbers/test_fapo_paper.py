@@ -14,7 +14,7 @@ EXAMPLES = PaperExamples("fapo")
 DUAL = given_advantages(recipes.FAPO)
 CommonExamples(EXAMPLES, recipes.FAPO)
 KINDS = {1.0: (True, 0), 0.0: (True, 1), -1.0: (False, 0)}
-"""By reward: whether an answer is right, and whether it is flawed."""
+"""For each reward: whether an answer is right, and whether it is flawed."""
 
 
 def judged(example: Example) -> Found:

@@ -17,9 +17,9 @@ from agentrl_core.reward import CombineReward, OutcomeScore
 
 EXAMPLES = PaperExamples("fathom")
 PAID = recipes.FATHOM.replace(reward=OutcomeScore())
-"""With rewards that the environment pays, as in stage 1."""
+"""The recipe with rewards from the environment, as in stage 1."""
 WEIGHTED = PAID.replace(advantage=GroupRelative(center="none", scale="none"), weight=None, minibatches=1)
-"""With the advantages of an example as scores, and one optimizer step."""
+"""The recipe with the advantages of an example as scores, and one optimizer step."""
 
 
 @EXAMPLES.by("rewards of stage 1 and advantages")
@@ -39,7 +39,7 @@ def first_stage(example: Example) -> Found:
 def unscored(example: Example) -> Found:
     members = answers([1] * 4, [*example.values["R"].tolist(), float("nan")])
     found = computed(PAID, ["draw.advantage"], members=members)["draw.advantage"]
-    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: it has no loss
+    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: no loss is computed
 
 
 @EXAMPLES.by("rewards of stage 2")
@@ -109,7 +109,7 @@ def own_tokens(example: Example) -> Found:
 
 
 def clipped(advantages: Value, log_probs: Value) -> Any:
-    """The loss and its gradient."""
+    """Return the loss and its gradient."""
     members = answers([1] * len(advantages), advantages.tolist())
     return computed(WEIGHTED, ["loss", "gradient.logprob"], members=members, policy={"logprob": log_probs.tolist()})
 

@@ -23,7 +23,7 @@ END = "<|im_end|>"
 
 
 class Calls(Riddle):
-    """An episode of a call, which may fail, and an answer, which pays the number in it; 1 is a success."""
+    """An episode of a call, which may fail, and an answer, which pays its number; 1 is a success."""
 
     def step(self, action: str) -> StepResult:
         if action == "<bad>":
@@ -42,7 +42,7 @@ class CallRiddles(Riddles):
 
 
 def recovered(first: Sequence[float], second: Sequence[float]) -> Run:
-    """A group whose members all fail a call, and the recoveries from the first of them, with these rewards."""
+    """Return a group whose members all fail a call, and the recoveries from the first of them, with these rewards."""
     failures, recoveries = ([f"{reward:.7f}" for reward in rewards] for rewards in (first, second))
     of_first, of_second = iter(failures), iter(recoveries)
 

@@ -32,13 +32,13 @@ GIVEN = RECIPE.replace(
     epochs=1,
     minibatches=1,
 )
-"""The policy's loss, with advantages of an example."""
+"""The policy's loss, with the advantages of an example."""
 STATES = 10
-"""Samples of a state: as many of each action as its old probability has tenths."""
+"""Samples of a state: each action as often as ten times its old probability."""
 
 
 def multiplier() -> Controller:
-    """The coefficient of the policy's loss, which that of the fix-up follows."""
+    """Return the coefficient of the policy's loss, from which that of the fix-up is derived."""
     found = [each for place, each in RECIPE.controllers.items() if place.startswith("loss")]
     assert found[0] == found[1]
     assert found[0].every == "step"
@@ -46,7 +46,7 @@ def multiplier() -> Controller:
 
 
 def sampled(recipe: Recipe, old: Value, new: Value, given: Value, **more: Any) -> Any:
-    """Loss and gradients of states with two actions, of which the first one has these advantages.
+    """Return loss and gradients of states with two actions; the first action has these advantages.
 
     A state is sampled ten times, each action in its old proportion, so that estimates are exact.
     """
@@ -113,7 +113,7 @@ def least(example: Example) -> Found:
 
 
 class Scripted(torch.nn.Module):
-    """A policy whose rollouts of one token are as far from the old one as a table says, pass after pass."""
+    """A policy whose one-token rollouts drift from the old one by a table, pass after pass."""
 
     def __init__(self, *passes: Value) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Scripted(torch.nn.Module):
         self._steps = [np.zeros(2)] * 2 + [step for each in passes for step in each]
 
     def logprobs(self, old: Tensor) -> Tensor:
-        """Log-probs that are away by x > 0 with exp(x) - x - 1 as the table says, by Newton's method."""
+        """Return log-probs with drift x > 0 for which exp(x) - x - 1 is as in the table, by Newton's method."""
         wanted = torch.tensor(self._steps.pop(0))
         away = torch.ones_like(wanted)
         for _ in range(60):
@@ -165,7 +165,7 @@ def fix_up(example: Example) -> Found:
         policy = {"logprob": [float(np.log(new[row])) for row in rows]}
         return computed(recipe, ["loss"], members=members, stage="fixup", policy=policy)
 
-    slopes = np.array([1 - new[0], -new[0]])[rows]  # of the log-probs, by the logit
+    slopes = np.array([1 - new[0], -new[0]])[rows]  # gradient of the log-probs by the logit
     return {
         "KL": found(1.0)["loss"],
         "gradient": found(given["beta"])["gradient.logprob"] @ slopes,

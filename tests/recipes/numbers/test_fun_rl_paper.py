@@ -20,7 +20,7 @@ CommonExamples(EXAMPLES, COMPARED, but=["a group of one", "one rollout of four h
 
 
 def with_bonus(rewards: Sequence[float], entropies: Value, thought: Value) -> Value:
-    """Advantages of the tokens of each rollout of a group, all of the same entropies and thoughts."""
+    """Return advantages of the tokens of each rollout of a group, all of the same entropies and thoughts."""
     columns = {"entropy": np.tile(entropies, len(rewards)).tolist(), "thought": np.tile(thought, len(rewards)).tolist()}
     members = answers([len(entropies)] * len(rewards), rewards)
     found = computed(recipes.FUN_RL, ["token.advantage"], members=members, columns={"token": columns})
@@ -29,7 +29,7 @@ def with_bonus(rewards: Sequence[float], entropies: Value, thought: Value) -> Va
 
 @EXAMPLES.by("bonus on the thought of a success and of a failure")
 def bonus(example: Example) -> Found:
-    """Advantages of the example are those of two successes and three failures; calls are of entropy 3."""
+    """The example's advantages come from two successes and three failures; calls have entropy 3."""
     entropies = np.append(example.values["H"], [3.0, 3.0])
     found = with_bonus([1, 0, 0, 1, 0], entropies, example.values["thought"])
     return {"success": found[0], "failure": found[1]}

@@ -27,7 +27,7 @@ BY_TOKEN = replace(WHITENING, voter="token", eps=0.0, variance_eps=1e-8)
 def compared(
     recipe: Recipe, *groups: tuple[Sequence[float] | Value, Sequence[float] | Value], lengths: Sequence[int] = ()
 ) -> Value:
-    """Advantages of rollouts with two rewards each, group by group."""
+    """Return advantages of rollouts with two rewards each, group by group."""
     members = [
         {"group": f"{place}", "reward": 0.0, "rewards": {"correct": float(correct), "format": float(form)}}
         for place, rewards in enumerate(groups)
@@ -96,7 +96,7 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("the easy reward is conditioned")
 def conditioned(example: Example) -> Found:
-    """By the option that the recipe's page names: the easy reward is the environment's."""
+    """Use the option that the recipe's page names: the easy reward is the environment's."""
     recipe = BEFORE.replace(
         reward=(OutcomeScore(), CombineReward(column="reward.correct", kind="require")),
         advantage=(CORRECT, replace(FORMAT, column="score")),
@@ -113,7 +113,7 @@ def conditioned(example: Example) -> Found:
 
 @EXAMPLES.by("two rollouts with tool tokens share one mean")
 def tool_tokens(example: Example) -> Found:
-    """Whitened over tokens, as in verl: tokens of a tool have no vote."""
+    """Whiten over tokens, as in verl: tokens of a tool have no vote."""
     whitened = LOSSES.replace(advantage=(*LOSSES.chain("advantage"), BY_TOKEN))
     members = [
         {"path": path_of(example.values[f"mask_{name}"]), "reward": reward}

@@ -23,7 +23,7 @@ assert isinstance(LOSS, ListMatch)
 def fitted(
     implicit: Value, rewards: Value, *, direction: Literal["forward", "ranked"] | None = None, tau: float = 0.05
 ) -> Mapping[str, Value]:
-    """Loss of a group of answers with these implicit rewards, and its derivative by them."""
+    """Return the loss of a group of answers with these implicit rewards, and its derivative by them."""
     recipe = recipes.GDRO_DIFFUSION.replace(loss=replace(LOSS, direction=direction or LOSS.direction, temperature=tau))
     members = answers([1] * len(rewards), rewards.tolist())
     for member in members:
@@ -41,7 +41,7 @@ def fitted(
 
 @EXAMPLES.by("group of three")
 def three(example: Example) -> Found:
-    """Errors of a velocity stand for log-probs: implicit rewards are beta times what the policy gained."""
+    """Errors of a velocity take the place of log-probs: implicit rewards are beta times the policy's gain."""
     given = example.values
     top = fitted(given["s"], given["r"], direction="forward", tau=float(given["tau"]))
     probability = np.exp(given["s"]) / np.exp(given["s"]).sum()
@@ -56,7 +56,7 @@ def three(example: Example) -> Found:
 
 @EXAMPLES.by("derivative by implicit rewards")
 def derivative(example: Example) -> Found:
-    """Of targets that are given: their logarithms, the best first, are rewards of temperature 1."""
+    """The targets are given: their logarithms, the best first, are rewards of temperature 1."""
     given = example.values
     rewards = np.log(np.maximum(given["q"], 1e-30))
     found = fitted(given["s"], rewards, tau=1.0)["derivative"]

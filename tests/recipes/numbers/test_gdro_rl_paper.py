@@ -23,11 +23,11 @@ from agentrl_core.select.success_trackers import RecentVisits
 
 EXAMPLES = PaperExamples("gdro_rl")
 WEIGHTED = recipes.GDRO_RL.replace(advantage=GroupRelative(center="none", scale="none"), weight=None, minibatches=1)
-"""With the advantages of an example as scores, all of one weight, and one optimizer step."""
+"""The recipe with the advantages of an example as scores, all of one weight, and one optimizer step."""
 
 
 def visited(losses: Value) -> Any:
-    """A batch of a task of the upper bin and one of the lower."""
+    """Return a batch of a task of the upper bin and one of the lower."""
     return small(
         [(0, [1]), (1, [1])],
         draw_score=[1.0, 0.0],
@@ -39,7 +39,7 @@ def visited(losses: Value) -> Any:
 
 
 def known(component: DifficultyScaled, scores: Value) -> dict[str, Any]:
-    """A state in which task 0 is in the upper bin and task 1 in the lower, with these scores of both."""
+    """Return a state in which task 0 is in the upper bin and task 1 in the lower, with these scores of both."""
     begun = component.next(component.initial_state(), IterationRecord.of(visited([0.0, 0.0]), {}))
     assert begun["bins"] == [1, 0]
     return {**begun, "scores": np.asarray(scores)[::-1].tolist()}
@@ -80,7 +80,7 @@ def history(example: Example) -> Found:
 
 @EXAMPLES.by("prompt loss and advantages of an uneven group")
 def prompt_loss(example: Example) -> Found:
-    away = {0.0: 0.0, 0.1: -0.483183, 0.2: -0.706761}  # where e^-d - 1 + d is the divergence
+    away = {0.0: 0.0, 0.1: -0.483183, 0.2: -0.706761}  # the d at which e^-d - 1 + d is the divergence
     advantages, batch = example.values["A"], small([(0, [1])] * 4, draw_score=example.values["A"].tolist())
     batch = batch.with_columns("draw", success=[0] * 4)
     recorded = np.asarray(batch.column("behaviour_logprob", "token"), np.float64)
@@ -96,7 +96,7 @@ def prompt_loss(example: Example) -> Found:
 
 
 def clipped(advantages: Value, log_probs: Value) -> Mapping[str, Value]:
-    """The loss and its gradient, of tokens at the reference."""
+    """Return the loss and its gradient, of tokens at the reference."""
     return computed(
         WEIGHTED,
         ["loss", "gradient.logprob"],

@@ -18,7 +18,7 @@ LOSSES = given_advantages(recipes.GHPO)
 
 
 def rungs(helps: int, characters: int = 170) -> tuple[list[int], list[bool]]:
-    """Lengths of the hints of a task whose group is solved with so many characters, and which groups were dropped."""
+    """Return the hint lengths of a task whose group is solved at a number of characters, and the dropped groups."""
 
     def speak(context: str, request: Request) -> str:
         del request

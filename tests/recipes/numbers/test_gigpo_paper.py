@@ -33,11 +33,11 @@ MEMBERS = [
 
 
 IN_CODE = replace(EPISODES, voter="row", singleton="raw", add=False)
-"""The public code's episode advantage: every step votes, and a group of one counts as mean 0."""
+"""The recipe with the public code's episode advantage: every step votes, and a group of one counts as mean 0."""
 
 
 def step_advantages(recipe: Recipe, members: Sequence[Mapping[str, Any]] = MEMBERS, tokens: int = 5) -> Value:
-    """Advantages of the steps, the members' tokens being as likely to the reference as to the policy."""
+    """Return advantages of the steps; the tokens are as likely under the reference as under the policy."""
     columns = {"token": {"reference_logprob": [-1.0] * tokens}}
     return computed(recipe, ["step.advantage"], members=members, columns=columns)["step.advantage"]
 

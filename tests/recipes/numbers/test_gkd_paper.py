@@ -18,7 +18,7 @@ EXAMPLES = PaperExamples("gkd")
 
 
 def distances(example: Example, beta: float) -> float:
-    """The answer of `pack.run(policy, teacher=teacher)` for the two distributions of an example."""
+    """Return the result of `pack.run(policy, teacher=teacher)` for the two distributions of an example."""
     p, q = (torch.tensor(example.values[name]).log()[None] for name in ("Q", "P"))
     return float(divergence(p, q, beta))
 

@@ -19,7 +19,7 @@ BY_RESPONSE = given_advantages(recipes.GPG, aggregate="sequence_mean")
 
 
 def _loss(recipe: Recipe, logprobs: list[Value], rewards: Value) -> Value:
-    """Loss of a batch of one group."""
+    """Return the loss of a batch of one group."""
     members = answers([len(each) for each in logprobs], rewards.tolist())
     return computed(recipe, ["loss"], members=members, policy={"logprob": np.concatenate(logprobs).tolist()})["loss"]
 

@@ -23,7 +23,7 @@ KINDS = {"wer": "rate", "exact_match": "exact", "total_errors": "edits"}
 
 
 def heard(errors: Sequence[float], words: int, kind: str = "rate", **advantage: str) -> dict[str, Value]:
-    """Scores and advantages of transcripts with so many errors, of a reference with so many words."""
+    """Return scores and advantages of transcripts with these error counts, for a reference with a number of words."""
     wanted = [f"word{place}" for place in range(words)]
     members = []
     for count in map(int, errors):
@@ -69,7 +69,7 @@ def alone(example: Example) -> Found:
 
 
 def objective(recipe: Recipe, old: Value, new: Value, given: Value, reference: Value) -> Value:
-    """Of two hypotheses, of one and of three tokens, each with an advantage of its own."""
+    """Return the objective of two hypotheses, of one and of three tokens, each with its own advantage."""
     by_token = GroupRelative(column="given", level="token", center="none", scale="none")
     members = [
         {**member, "logprobs": part.tolist()}

@@ -18,7 +18,7 @@ CommonExamples(EXAMPLES, recipes.GRPO_GUARD)
 
 @EXAMPLES.by("objective of two samples of three and two steps")
 def two_samples(example: Example) -> Found:
-    """A denoising step as a turn of one token, with its weight as a fact, at log-ratios that are normalised already."""
+    """A denoising step is a turn of one token, with its weight as a fact; its log-ratios are normalised already."""
     given = example.values
     members = [
         {

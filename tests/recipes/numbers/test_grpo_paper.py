@@ -15,7 +15,7 @@ from agentrl_core.loss import KL
 
 EXAMPLES = PaperExamples("grpo")
 PAPER = given_advantages(recipes.GRPO, aggregate="sequence_mean")
-"""The loss with the paper's aggregation."""
+"""The recipe's loss with the paper's aggregation."""
 CommonExamples(EXAMPLES, recipes.GRPO, but=["a group of one"], losses=PAPER)
 
 

@@ -40,7 +40,7 @@ def calls(example: Example) -> Found:
 
 @EXAMPLES.by("scores by turns")
 def turns(example: Example) -> Found:
-    """An unknown number of turns is 0 in the code, one call less than none."""
+    """An unknown number of turns is 0 in the code, so one call less than none."""
     calls_of = (example.values["turns"] - 2) / 2
     return {"score": scores(OF_THE_CODE, example.values["right"].tolist(), calls_of.tolist())}
 

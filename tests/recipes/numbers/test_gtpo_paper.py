@@ -24,7 +24,7 @@ CommonExamples(
 
 
 def pair(good: str, bad: str, rewards: tuple[float, float] = (1, 0), **options: Any) -> Found:
-    """Weights and gradients of a good and of a bad completion."""
+    """Return weights and gradients of a good and of a bad completion."""
     weight = replace(recipes.GTPO.weight, **options)
     members = [
         {"path": f"1 | {words}", "reward": reward, "entropies": [0.0] * len(words.split())}
@@ -75,7 +75,7 @@ def forms(example: Example) -> Found:
     given = float(example.values["A"])
 
     def slope(**options: Any) -> float:
-        # Of log p the slopes add up to the loss at ratio 1; the mean is over two completions.
+        # The slopes by log p add up to the loss at ratio 1; the mean is over two completions.
         found = pair("11 12 13 20", "11 14 15 16 20", (given, 0.0), **options)
         return 2 * float(np.sum(found["gradient.logprob"][:4]))
 

@@ -17,7 +17,7 @@ LOSSES = given_advantages(recipes.GUI_LIBRA)
 
 
 def scaled(rewards: Value) -> tuple[Value, Value]:
-    """Weight of the negative draws of a group, and its weighted advantages."""
+    """Return the weight of the negative draws of a group, and its weighted advantages."""
     known = np.isfinite(rewards)
     members = [
         member if score else {"path": member["path"]}

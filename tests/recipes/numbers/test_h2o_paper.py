@@ -21,7 +21,7 @@ EXAMPLES = PaperExamples("h2o")
 def learned(
     members: Sequence[dict[str, Any]], gaps: Value, values: Value, now: Value | None = None
 ) -> Mapping[str, Value]:
-    """What the critic learns from steps with these log-ratios of simulator to reality; real ones have `nan`."""
+    """Return the critic's trust, targets, loss and gradient at simulator-to-reality log-ratios; `nan`: a real step."""
     odds = np.exp(-gaps)
     columns = {"real_probability": odds / (1 + odds), "real_action_probability": np.where(np.isnan(gaps), gaps, 0.5)}
     return computed(
@@ -37,7 +37,7 @@ def learned(
 
 
 def alone(reward: float = 0.0) -> dict[str, Any]:
-    """A rollout of one step."""
+    """Return a rollout of one step."""
     return {"path": "1 | 3", "reward": 0, "steps": [{"reward": reward}]}
 
 
@@ -58,7 +58,7 @@ def ratios(example: Example) -> Found:
 
 @EXAMPLES.by("TD loss of real and simulated transitions")
 def td_loss(example: Example) -> Found:
-    """The loss without the values times their slopes."""
+    """The loss, minus the values times their slopes."""
     given = example.values
     steps = [{"reward": reward} for reward in given["r_real"].tolist()]
     real = {"path": "1 | 3 ~ 9 | 3 ~ 9 | 3", "reward": 0, "success": False, "steps": steps}
@@ -74,7 +74,7 @@ def td_loss(example: Example) -> Found:
 
 @EXAMPLES.by("penalty by the gap")
 def penalty(example: Example) -> Found:
-    """Targets are the values, so that the loss and its gradient are those of the penalty."""
+    """Targets equal the values, so the loss and its gradient are those of the penalty."""
     given = example.values
     values = np.concatenate([given["q_sim"], given["q_real"]])
     gaps = np.array([*given["log_gap"], np.nan, np.nan])
@@ -89,7 +89,7 @@ def penalty(example: Example) -> Found:
 
 @EXAMPLES.by("policy loss, then the targets over two optimizer steps")
 def targets(example: Example) -> Found:
-    """The target follows the critic's weight after each of its steps, and is read in the next batch."""
+    """The target follows the critic's weight after each of its steps; the next batch reads it."""
     given, followed = example.values, []
     models = {name: torch.nn.Linear(1, 1, bias=False).double() for name in ("policy", "critic", "target")}
     models["target"].weight.data.fill_(float(given["start"]))

@@ -18,7 +18,7 @@ from agentrl_core.recipe import Recipe
 
 EXAMPLES = PaperExamples("haepo")
 GIVEN = recipes.HAEPO.replace(advantage=GroupRelative(center="none", scale="none"))
-"""With the advantages of an example as rewards."""
+"""The recipe with the advantages of an example as rewards."""
 
 
 def recipe_with(recipe: Recipe, **options: Any) -> Recipe:
@@ -26,7 +26,7 @@ def recipe_with(recipe: Recipe, **options: Any) -> Recipe:
 
 
 def competed(recipe: Recipe, new: Sequence[Value], rewards: Value, old: Sequence[Value] | None = None) -> Found:
-    """Loss and gradient of a group: log-probs of the actions of each trajectory, and of the previous policy."""
+    """Return loss and gradient of a group, from new and previous log-probs of each trajectory's actions."""
     members = [
         {
             "path": f"1 | 3*{len(logprobs)}",
@@ -41,12 +41,12 @@ def competed(recipe: Recipe, new: Sequence[Value], rewards: Value, old: Sequence
 
 
 def single(likelihoods: Value) -> list[Value]:
-    """Trajectories of one action each."""
+    """Return trajectories of one action each."""
     return np.split(likelihoods, len(likelihoods))
 
 
 def weights(new: Sequence[Value], unscored: int = 0, **options: Any) -> Value:
-    """The weight of each trajectory: the objective if it alone has an advantage, of 1, and nothing else counts."""
+    """Return the weight of each trajectory: the objective if it alone has an advantage, of 1, without other terms."""
     bare = recipe_with(GIVEN, entropy_coefficient=0.0, drift_coefficient=0.0, **options)
     rewards = np.concatenate([np.eye(len(new)), np.full((len(new), unscored), np.nan)], axis=1)
     others = [np.full(1, -1.0)] * unscored

@@ -32,7 +32,7 @@ assert isinstance(POLICY, Policy)
 
 
 def advantages(rewards: Value, lengths: Sequence[int], recipe: Recipe = HAPO) -> Value:
-    """Advantages of a group of rollouts of these lengths; an unscored one has reward `nan`."""
+    """Return advantages of a group of rollouts of these lengths; an unscored one has reward `nan`."""
     members = [
         {"path": f"1 | 3*{length}", **({} if np.isnan(reward) else {"reward": float(reward)})}
         for reward, length in zip(rewards, lengths, strict=True)
@@ -64,7 +64,7 @@ def settings(example: Example) -> Found:
 
 @EXAMPLES.by("temperature from the statistics of the step before")
 def temperature(example: Example) -> Found:
-    """The entropies of the step before are those of the example of the score, which has these statistics."""
+    """The previous step has the entropies of the example of the score, which have these statistics."""
     program = recipes.HAPO.rollout
     assert isinstance(program, SampledByEntropy)
     before = small([(0, [5])], draw_score=[1.0]).with_columns("token", entropy=np.array([2.0, 0.5, 0.1, 1.0, 1.5]))
@@ -102,7 +102,7 @@ def unscored(example: Example) -> Found:
 
 
 def among(scores: Sequence[float]) -> Value:
-    """Log-entropies of which the first tokens have these scores: with tokens of score 1, -1 and 0 after them."""
+    """Return log-entropies that give the first tokens these scores, by adding tokens of score 1, -1 and 0."""
     known = [*scores, 1.0, -1.0]
     above, zeros = sum(score > 0 for score in known), 0
     while round(0.8 * (len(known) + zeros - 1)) != len(known) + zeros - 1 - above or not zeros:
@@ -111,9 +111,9 @@ def among(scores: Sequence[float]) -> Value:
 
 
 def scored(scores: Sequence[float], ratio: Value, given: Value, *, own: Value | None = None) -> Found:
-    """Loss and gradient of a rollout of tokens with these scores; those that are added have ratio 1 and advantage 0.
+    """Return loss and gradient of a rollout of tokens with these scores; added tokens have ratio 1 and advantage 0.
 
-    The denominator is the number of the tokens that are not added.
+    The denominator is the number of the tokens that were not added.
     """
     mask = np.ones(len(scores)) if own is None else own
     counted = np.array(scores)[mask > 0]

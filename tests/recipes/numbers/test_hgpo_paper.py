@@ -21,7 +21,7 @@ EXAMPLES = PaperExamples("hgpo")
 
 
 def trajectory(states: str, rewards: Sequence[float], **more: Any) -> dict[str, Any]:
-    """A trajectory with a step for each state, of one token."""
+    """Return a trajectory with a one-token step for each state."""
     steps = [{"state": state, "reward": reward} for state, reward in zip(states, rewards, strict=True)]
     return {"path": "1 | 3" + " ~ 9 | 3" * (len(states) - 1), "steps": steps, "reward": float(sum(rewards)), **more}
 
@@ -32,11 +32,11 @@ CODE = recipes.HGPO.replace(
         for link in recipes.HGPO.chain("advantage")
     )
 )
-"""The public code's weights 2, 3, 4."""
+"""The recipe with the public code's weights 2, 3, 4."""
 
 
 def step_advantages(*members: dict[str, Any], recipe: Recipe = recipes.HGPO) -> list[Value]:
-    """The advantages of the steps of each trajectory."""
+    """Return the advantages of the steps of each trajectory."""
     tokens = {"reference_logprob": [-1.0] * sum(len(member["steps"]) for member in members)}
     found = computed(recipe, ["step.advantage"], members=members, columns={"token": tokens})
     return np.split(found["step.advantage"], np.cumsum([len(member["steps"]) for member in members])[:-1])

@@ -29,19 +29,19 @@ def weighted(coefficient: float, recipe: Recipe = RECIPE) -> Recipe:
 
 
 def discounted(gamma: float) -> Recipe:
-    """The recipe with a discount, as in the paper's theory."""
+    """Return the recipe with a discount, as in the paper's theory."""
     links = (replace(link, gamma=gamma) if isinstance(link, Gae) else link for link in RECIPE.chain("advantage"))
     return RECIPE.replace(advantage=tuple(links))
 
 
 def root(gradient: Callable[[float], Any]) -> float:
-    """Where a linear gradient is 0."""
+    """Return the point at which a linear gradient is 0."""
     at_0, at_1 = float(gradient(0.0)), float(gradient(1.0))
     return at_0 / (at_0 - at_1)
 
 
 def minimum(recipe: Recipe, members: list[dict[str, Any]], values: Value) -> float:
-    """The value of all rows at which the critic's loss is least, with targets by these values of before."""
+    """Return the value of all rows that minimises the critic's loss, for targets from these earlier values."""
 
     def gradient(value: float) -> Any:
         found = computed(
@@ -64,7 +64,7 @@ def fresh(*returns: float) -> list[dict[str, Any]]:
 
 
 def stored(*episodes: tuple[int, float]) -> list[dict[str, Any]]:
-    """Stored episodes: how many tokens, and the reward at the end."""
+    """Return stored episodes with these token counts and final rewards."""
     return [
         {"group": f"stored {place}", "path": f"1 | 3*{length}", "reward": float(reward), **STORED}
         for place, (length, reward) in enumerate(episodes)
@@ -130,7 +130,7 @@ def unscored(example: Example) -> Found:
 
 
 def direction(weight: float, off: Mapping[str, Value], on: Mapping[str, Value]) -> float:
-    """The direction that the policy's loss is least in, with log-ratios w phi of rows with these features."""
+    """Return the minimiser w of the policy's loss, with log-ratios w phi of rows with these features."""
     features = np.concatenate([off["phi"], on["phi"]])
     targets = np.concatenate([off["fbar"], on["fbar"]])
     members = stored(*((1, 0.0) for _ in off["phi"])) + fresh(*([0.0] * len(on["phi"])))

@@ -23,7 +23,7 @@ CRITIC, _ = recipes.HYPER_PP.chain("loss")
 assert isinstance(CRITIC, Train)
 assert isinstance(CRITIC.loss, Value)
 BEFORE = recipes.HYPER_PP.replace(advantage=GAE, epochs=1, minibatches=1)
-"""Without the normalisation of advantages, in one step."""
+"""The recipe without the normalisation of advantages, in one step."""
 
 
 def value_of(logits: Numbers, centers: Numbers) -> float:
@@ -38,7 +38,7 @@ def normalised(advantages: Numbers) -> Numbers:
 
 
 def credit(scores: Sequence[float], values: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
-    """Advantages and returns of tokens of rollouts that are paid at their end."""
+    """Return advantages and returns of tokens of rollouts that are paid at their end."""
     found = computed(
         BEFORE,
         ["token.advantage", "token.return"],
@@ -50,7 +50,7 @@ def credit(scores: Sequence[float], values: Sequence[Numbers]) -> tuple[Numbers,
 
 @EXAMPLES.by("targets over four bins, inside and above the range")
 def bins(example: Example) -> Found:
-    """The gradient by the logits is the softmax less the target."""
+    """The gradient by the logits is the softmax minus the target."""
     given = example.values
     logits, centers = given["logits"], given["centers"]
     fewer = replace(CRITIC, loss=replace(CRITIC.loss, low=float(centers[0]), high=float(centers[-1])))
@@ -71,7 +71,7 @@ def bins(example: Example) -> Found:
 
 @EXAMPLES.by("advantages across the end of an episode that failed")
 def across(example: Example) -> Found:
-    """Rollouts end by themselves: what follows the last step of the second one is part of its reward."""
+    """Rollouts end by themselves; the value after the second one's last step is added to its reward."""
     given = example.values
     assert (GAE.gamma, GAE.lam) == (given["gamma"], given["lam"])
     after = float(given["r"][3] + given["gamma"] * given["V_next"])
@@ -81,7 +81,7 @@ def across(example: Example) -> Found:
 
 @EXAMPLES.by("policy loss after a step, with the whole")
 def whole(example: Example) -> Found:
-    """The loss of the critic, which has its own optimizer, is added as in the code."""
+    """The critic's loss has its own optimizer; it is added here as in the code."""
     given = example.values
     old, advantages = np.full(4, -1.0), normalised(given["A"])
     new = old + np.log(given["rho"])

@@ -21,7 +21,7 @@ assert isinstance(ICPI, Imagine)
 
 
 def imagined(rewards: Value, *, ends: bool = True) -> list[str]:
-    """Answers of the world, and of the policy between them, for an imagined episode."""
+    """Return answers of the world model, interleaved with those of the policy, for an imagined episode."""
     last = len(rewards) - 1
     said = [
         text
@@ -33,7 +33,7 @@ def imagined(rewards: Value, *, ends: bool = True) -> list[str]:
 
 @EXAMPLES.by("three actions from one state")
 def three(example: Example) -> Found:
-    """The third action's episode goes on beyond the depth."""
+    """The third action's episode continues past the depth."""
     given = example.values
     program = replace(ICPI, actions=("a", "b", "c"), horizon=len(given["c"]))
     values, taken = first_turn(
@@ -44,7 +44,7 @@ def three(example: Example) -> Found:
 
 @EXAMPLES.by("a rollout whose third state is malformed")
 def malformed(example: Example) -> Found:
-    """At the third try the episode ends: a fourth answer, which can be read, is not asked for."""
+    """At the third try the episode ends: a fourth answer, which could be read, is not requested."""
     answers = [*imagined(example.values["r"], ends=False)[:-2], *[""] * 3, "s", "a", "yes", "9"]
     return {"value": first_turn(replace(ICPI, actions=("a",)), answers)[0]}
 
@@ -73,7 +73,7 @@ def coin(example: Example) -> Found:
 
 
 def shown(program: Imagine, episodes: Sequence[list[_Transition]]) -> Value:
-    """Which of the episodes are shown."""
+    """Return which of the episodes are shown."""
     kept = program.window(episodes)
     return np.array([float(any(each is one for one in kept)) for each in episodes])
 
@@ -91,7 +91,7 @@ def recent(example: Example) -> Found:
 
 @EXAMPLES.by("balanced reward examples among those that go on")
 def balanced_rewards(example: Example) -> Found:
-    """What the world is shown, once it has predicted that the episode goes on."""
+    """The prompt of the world model after it has predicted that the episode continues."""
     counts = {name: int(example.values[name]) for name in ("zero", "one", "ended")}
     steps = [
         _Transition("s", "a", float(name == "one"), name == "ended", "")

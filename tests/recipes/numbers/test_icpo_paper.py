@@ -28,11 +28,11 @@ WEIGHTED = recipes.ICPO.replace(
     loss=replace(recipes.ICPO.loss, kl=None, expert=Expert(0.1)),
     minibatches=1,
 )
-"""With the advantages of an example as scores, without KL and with the shaping of the code."""
+"""The recipe with the advantages of an example as scores, without KL and with the shaping of the code."""
 
 
 def group(correct: Sequence[float], steered: Sequence[float], number: int) -> Mapping[str, Value]:
-    """Scores and advantages of a group at a step; a rollout without an outcome is `nan`."""
+    """Return scores and advantages of a group at a step; a rollout without an outcome is `nan`."""
     members = answers([1] * len(correct), [0.0] * len(correct))
     for member, solved, shown in zip(members, correct, steered, strict=True):
         member["facts"] = {"shown": float(shown)}
@@ -55,7 +55,7 @@ def annealed(example: Example) -> Found:
 
 
 def losses(steered: Value, given: float, moved: Value, other: float) -> Mapping[str, Value]:
-    """Loss and gradient of a rollout that was shown something, of these log-probs, beside one of these log-ratios."""
+    """Return loss and gradient of a steered rollout with these log-probs and of one with these log-ratios."""
     members: list[dict[str, Any]] = []
     if len(steered):
         members += answers([len(steered)], [given], unsampled=True)
@@ -96,7 +96,7 @@ def steps(example: Example) -> Found:
 
 @EXAMPLES.by("groups of eight with and without a failed steered rollout")
 def rejected(example: Example) -> Found:
-    """With a demonstration that is always there, since none was solved before."""
+    """A demonstration is always there, because no group was solved before."""
     program = recipes.ICPO.rollout
     assert isinstance(program, Shown)
     usual, shown = RolloutSpec(7), RolloutSpec(1, hint=FixedHint("so"), train_without_hint=True, fact="shown")
@@ -110,7 +110,7 @@ def rejected(example: Example) -> Found:
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
-    """The third scores 1.75 by the bonus of step 100."""
+    """The third one scores 1.75 through the bonus of step 100."""
     found = group([*(example.values["R"] > 0), np.nan], [0, 0, 1, 0], 100)["draw.advantage"]
     return {"advantage": [*found[:3], np.nan if found[3] == 0 else found[3]]}
 

@@ -16,7 +16,7 @@ from agentrl_core.recipe import Recipe
 EXAMPLES = PaperExamples("igpo")
 TOGETHER, TO_GO = recipes.IGPO.chain("advantage")
 IN_CODE = (replace(TOGETHER, column="gain"), replace(TOGETHER, column="score", rows="last", add=True), TO_GO)
-"""The newer public code: gains and outcomes are each compared with their own kind."""
+"""The newer public code: gains and outcomes are each compared only with their own kind."""
 CommonExamples(EXAMPLES, recipes.IGPO)
 
 
@@ -38,7 +38,7 @@ def gains(example: Example) -> Found:
 
 
 def of_two(recipe: Recipe, example: Example) -> Found:
-    """Advantages of the turns of a rollout of three and one of two, beside one without a score that gained much."""
+    """Return turn advantages of a rollout of three turns and one of two; an unscored one with a large gain is added."""
     gained, outcomes = example.values["gains"], example.values["F1"].tolist()
     # Probabilities that rise by the gains from 0.5.
     before = 0.5

@@ -22,12 +22,12 @@ WARM, PREFERENCE = RECIPE.loss
 
 
 def warm_start(kind: str = "") -> Recipe:
-    """The recipe with a divergence; its own if none is named."""
+    """Return the recipe with a divergence; its own if none is named."""
     return RECIPE.replace(loss=(replace(WARM, loss=replace(WARM.loss, kind=kind)), PREFERENCE)) if kind else RECIPE
 
 
 def cloned(kind: str, away: Value, members: Sequence[Mapping[str, Any]] | None = None) -> Mapping[str, Value]:
-    """Loss and gradient of demonstrations at these log-ratios, of one token each if members are not given."""
+    """Return loss and gradient of demonstrations at these log-ratios, of one token each if members are not given."""
     return computed(
         warm_start(kind),
         ["loss", "gradient.logprob"],
@@ -39,7 +39,7 @@ def cloned(kind: str, away: Value, members: Sequence[Mapping[str, Any]] | None =
 
 
 def weights(kind: str, away: Value) -> Value:
-    """Weights of the gradients of demonstrations."""
+    """Return the weights of the gradients of demonstrations."""
     return -len(away) * cloned(kind, away)["gradient.logprob"]
 
 

@@ -21,13 +21,13 @@ EXAMPLES = PaperExamples("inpo")
 
 
 def at(example: Example) -> Recipe:
-    """The recipe with the example's eta and tau."""
+    """The recipe has the example's eta and tau."""
     eta, tau = float(example.values["eta"]), float(example.values["tau"])
     return recipes.INPO.replace(loss=replace(recipes.INPO.loss, beta=eta, reference_share=tau / eta))
 
 
 def pairs(recipe: Recipe, *answers: Sequence[Value]) -> Found:
-    """Loss of answers that are preferred and not by turns, each with its log-probs: now, of pi_t, of the reference."""
+    """Return the loss of answers, preferred and rejected in turn, from log-probs: now, of pi_t, of the reference."""
     now, reference = (np.concatenate([np.ravel(each[place]) for each in answers]).tolist() for place in (0, 2))
     members = [
         {
@@ -49,7 +49,7 @@ def two_pairs(example: Example) -> Found:
     found = pairs(
         at(example), *([given[f"{name}{end}"] for end in ("", "_t", "_ref")] for name in ("w1", "l1", "w2", "l2"))
     )
-    slopes = found["gradient.logprob"][[0, 4]]  # the first tokens of what is preferred
+    slopes = found["gradient.logprob"][[0, 4]]  # the first tokens of the preferred answers
     return {"loss": found["loss"], "derivative_by_margin": slopes, "margin": slopes + 0.5 / given["eta"]}
 
 

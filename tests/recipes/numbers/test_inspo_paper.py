@@ -28,13 +28,13 @@ UNDER = {"facts": {"instruction": 0}}
 
 
 def population(weights: Sequence[float], rollouts: int = 32) -> dict[str, Any]:
-    """A state of instructions, all of which have been tried as often."""
+    """Return a state of instructions, all of which have been tried equally often."""
     count = len(weights)
     return {"texts": [*"abcdefgh"[:count]], "weights": list(weights), "rollouts": [rollouts] * count}
 
 
 def paid(iteration: int, rewards: dict[int, Sequence[float]], **options: Any) -> IterationRecord:
-    """An iteration whose groups under these instructions were rewarded so."""
+    """Return an iteration whose groups under these instructions got these rewards."""
     members = [
         {**member, "group": str(place), "facts": {"instruction": place}}
         for place, own in rewards.items()
@@ -80,7 +80,7 @@ def search(example: Example) -> Found:
 
 
 def candidate(proxies: Value) -> Any:
-    """A run with an empty place in which the policy fails and candidates earn these rewards; the one that it notes."""
+    """Run with an empty place, a failing policy and candidates with these rewards; return the stored instruction."""
     proposed = iter([f"candidate {place}" for place in range(len(proxies))])
 
     def speak(context: str, request: Request) -> str:
@@ -102,7 +102,10 @@ def two_rounds(example: Example) -> Found:
     batch, joined = candidate(given["proxy"])
 
     def after(every: int) -> dict[str, Any]:
-        """The state after both rounds; a group has one reward, which is its mean, and the run above ends with them."""
+        """Return the state after both rounds.
+
+        A group has one reward, which is its mean, and the run above ends with these.
+        """
         state = population(given["w"])
         for iteration, name in enumerate(("first", "second")):
             closed = paid(iteration, {place: [float(given[name][place])] for place in drawn}, finished=batch)

@@ -22,7 +22,7 @@ INTERVENTION = recipes.INTERVENTION
 
 
 def proposed(attempt: str, proposal: str, *, right: int = 1, recipe: Recipe = INTERVENTION) -> Run:
-    """A failed attempt, a proposed intervention, and so many right continuations of it."""
+    """Return a failed attempt, a proposed intervention, and a number of right continuations of it."""
     advice = proposal.partition(": ")[2]
     tried = iter(range(100))
 
@@ -38,7 +38,7 @@ def proposed(attempt: str, proposal: str, *, right: int = 1, recipe: Recipe = IN
 
 
 def imitated(run: Run, logprobs: Value) -> Value:
-    """The loss of a batch whose target has these log-probs now; those of untrained tokens are far away."""
+    """Return the loss of a batch whose target has these log-probs now; those of untrained tokens are far away."""
     batch = INTERVENTION.credit(run.batch)
     trained = batch.column("trainable", "token") > 0
     now = np.full(len(trained), -50.0)

@@ -24,13 +24,13 @@ PAIRS = next(link.loss for link in ISTAR.losses() if isinstance(link, Train))
 
 
 def given_steps(**options: Any) -> Recipe:
-    """Only the policy loss; the reward of a step is its advantage."""
+    """Return only the policy loss; the reward of a step is its advantage."""
     rewards = GroupRelative(column="reward", level="step", center="none", scale="none")
     return given_advantages(ISTAR, **options).replace(advantage=rewards)
 
 
 def group(steps: list[Value], rewards: Value, beta: float = 0.05) -> dict[str, Any]:
-    """Trajectories whose steps have one token each, with these step rewards."""
+    """Return trajectories whose steps have one token each, with these step rewards."""
     ratios = (np.concatenate(steps) / beta - 9.0).tolist()
     return {
         "members": [
@@ -43,7 +43,7 @@ def group(steps: list[Value], rewards: Value, beta: float = 0.05) -> dict[str, A
 
 
 def trajectories(example: Example) -> dict[str, Any]:
-    """The three of the examples, of three, one and two steps."""
+    """The three trajectories of the examples have three, one and two steps."""
     return group(np.split(example.values["s"], [3, 4]), example.values["R"])
 
 

@@ -21,14 +21,14 @@ from agentrl_core.weight import SelectDraws
 EXAMPLES = PaperExamples("iter_research")
 DISCOUNTED, RELATIVE = recipes.ITER_RESEARCH.chain("advantage")
 LOSSES = given_advantages(recipes.ITER_RESEARCH, clip=Clip(0.2, 0.2))
-"""With the clip range of the examples, since the sources give none."""
+"""The recipe with the clip range of the examples, because the sources give none."""
 COMMON = CommonExamples(EXAMPLES, recipes.ITER_RESEARCH, losses=LOSSES)
 BY_ROUND = LOSSES.replace(advantage=GroupRelative(column="reward", level="step", center="none", scale="none"))
-"""With the advantages of an example as rewards of rounds."""
+"""The recipe with the advantages of an example as rewards of rounds."""
 
 
 def rounds(counts: Sequence[int], rewards: Sequence[float]) -> list[dict[str, Any]]:
-    """Trajectories of so many rounds of one token, each answered by a tool; a reward of `nan` is none."""
+    """Return trajectories of one-token rounds, each answered by a tool; a reward of `nan` is missing."""
     return [
         {"path": "1 | " + " ~ 9 | ".join(["3"] * count), **({} if np.isnan(reward) else {"reward": float(reward)})}
         for count, reward in zip(counts, rewards, strict=True)
@@ -57,7 +57,7 @@ def third_round(example: Example) -> Found:
 
 @EXAMPLES.by("rows over ranks")
 def multiple(example: Example) -> Found:
-    """By an option, of trajectories of one round each."""
+    """An option, on trajectories of one round each."""
     recipe = recipes.ITER_RESEARCH.replace(weight=SelectDraws(column="score", multiple=int(example.values["DP"])))
     kept = [
         computed(recipe, ["draw.keep"], members=rounds([1] * count, list(range(count))))["draw.keep"].sum()

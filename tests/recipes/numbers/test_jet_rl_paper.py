@@ -20,12 +20,12 @@ from agentrl_core.weight import ImportanceWeight
 EXAMPLES = PaperExamples("jet_rl")
 RECIPE = recipes.JET_RL
 CORRECTED = RECIPE.replace(weight=ImportanceWeight())
-"""With weights for what engine and trainer differ by, as an option."""
+"""The recipe with weights for the mismatch of engine and trainer, as an option."""
 CommonExamples(EXAMPLES, RECIPE.replace(old_logprob="behaviour"))
 
 
 def measured(engine: Value, trainer: Value) -> Any:
-    """How far the engine, in eight bits, and the trainer are apart on one rollout."""
+    """Return how far the engine, in eight bits, and the trainer differ on one rollout."""
     step = {"facts": {"rollout_precision": 8}}
     members = [{**answers([len(engine)], [1.0])[0], "logprobs": engine.tolist(), "steps": [step]}]
     return mismatch(rollouts(members, 0).with_columns("token", recomputed_logprob=trainer))[8].diagnostics
@@ -61,7 +61,7 @@ def test_the_mismatch_grows_with_length_up_to_exp_20() -> None:
 
 @EXAMPLES.by("the second optimizer step: only the update moves the ratio")
 def later_step(example: Example) -> Found:
-    """With the trainer's log-probs as old ones, also if the engine's differ."""
+    """The trainer's log-probs are the old ones, even if the engine's differ."""
     given = example.values
     count, numbers = len(given["A"]), GroupRelative(center="none", scale="none")
     recipe = RECIPE.replace(advantage=numbers)

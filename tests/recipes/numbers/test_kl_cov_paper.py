@@ -25,7 +25,7 @@ def covariance(logprobs: Value, given: Value) -> Value:
 
 
 def choosing(fraction: float) -> Recipe:
-    """The recipe's loss with another share of chosen tokens."""
+    """Return the recipe's loss with another share of chosen tokens."""
     return given_advantages(recipes.KL_COV, drift=replace(PENALTY, only=replace(PENALTY.only, fraction=fraction)))
 
 

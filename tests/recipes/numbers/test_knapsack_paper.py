@@ -21,12 +21,12 @@ TRACK, ALLOCATOR = recipes.KNAPSACK.select.track, recipes.KNAPSACK.select.count
 
 
 def numbers(rates: Sequence[float], total: int, **options: Any) -> Value:
-    """Rollouts of tasks with these success rates."""
+    """Return rollouts of tasks with these success rates."""
     return replace(ALLOCATOR, **options).counts({}, {"estimate": np.array(rates)}, total)
 
 
 def rates_after(*visits: Sequence[float]) -> list[float]:
-    """The success rate of a task after each visit."""
+    """Return the success rate of a task after each visit."""
     state, story, found = TRACK.initial_state(), Story(), []
     for iteration, outcomes in enumerate(visits):
         state = TRACK.next(state, story.visits(iteration, {0: outcomes}))
@@ -88,5 +88,5 @@ def test_the_recipe_computes_the_example(name: str) -> None:
 
 
 def test_the_information_of_a_task_counts() -> None:
-    """Of rate 0.5 the eighth rollout gains 0.125 * 2 * 0.5^8 = 0.00098, of 0.9 the third 0.009 * 0.09 = 0.00081."""
+    """At rate 0.5 the eighth rollout gains 0.125 * 2 * 0.5^8 = 0.00098, at 0.9 the third 0.009 * 0.09 = 0.00081."""
     assert numbers([0.5, 0.9], 10).tolist() == [8, 2]

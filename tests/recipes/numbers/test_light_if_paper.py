@@ -19,7 +19,7 @@ LOSSES = given_advantages(recipes.LIGHT_IF)
 
 
 def bonus(lengths: Sequence[int], given: Sequence[float], logprobs: Value, entropies: Value) -> Found:
-    """The entropy term, and the coefficient of each token, of responses at ratio 1."""
+    """Return the entropy term, and the coefficient of each token, of responses at ratio 1."""
     members = [
         {**member, "logprobs": part.tolist()}
         for member, part in zip(

@@ -17,7 +17,7 @@ COMMON = CommonExamples(EXAMPLES, recipes.LITE_PPO, but=["a group of one"])
 RESIDUALS = recipes.LITE_PPO.replace(
     advantage=(GroupRelative(scale="none"), GroupRelative(column="advantage", group_by="batch", eps=0.0))
 )
-"""The other framework: the spread of the differences from the groups' means."""
+"""The recipe of the other framework: the spread of the differences from the groups' means."""
 
 
 def pair(recipe: Recipe, example: Example) -> Found:

@@ -20,7 +20,7 @@ UNWEIGHTED = recipes.LONGCAT_FLASH.replace(weight=None)
 
 
 def objective(longest: float, *draws: tuple[Sequence[float], Sequence[float], float]) -> Value:
-    """The objective of responses: logs of the engine weight and of the ratio of each token, and the advantage."""
+    """Return the objective of responses, from log engine weights and log-ratios of tokens, and the advantage."""
     recipe = recipes.LONGCAT_FLASH.replace(
         advantage=GroupRelative(center="none", scale="none"),
         loss=replace(recipes.LONGCAT_FLASH.loss, constant=longest),

@@ -21,7 +21,7 @@ PAPER = given_advantages(recipes.LOOP)
 LOSSES = given_advantages(
     recipes.LOOP, clip=Clip(0.1, 0.1, scale="reciprocal"), aggregate="sequence_mean_sum", constant=32.0
 )
-"""The code's loss."""
+"""The recipe with the code's loss."""
 
 
 @EXAMPLES.by("leave-one-out")

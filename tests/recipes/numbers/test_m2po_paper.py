@@ -26,7 +26,7 @@ CAPPED = {"mask": None, "clip": CLIP}
 
 
 def tokens(log_ratio: Value, given: Value) -> Tokens:
-    """Tokens with these log-ratios and advantages."""
+    """Return tokens with these log-ratios and advantages."""
     streams = {
         "weight_kl": np.ones(len(given)),
         "advantage_positive": np.maximum(given, 0.0),
@@ -39,20 +39,20 @@ def tokens(log_ratio: Value, given: Value) -> Tokens:
 
 
 def bounds(clip: Any, squares: Value) -> ClipBounds:
-    """The range for good tokens of which each has moved further, by the roots of these squares."""
+    """Return the range for good tokens that have each moved further, by the roots of these squares."""
     ratios = np.sqrt(squares)
     return clip(tokens(ratios, np.ones(len(squares))), torch.from_numpy(ratios))
 
 
 def kept(log_ratios: Value) -> Value:
-    """Which tokens of good responses, one each, have a gradient."""
+    """Return which tokens of good one-token responses have a gradient."""
     old = np.full(len(log_ratios), -1.0)
     return single_tokens(LOSSES, old, old + log_ratios, np.ones(len(old)))["gradient.logprob"] != 0
 
 
 @EXAMPLES.by("which tokens count")
 def counts(example: Example) -> Found:
-    # With no budget every token that counts is beyond it, and loses its gradient.
+    # With no budget every token that counts exceeds it, and loses its gradient.
     ratios, given = example.values["log_r"], example.values["A"]
     old = np.full(len(given), -1.0)
     found = []
@@ -117,7 +117,7 @@ def four(example: Example) -> Found:
 
 @EXAMPLES.by("floors, when they are on")
 def floors(example: Example) -> Found:
-    # Squares of which the second, 0.2 ** 2, is the threshold.
+    # Squares whose second value, 0.2 ** 2, is the threshold.
     del example
     found = bounds(replace(CLIP, narrowest=Clip(0.3, 0.5)), np.array([0.01, 0.04, 0.09, 0.25]))
     return {"low": 1.0 - float(found.lower), "high": float(found.upper) - 1.0}

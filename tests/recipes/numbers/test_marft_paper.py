@@ -20,9 +20,9 @@ RAW = recipes.MARFT.chain("advantage")[0]
 ONCE = recipes.MARFT.replace(
     loss=tuple(replace(training, epochs=1, minibatches=1) for training in recipes.MARFT.chain("loss")), hooks=None
 )
-"""With one optimizer step."""
+"""The recipe with one optimizer step."""
 WEIGHTED = ONCE.replace(advantage=GroupRelative(center="none", scale="none"))
-"""With the advantages of an example as scores."""
+"""The recipe with the advantages of an example as scores."""
 
 
 @EXAMPLES.by("two agents in two steps")
@@ -44,7 +44,7 @@ def chained(example: Example) -> Found:
 
 
 def policy_loss(advantages: Value, lengths: list[int], **policy: Any) -> Mapping[str, Value]:
-    """Loss and gradient of actions of these lengths, each of an episode of its own."""
+    """Return loss and gradient of actions of these lengths, each from its own episode."""
     count = sum(lengths)
     return computed(
         WEIGHTED,

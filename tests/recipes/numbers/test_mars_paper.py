@@ -27,15 +27,15 @@ CODE = RECIPE.replace(
         GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
     )
 )
-"""The advantage of the public code."""
+"""The recipe with the advantage of the public code."""
 CENTRING, RETURNS, DISTINCT, WHITENING = CODE.chain("advantage")
 LOSSES = given_advantages(RECIPE)
 GIVEN = GroupRelative(column="given", level="token", center="none", scale="none")
-"""Advantages of tokens that an example gives."""
+"""The recipe with advantages of tokens from an example."""
 
 
 def turns(rewards: Sequence[float], lengths: Sequence[int] | None = None, **member: Any) -> dict[str, Any]:
-    """A trajectory of turns with these rewards; of one token each if no lengths are given."""
+    """Return a trajectory of turns with these rewards; of one token each if no lengths are given."""
     lengths = [1] * len(rewards) if lengths is None else lengths
     return {
         "path": "1 " + " ~ 9 ".join(f"| 3*{length}" for length in lengths),
@@ -47,7 +47,7 @@ def turns(rewards: Sequence[float], lengths: Sequence[int] | None = None, **memb
 
 
 def centred(*members: dict[str, Any]) -> Value:
-    """Rewards of turns, centred; of an unknown one nan."""
+    """Return the centred rewards of turns; nan if the reward is unknown."""
     names = ["step.step_score", "step.advantage"]
     found = computed(CODE.replace(advantage=CENTRING), names, members=members)
     return np.where(np.isnan(found["step.step_score"]), np.nan, found["step.advantage"])
@@ -57,7 +57,7 @@ def centred(*members: dict[str, Any]) -> Value:
 def returns(example: Example) -> Found:
     names, given = ["first_a", "first_b", "second"], example.values
     members = [
-        turns(given[name].tolist(), group=name, agent=int(name == "second"))  # a seat
+        turns(given[name].tolist(), group=name, agent=int(name == "second"))  # one seat
         for name in names
     ]
     found = computed(RECIPE, ["step.advantage"], members=members)["step.advantage"]
@@ -105,7 +105,7 @@ def distinct(example: Example) -> Found:
 
 
 def losses_of(ratios: Value, given: Value) -> tuple[Value, Value]:
-    """Loss of each token alone, without divergence, and its gradient by log-prob."""
+    """Return the loss of each token alone, without divergence, and its gradient by log-prob."""
     old, new = np.full(len(given), -1.0), np.log(ratios) - 1.0
     alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, given))) for at in range(len(given))]
     return tuple(np.concatenate([each[name] for each in alone]) for name in ("loss", "gradient.logprob"))

@@ -22,7 +22,7 @@ LOSS = recipes.MAX_AT_K.loss
 
 
 def transformed(rewards: Value, k: int, *, ratios: Value | None = None) -> Value:
-    """Transformed rewards of a group whose ratios differ from 1 by so much, read from the gradient of the loss."""
+    """Return transformed rewards of a group whose ratios differ from 1 by this amount, read from the loss gradient."""
     recipe = BATCH.replace(loss=replace(LOSS, k=k, kl=None))
     members = answers([1] * len(rewards), rewards.tolist())
     now = -1.0 + np.log1p(np.zeros(len(rewards)) if ratios is None else ratios)
@@ -31,14 +31,14 @@ def transformed(rewards: Value, k: int, *, ratios: Value | None = None) -> Value
 
 
 def before(rewards: Value, link: MaxAtK, advantage: GroupRelative, unscored: int = 0) -> Value:
-    """Advantages of the options that transform rewards before the update."""
+    """Return advantages of the options that transform rewards before the update."""
     recipe = BATCH.replace(reward=(OutcomeScore(), link), advantage=advantage, loss=Policy())
     members = answers([1] * len(rewards), rewards.tolist()) + [{"path": "1 | 3"}] * unscored
     return computed(recipe, ["draw.advantage"], members=members)["draw.advantage"]
 
 
 def scored(rewards: Value, k: int, unscored: int = 0) -> Value:
-    """Advantages with the z-score of the paper's baseline."""
+    """Return advantages with the z-score of the paper's baseline."""
     return before(rewards, MaxAtK(k=k), GroupRelative(eps=0.0), unscored)
 
 

@@ -21,7 +21,7 @@ PLAIN = recipes.MC_GRPO.replace(advantage=replace(recipes.MC_GRPO.advantage, sca
 
 
 def credited(rewards: Value, recipe: Recipe = recipes.MC_GRPO) -> dict[str, Value]:
-    """Advantages of a group, which of its draws are trained, and their weights if the recipe has some."""
+    """Return advantages of a group, which of its draws are trained, and their weights if the recipe has some."""
     members = answers([1] * len(rewards), rewards.tolist())
     columns = {"token": {"reference_logprob": [-1.0] * len(members)}}
     names = ["draw.advantage", "draw.keep", *(["draw.weight"] if len(recipe.chain("weight")) > 1 else [])]

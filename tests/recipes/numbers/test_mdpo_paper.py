@@ -20,12 +20,12 @@ EXAMPLES = PaperExamples("mdpo")
 GAE, WHITENING = recipes.MDPO.chain("advantage")
 SCHEDULE: Any = given_advantages(recipes.MDPO).loss.drift.coefficient
 HALF = int(SCHEDULE.iterations / 2) + 1
-"""The iteration at which t is 1/2."""
+"""The recipe in the iteration at which t is 1/2."""
 MIDDLE = given_advantages(recipes.MDPO).at(HALF)
 
 
 def objective(old: Value, new: Value, given: Value, recipe: Recipe = MIDDLE) -> float:
-    """The objective where tokens stand for all actions, each as often as the old policy takes it."""
+    """Return the objective if tokens stand for all actions, each as often as the old policy takes it."""
     return -float(single_tokens(recipe, np.log(old), np.log(new), given)["loss"][0])
 
 
@@ -49,7 +49,7 @@ def gae(example: Example) -> Found:
 
 @EXAMPLES.by("objective of two states at the first of the steps and after some")
 def states(example: Example) -> Found:
-    """Each of the two actions of a state once, as its old policy takes them; half of the tokens were not taken."""
+    """Each of a state's two actions occurs once, as under its old policy; half of the tokens were not sampled."""
     given = example.values
     old, new = np.tile(given["pi_k"], 2), np.concatenate([given["first"], given["second"]])
     taken = np.ravel([[2 * each, 0.0] for each in given["A"]])
@@ -81,7 +81,7 @@ def step_size(example: Example) -> Found:
 
 @EXAMPLES.by("value loss, clipped")
 def values(example: Example) -> Found:
-    """Twice ours, which has halves of squares."""
+    """The objective is twice ours, which has halves of squares."""
     given = example.values
     found = computed(
         recipes.MDPO.replace(advantage=replace(GAE, column="given", outcome=""), loss=_one_step()),

@@ -18,12 +18,12 @@ WEIGHTED = recipes.MIND_OMNI.replace(
     advantage=GroupRelative(center="none", scale="none"),
     loss=Policy("sequence_mean", kl=KL(1.0)),
 )
-"""With the advantages of an example as scores."""
+"""The recipe with the advantages of an example as scores."""
 TEXT = {"steps": [{"facts": {"image": 0}}]}
 
 
 def paid(similarities: Value, formats: Value) -> dict[str, Value]:
-    """Scores and advantages of answers in text."""
+    """Return scores and advantages of answers in text."""
     members = [
         {**answer, "rewards": {"format": of}, **TEXT}
         for answer, of in zip(answers([1] * len(similarities), similarities.tolist()), formats.tolist(), strict=True)
@@ -49,7 +49,7 @@ def unscored(example: Example) -> Found:
     recipe = recipes.MIND_OMNI.replace(reward=OutcomeScore())
     columns = {"token": {"reference_logprob": [-1.0] * 4}}
     found = computed(recipe, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]
-    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: it has no loss
+    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: no loss is computed
 
 
 @EXAMPLES.by("text loss over responses of two lengths")

@@ -19,7 +19,7 @@ LOSSES = given_advantages(recipes.MINI_RL)
 
 
 def coefficients(example: Example, now: str, **options: Any) -> Value:
-    """The factors of the gradient of log p of one-token rollouts, by the policy's log-probs of this name."""
+    """Return the gradient factors of log p of one-token rollouts, from the policy's log-probs of this name."""
     given = example.values
     own = given["mask"] > 0 if "mask" in given else np.ones(len(given["mu"]), bool)
     mu, old, new = (given[name][own] for name in ("mu", "old", now))
@@ -35,7 +35,7 @@ def coefficients(example: Example, now: str, **options: Any) -> Value:
 
 @EXAMPLES.by("five tokens of one response, first mini-batch")
 def first_step(example: Example) -> Found:
-    """The coefficients are of one rollout, with the tool's token in it."""
+    """The coefficients belong to one rollout, which includes the tool's token."""
     given = example.values
     own = given["mask"] > 0
     losses = LOSSES.replace(loss=given_advantages(recipes.MINI_RL, clip=None, mask=None).loss)

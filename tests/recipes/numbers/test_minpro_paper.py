@@ -17,11 +17,11 @@ EXAMPLES = PaperExamples("minpro")
 CommonExamples(EXAMPLES, recipes.MINPRO, but=["a group of one"])
 FREE = given_advantages(recipes.MINPRO, clip=Clip(1.0, 99.0))
 CLIPPED = given_advantages(recipes.MINPRO, clip=Clip(0.2, 0.28))
-"""With the clip ranges that the examples have."""
+"""The recipe with the clip ranges of the examples."""
 
 
 def weights(recipe: Recipe, ratios: Value, given: float = 1.0, own: Value | None = None) -> tuple[Value, Value]:
-    """Weight and gradient of the objective of each token of a rollout with these ratios."""
+    """Return weight and gradient of the objective of each token of a rollout with these ratios."""
     own = np.ones(len(ratios)) if own is None else own
     old, new = np.full(len(ratios), -1.0), np.log(ratios) - 1.0
     gradient = np.zeros(len(ratios))

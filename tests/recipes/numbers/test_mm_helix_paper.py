@@ -22,7 +22,7 @@ WEIGHTED = recipes.MM_HELIX.replace(
         recipes.MM_HELIX.advantage[1],
     )
 )
-"""With the advantages of an example as scores."""
+"""The recipe with the advantages of an example as scores."""
 
 
 @EXAMPLES.by("advantages of on-policy rollouts of two prompts")
@@ -39,11 +39,11 @@ def advantages(example: Example) -> Found:
 def unscored(example: Example) -> Found:
     members = answers([1] * 4, [*example.values["R"].tolist(), float("nan")])
     found = computed(recipes.MM_HELIX, ["draw.advantage"], members=members)["draw.advantage"]
-    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: it has no loss
+    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: no loss is computed
 
 
 def gates(successes: Value) -> Value:
-    """The gate of tasks with these numbers of successes."""
+    """Return the gate of tasks with these numbers of successes."""
     members = []
     for place, count in enumerate(successes.astype(int)):
         for member in range(3):
@@ -64,7 +64,7 @@ def later_gate(example: Example) -> Found:
 
 
 def one_prompt(expert: Value, rewards: Value, lengths: Value, *, won: bool) -> dict[str, Any]:
-    """An expert's tokens of these log-probs beside rollouts at ratio 1."""
+    """Return an expert's tokens with these log-probs and rollouts at ratio 1."""
     return {
         "members": [
             *answers([len(expert)], [1.0], success=True, origin="expert", unsampled=True),

@@ -22,7 +22,7 @@ SELECT = recipes.MOPPS.select
 
 
 def evidence(track: Beta, *visits: dict[int, list[float]]) -> tuple[Value, Value]:
-    """Both parameters of the posterior of each task after these visits, one after another."""
+    """Return both parameters of the posterior of each task after these visits, one after another."""
     story, state = Story(), track.initial_state()
     for iteration, outcomes in enumerate(visits):
         state = track.next(state, story.visits(iteration, outcomes))
@@ -30,7 +30,7 @@ def evidence(track: Beta, *visits: dict[int, list[float]]) -> tuple[Value, Value
 
 
 def chosen(score: NearTarget, guesses: Value, count: int) -> Value:
-    """Which candidates are taken when the posterior is sampled at these rates."""
+    """Return which candidates are chosen if the posterior is sampled at these rates."""
     places, _ = SELECT.sample.choose(score(guesses), np.arange(len(guesses)), count, 0)
     return np.isin(np.arange(len(guesses)), places)
 
@@ -70,7 +70,7 @@ def by_band(example: Example) -> Found:
 
 @EXAMPLES.by("warm start")
 def warm_start(example: Example) -> Found:
-    """Three counts for each earlier result: as three visits with the same results."""
+    """Each earlier result counts three times, like three visits with the same results."""
     count = int(example.values["n"])
     results = {
         place: [1.0] * right + [0.0] * (count - right)

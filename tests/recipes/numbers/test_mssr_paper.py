@@ -27,7 +27,7 @@ Evidence = Sequence[Sequence[float]]
 
 
 def baselined(evidence: Evidence, rewards: Sequence[float], lengths: Sequence[int] = (), **columns: Any) -> Batch:
-    """One rollout of each prompt, of which so many successes and failures are known, with its advantage."""
+    """Return one rollout of each prompt with these numbers of known successes and failures, and its advantage."""
     lengths = lengths or [1] * len(rewards)
     columns |= {"draw_score": rewards, "draw_policy_kl": [0.0] * len(rewards)}
     batch = small([(place, [length]) for place, length in enumerate(lengths)], **columns)
@@ -35,7 +35,7 @@ def baselined(evidence: Evidence, rewards: Sequence[float], lengths: Sequence[in
 
 
 def after(link: TrackedBaseline, evidence: Evidence, rewards: Sequence[float], distance: Sequence[float]) -> Evidence:
-    """Evidence of each prompt after a visit at which the policy has moved so far."""
+    """Return evidence of each prompt after a visit at which the policy has moved by this amount."""
     batch = small([(place, [1]) for place in range(len(rewards))], draw_score=rewards, draw_policy_kl=distance)
     return list(link.next(_state(evidence), IterationRecord.of(batch))["keys"].values())
 
@@ -79,7 +79,7 @@ def cap(example: Example) -> Found:
 
 @EXAMPLES.by("start and two visits")
 def visits(example: Example) -> Found:
-    """The evidence after the start is given: the recipe has no pass over the data set before training."""
+    """The initial evidence is given: the recipe has no pass over the data set before training."""
     start = float(example.values["v0"])
     evidence: Evidence = [[8.0 * start, 8.0 * (1.0 - start)]]
     baselines = []

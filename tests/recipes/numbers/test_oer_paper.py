@@ -28,12 +28,12 @@ def memory() -> Memory:
 
 
 def credited(batch: Batch, logprobs: Sequence[Value]) -> Batch:
-    """A batch with these log-probs of its rollouts under the current policy."""
+    """Return a batch with these log-probs of its rollouts under the current policy."""
     return RECIPE.credit(batch.with_columns("token", recomputed_logprob=np.concatenate(logprobs)))
 
 
 def items(logprobs: Sequence[Value], rewards: Sequence[float] | None = None, masks: Sequence[Value] = ()) -> Batch:
-    """Rollouts with these log-probs under the current policy, sampled by another one; tokens of a tool have mask 0."""
+    """Return rollouts with these current log-probs, sampled by another policy; tokens of a tool have mask 0."""
     masks = [*masks, *(np.ones(len(each)) for each in logprobs[len(masks) :])]
     rewards = [1.0] * len(masks) if rewards is None else rewards
     members: list[dict[str, Any]] = [
@@ -53,7 +53,7 @@ def remembered(batch: Batch, state: State | None = None) -> State:
 
 
 def drawn(state: State, count: int, of: int) -> Value:
-    """Which items come back: 1 for each of those of the batch."""
+    """Return which items of the batch are drawn again, as 1 for each."""
     kept = memory().drawable(state, 9)
     chosen = np.zeros(of)
     chosen[kept.trajectory_id[memory().draw(kept, count, key=0)[0]]] = 1
@@ -81,7 +81,7 @@ def filtered(example: Example) -> Found:
 
 @EXAMPLES.by("the same items after the policy has moved")
 def moved(example: Example) -> Found:
-    """The likelier item is drawn again, whose score and place then are those under the new policy."""
+    """The likelier item is drawn again; its score and place are then those under the new policy."""
     given = example.values
     before = items([given["old_a"], given["old_b"]])
     state = remembered(before)

@@ -20,11 +20,11 @@ OMNI = recipes.OMNI_QUALITY_R
 RELATIVE, TOKENS = OMNI.chain("advantage")
 LOSSES = given_advantages(OMNI.replace(admit=AcceptAll()))
 NO_NUMBER = 100.0
-"""The error of an answer without a number."""
+"""The recorded error of an answer without a number."""
 
 
 def errors_of(accuracies: Value, width: float = 0.8) -> list[float]:
-    """Errors with these accuracy rewards."""
+    """Return errors that have these accuracy rewards."""
     found = np.full(len(accuracies), NO_NUMBER)
     known = accuracies > 0
     found[known] = width * np.sqrt(np.maximum(-2.0 * np.log(accuracies[known]), 0.0))
@@ -32,7 +32,7 @@ def errors_of(accuracies: Value, width: float = 0.8) -> list[float]:
 
 
 def judged(errors: Sequence[float], formats: Sequence[float]) -> Mapping[str, Value]:
-    """Accuracy, score and advantage of the rollouts of a group."""
+    """Return accuracy, score and advantage of the rollouts of a group."""
     members = [
         {"path": "1 | 3", "facts": {"error": error}, "rewards": {"format": right}}
         for error, right in zip(errors, formats, strict=True)
@@ -42,7 +42,7 @@ def judged(errors: Sequence[float], formats: Sequence[float]) -> Mapping[str, Va
 
 
 def kept(*accuracies: Value) -> Value:
-    """Which of the groups are trained."""
+    """Return which of the groups are trained."""
     groups = np.repeat(np.arange(len(accuracies)), [len(each) for each in accuracies]).astype(np.uint32)
     assert OMNI.admit.judged == "accuracy"
     return OMNI.admit(np.concatenate(accuracies), groups)
@@ -69,7 +69,7 @@ def norm(example: Example) -> Found:
 
 @EXAMPLES.by("group of equal sizes, one response in a group")
 def spreads(example: Example) -> Found:
-    """Groups of two whose values are as far apart as gives these spreads, just below."""
+    """Groups of two whose values differ just enough for these spreads, from below."""
     assert kept(np.array([0.5])).all()
     groups = [np.array([0.0, spread * np.sqrt(2.0) * (1.0 - 1e-12)]) for spread in example.values["spread"].tolist()]
     return {"kept": kept(*groups)}
@@ -91,7 +91,7 @@ def by_token(example: Example) -> Found:
 
 
 def sequences(*rollouts: tuple[Value, Value, float]) -> Mapping[str, Value]:
-    """Loss and gradient of rollouts, each of entropies, ratios and an advantage; all have tokens of tools too."""
+    """Return loss and gradient of rollouts with these entropies, ratios and advantages; all have tool tokens too."""
     members: list[dict[str, Any]] = [
         {"path": "1 | 3 ~ 9 |" + " 3" * (len(entropies) - 1), "reward": advantage}
         for entropies, _, advantage in rollouts

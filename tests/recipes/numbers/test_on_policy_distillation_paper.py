@@ -16,7 +16,7 @@ RECIPE = recipes.ON_POLICY_DISTILLATION
 
 
 def run(example: Example, members: list[dict[str, Any]], names: list[str], recipe: Any = RECIPE) -> Found:
-    """Give the recipe the log-probs of an example; losses are those of the sum over tokens."""
+    """Run the recipe on the log-probs of an example; losses are sums over tokens."""
     teacher = example.values["q"].tolist()
     policy = example.values.get("new", example.values["p"]).tolist()
     columns = {"token": {"teacher_logprob": teacher}}

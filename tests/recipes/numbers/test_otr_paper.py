@@ -19,14 +19,14 @@ EXAMPLES = PaperExamples("otr")
 
 
 def candidates(logprobs: Value, right: Value, counts: Sequence[int] | None = None) -> Found:
-    """Rewards, loss and gradients of different candidates of a token, each sampled once if no counts are given."""
+    """Return rewards, loss and gradients of different candidates of a token, each sampled once by default."""
     counts = [1] * len(logprobs) if counts is None else counts
     members = [
         {
             "path": "1 | 3",
             "reward": 7,
             "success": bool(is_right),
-            "logprobs": [-9.0],  # of the policy that sampled, at another temperature: there is no ratio
+            "logprobs": [-9.0],  # of the sampling policy, at another temperature: there is no ratio
             "temperature": 1.3,
             "facts": {"count": int(count)},
         }
@@ -38,7 +38,7 @@ def candidates(logprobs: Value, right: Value, counts: Sequence[int] | None = Non
 
 @EXAMPLES.by("five candidates, two of them right, one wrong token twice")
 def five(example: Example) -> Found:
-    """By rows of their own, and by counts of equal ones."""
+    """Compare separate rows of candidates with counts of equal ones."""
     given = example.values
     each = candidates(given["lp"], given["right"])
     counted = candidates(given["lp"][[0, 2, 4]], given["right"][[0, 2, 4]], [2, 2, 1])
@@ -64,7 +64,7 @@ def one(example: Example) -> Found:
 
 @EXAMPLES.by("candidates are sampled at 1.3 and scored at 1, without a ratio")
 def temperatures(example: Example) -> Found:
-    """The engine is asked for candidates at a temperature, and the loss divides logits by another."""
+    """The engine returns candidates at one temperature; the loss divides logits by another."""
     logits = example.values["logits"]
     asked: list[float] = []
 

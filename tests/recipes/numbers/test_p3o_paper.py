@@ -26,7 +26,7 @@ JOINT = WITHOUT_KL.replace(loss=replace(LOSS, kind="joint"))
 def pair(
     rewards: Value, old: Value | None = None, new: Value | None = None, recipe: Recipe = WITHOUT_KL
 ) -> Mapping[str, Value]:
-    """Loss, and gradient by log-prob, of two responses of one token each."""
+    """Return loss, and its gradient by log-prob, of two responses of one token each."""
     old = np.full(len(rewards), -1.0) if old is None else old
     members = [
         {**member, "logprobs": [logprob]}
@@ -107,7 +107,7 @@ def no_pair(example: Example) -> Found:
     for member in members[int(example.values.get("scored", 1)) :]:
         del member["reward"]
     found = computed(WITHOUT_KL, ["loss"], members=members)
-    return {"pairs": np.array("loss" in found, np.float64)}  # a pair would be an update, which has a loss
+    return {"pairs": np.array("loss" in found, np.float64)}  # a pair would make an update, which has a loss
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -20,11 +20,11 @@ assert isinstance(recipes.PACS.loss, OutcomeClassifier)
 
 
 def classified(*groups: tuple[Sequence[Sequence[float]], Sequence[float]], **options: Any) -> tuple[Value, list[Value]]:
-    """Loss of an optimizer step, and for each group the gradient by the log-prob of each answer's first token.
+    """Return the loss of an optimizer step, and for each group the gradient by log-prob of each answer's first token.
 
     Args:
         groups: log-ratios of the tokens of each answer, and labels; `nan` has none.
-        options: of the loss, to be replaced.
+        options: replacements for options of the loss.
     """
     members = [
         {
@@ -48,7 +48,7 @@ def classified(*groups: tuple[Sequence[Sequence[float]], Sequence[float]], **opt
 
 
 def alone(scores: Value) -> list[list[float]]:
-    """Answers of one token."""
+    """Return answers of one token."""
     return [[score] for score in scores.tolist()]
 
 

@@ -26,7 +26,7 @@ GAE, WHITENING = recipes.PPO_EWMA.chain("advantage")
 
 
 def near(recipe: Recipe, behaviour: Value, proximal: Value, new: Value, given: Value) -> float:
-    """Loss of tokens that are held near a third policy."""
+    """Return the loss of tokens with a proximity term to a third policy."""
     members = [
         {**member, "logprobs": [logprob]}
         for member, logprob in zip(answers([1] * len(given), given.tolist()), behaviour.tolist(), strict=True)

@@ -29,13 +29,13 @@ CommonExamples(EXAMPLES, RLOO, but=[OFF_POLICY], losses=SINGLE)
 
 
 def turns(scores: Value, *, won: bool, reward: float = 0.0) -> dict[str, Any]:
-    """An episode of turns of one token."""
+    """Return an episode of turns of one token."""
     path = "1 " + " ~ 9 ".join(["| 3"] * len(scores))
     return {"path": path, "success": won, "reward": reward, "steps": [{"reward": float(score)} for score in scores]}
 
 
 def dense(scores: Value, *, won: bool, most: int = 10, reward: float = 0.0) -> Value:
-    """Rewards of the turns."""
+    """Return the rewards of the turns."""
     recipe = GUIDE.replace(reward=(SharedTurns(count=most), *GUIDE.chain("reward")[1:]))
     names = ["token.turn_reward", "draw.score"]
     zeros = {"token": {"value": [0.0] * len(scores), "reference_logprob": [-1.0] * len(scores)}}

@@ -21,16 +21,16 @@ EXAMPLES = PaperExamples("prime")
 
 
 PRIME = recipes.PRIME.replace(minibatches=1)
-"""With all tokens of a batch in one loss."""
+"""The recipe with all tokens of a batch in one loss."""
 IN_CODE = (
     ImplicitProcess(scale="max_return"),
     GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
 )
-"""The public code's scale, and its whitening."""
+"""The recipe with the public code's scale and its whitening."""
 
 
 def prime_group(d_a: Value, d_b: Value, d_c: Value) -> dict[str, Any]:
-    """Three answers whose tokens have these log-ratios of the reward model."""
+    """Return three answers whose tokens have these log-ratios of the reward model."""
     ratios = np.concatenate([d_a, d_b, d_c])
     return {
         "members": answers([3, 2, 1], [1, 0, 1]),

@@ -21,7 +21,7 @@ CRITIC, _ = PROPS.chain("loss")
 
 
 def turns(rewards: Sequence[float], values: Sequence[float], lengths: Sequence[int]) -> dict[str, Any]:
-    """Episodes of so many turns of one token, with their rewards and values."""
+    """Return episodes with a number of one-token turns, with their rewards and values."""
     left = list(rewards)
     members = [
         {
@@ -38,7 +38,7 @@ def turns(rewards: Sequence[float], values: Sequence[float], lengths: Sequence[i
 
 @EXAMPLES.by("advantages across an episode that failed")
 def episode(example: Example) -> Found:
-    """The third step goes on to a fourth of the value behind it, which pays just this."""
+    """The third step continues to a fourth, whose reward is the value after the third."""
     given, after = example.values, float(example.values["V_next"])
     found = computed(
         PROPS.replace(advantage=GAE),
@@ -49,13 +49,13 @@ def episode(example: Example) -> Found:
 
 
 def normalised(given: Value) -> Value:
-    """Advantages of episodes of one turn that pay them, as nothing was expected."""
+    """Return advantages of one-turn episodes that pay them, with a value of 0."""
     count = len(given)
     return computed(PROPS, ["step.advantage"], **turns(given.tolist(), [0.0] * count, [1] * count))["step.advantage"]
 
 
 def policy_loss(sampled: Value, target: Value, now: Value, given: Value, **options: Any) -> Mapping[str, Value]:
-    """Loss and gradient of single tokens: log-probs of who sampled, of the policy before and now, and advantages."""
+    """Return loss and gradient of tokens, from log-probs of sampler, previous and current policy, and advantages."""
     members = answers([1] * len(given), given.tolist())
     for member, logprob in zip(members, sampled, strict=True):
         member["logprobs"] = [float(logprob)]

@@ -21,7 +21,7 @@ CommonExamples(EXAMPLES, recipes.RSTAR2.replace(weight=None))
 
 
 def kept(right: int, wrong: int) -> Value:
-    """How many wrong and right rollouts keep their score."""
+    """Return how many wrong and right rollouts keep their score."""
     members = [
         {"path": "1 | 3", "reward": reward, "success": bool(reward), "rewards": {"tool_penalty": 0.1 * place}}
         for place, reward in enumerate([1] * right + [0] * wrong)
@@ -37,7 +37,7 @@ def numbers(example: Example) -> Found:
 
 
 def who(penalties: Value, right: Value, seed: int | None) -> Value:
-    """Which of a group of five, of whom two stay, keep their score."""
+    """Return which of a group of five, of which two stay, keep their score."""
     members = [
         {"path": "1 | 3", "reward": each, "success": bool(each), "rewards": {"tool_penalty": penalty}}
         for penalty, each in zip(penalties.tolist(), right.tolist(), strict=True)

@@ -15,14 +15,14 @@ from agentrl_core.engine import Sampling
 
 EXAMPLES = PaperExamples("rac")
 RECIPE = recipes.RAC.replace(replay=None)
-"""Without stored recoveries."""
+"""The recipe without stored recoveries."""
 SAMPLING = Sampling(max_tokens=200)
 UNDO = len(f"{RECIPE.rollout.undo}.")
-"""Tokens of the recovery, with that of its end."""
+"""Tokens of the recovery, including its end."""
 
 
 def imitated(logprobs: Value, mask: Value) -> tuple[Value, Value]:
-    """Loss of a recovery of these tokens, and the weight of each."""
+    """Return the loss of a recovery of these tokens, and the weight of each."""
     member = {"path": path_of(np.ones(len(mask))), "reward": 1.0, "facts": {"recovered": 1}, "unsampled": True}
     member["trainable"] = mask.astype(int).tolist()
     policy = {"logprob": logprobs.tolist()}
@@ -31,7 +31,7 @@ def imitated(logprobs: Value, mask: Value) -> tuple[Value, Value]:
 
 
 def trained(run: Run) -> int:
-    """How many tokens of a batch the recipe trains."""
+    """Return how many tokens of a batch the recipe trains."""
     updates = RECIPE.updates(RECIPE.credit(run.batch))
     return sum(
         int((pack.streams["weight_kl"] > 0).sum()) for update in updates for pack in update.pack(max_tokens=9999)

@@ -23,7 +23,7 @@ EXAMPLES = PaperExamples("rank_grpo")
 
 
 def ranks(hits: Value, items: Sequence[Sequence[int]], **options: Any) -> Value:
-    """Advantages of the tokens of lists with these hits, `[lists, ranks]`."""
+    """Return advantages of the tokens of lists with these hits, `[lists, ranks]`."""
     columns = {f"draw_hit.{rank}": of_rank for rank, of_rank in enumerate(np.transpose(hits))}
     columns |= {"draw_score": [1.0] * len(items), "token_item": np.concatenate(items)}
     batch = small([(0, [len(each)]) for each in items], **columns)
@@ -65,7 +65,7 @@ def rank_lengths(example: Example) -> Found:
 
 
 def lists(differences: Value, recipe: Recipe) -> Mapping[str, Value]:
-    """Loss and gradient of a list of two items with a separator, of these log-ratios, and of another that is a token.
+    """Return loss and gradient of a list of two items and a separator with these log-ratios, and of a one-token list.
 
     Hits of 2 and -1 against 0 and 0 are advantages of 1 and -0.5; those of the other list are -1 and 0.5.
     """

@@ -18,7 +18,7 @@ LOSSES = given_advantages(recipes.RAPID)
 
 
 def coefficients(recipe: Recipe, ratios: Value, given: Value) -> Value:
-    """The factors of the gradient of log p of one-token rollouts with these ratios and scores."""
+    """Return the gradient factors of log p of one-token rollouts with these ratios and scores."""
     old = np.full(len(ratios), -4.0)
     found = single_tokens(recipe, old, old + np.log(ratios), given)["gradient.logprob"]
     return -len(ratios) * found

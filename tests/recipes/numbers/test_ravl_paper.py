@@ -14,7 +14,7 @@ EXAMPLES = PaperExamples("ravl")
 
 
 def targets(rewards: Value, low: Value, status: str) -> Value:
-    """Targets of a trajectory, by the values of its next states."""
+    """Return targets of a trajectory, by the values of its next states."""
     truncated = status == "truncated"
     steps = [{"reward": float(reward)} for reward in rewards]
     steps[-1]["truncated"] = truncated

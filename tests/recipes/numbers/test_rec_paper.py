@@ -49,7 +49,7 @@ def losses(example: Example) -> Found:
     for end, recipe in (("no_is", LOSSES), ("is", given_advantages(recipes.REC, surrogate=WEIGHTED))):
         numbers = one_rollout(recipe, given["lp"] - np.log(given["ratio"]), given["lp"], given["A"], given["m"])
         found[f"loss_{end}"] = numbers["loss"]
-        found[f"gradient_{end}"] = np.append(-numbers["gradient.logprob"], 0.0)  # of the tool's token: it has no row
+        found[f"gradient_{end}"] = np.append(-numbers["gradient.logprob"], 0.0)  # the tool's token, which has no row
     return found
 
 
@@ -82,7 +82,7 @@ def responses(example: Example) -> Found:
 def dropped(example: Example) -> Found:
     right, wrong = example.values["kept"].tolist()
     found = _dropping([right, *[wrong] * 4])
-    return {"advantage": np.concatenate([found[:1], np.sort(found[1:])])}  # one of the wrong ones, by chance
+    return {"advantage": np.concatenate([found[:1], np.sort(found[1:])])}  # one of the wrong ones, at random
 
 
 @EXAMPLES.by("drop: all wrong count as positive, nothing is dropped")

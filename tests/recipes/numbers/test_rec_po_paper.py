@@ -23,14 +23,14 @@ EXAMPLES = PaperExamples("rec_po")
 def recommended(
     recipe: Recipe, rewards: Sequence[float], similarity: Sequence[float], names: Sequence[str], **more: Any
 ) -> Mapping[str, Value]:
-    """Numbers of rollouts that reason and then recommend.
+    """Return numbers of rollouts that reason and then recommend.
 
     Args:
-        recipe: computes them.
-        rewards: of the environment; nan: not known.
-        similarity: of the targets.
-        names: of the numbers.
-        more: options of the iteration; `reasoning` is how many tokens each reasons with, 1 if it is not given.
+        recipe: the recipe that computes them.
+        rewards: rewards of the environment; nan: unknown.
+        similarity: similarity of the targets.
+        names: names of the numbers.
+        more: options of the iteration; `reasoning` is the number of reasoning tokens of each, 1 by default.
     """
     lengths = more.pop("reasoning", [1] * len(rewards))
     members = [

@@ -22,13 +22,13 @@ RECAP = recipes.RECAP
 
 
 def rewarded(columns: Mapping[str, Sequence[float]]) -> Batch:
-    """A group of draws with these rewards."""
+    """Return a group of draws with these rewards."""
     count = len(next(iter(columns.values())))
     return small([(0, [1])] * count, **{f"draw_{name}": values for name, values in columns.items()})
 
 
 def after(histories: Mapping[str, Sequence[float]], **options: Any) -> tuple[BalancedSum, dict[str, Any]]:
-    """The recipe's reward before the last iteration of these means, and its state; shorter histories begin later."""
+    """Return the reward before the last iteration of these means, and its state; shorter histories begin later."""
     component = replace(RECAP.reward, columns=",".join(histories), **options)
     state, most = component.initial_state(), max(map(len, histories.values()))
     for at in range(-most, -1):
@@ -39,7 +39,7 @@ def after(histories: Mapping[str, Sequence[float]], **options: Any) -> tuple[Bal
 
 
 def weights(histories: Mapping[str, Sequence[float]], **options: Any) -> Value:
-    """The weight of each objective in the last iteration: each draw has one of them alone, which is its mean."""
+    """Return each objective's weight in the last iteration; each draw has only one objective, which is its mean."""
     component, state = after(histories, **options)
     newest = np.array([history[-1] for history in histories.values()])
     alone = np.where(np.eye(len(newest), dtype=bool), newest, np.nan)
@@ -86,7 +86,7 @@ def short(example: Example) -> Found:
 
 
 def credited(columns: Mapping[str, Sequence[float]]) -> tuple[Value, Value]:
-    """Scores and advantages of a group in the first iteration, in which all weights are 1."""
+    """Return scores and advantages of a group in the first iteration, in which all weights are 1."""
     recipe = RECAP.replace(reward=replace(RECAP.reward, columns=",".join(columns)))
     batch = recipe.credit(rewarded(columns))
     scores = batch.column("score", "draw")
@@ -105,7 +105,7 @@ def two_rewards(example: Example) -> Found:
 
 @EXAMPLES.by("two sources in one batch")
 def two_sources(example: Example) -> Found:
-    """Each draw goes by the objectives that apply to it."""
+    """Each draw uses the objectives that apply to it."""
     given = example.values
     rewards = {"iou": given["lam_iou"] * given["iou"], "fmt": given["lam_fmt"] * given["fmt"]}
     of_another = credited({"iou": np.full(4, np.nan), "fmt": rewards["fmt"]})[1]

@@ -19,12 +19,12 @@ EXAMPLES = PaperExamples("red_weight")
 RED = recipes.RED_WEIGHT
 CommonExamples(EXAMPLES, RED, but=["one rollout of four has no score (convention)", "a group of one"])
 GIVEN = RED.replace(advantage=GroupRelative(center="none", scale="none"))
-"""With the advantages of an example as rewards."""
+"""The recipe with the advantages of an example as rewards."""
 NAMES = ["draw.advantage", "token.weight", "gradient.logprob"]
 
 
 def weighted(rewards: Value, recipe: Recipe = RED, unscored: int = 0) -> Found:
-    """Advantages, weights and their products, which are minus the gradient, of rollouts of one token."""
+    """Return advantages, weights and their products (minus the gradient) of one-token rollouts."""
     members = answers([1] * len(rewards), rewards.tolist()) + [{"path": "1 | 3"}] * unscored
     found = computed(recipe, NAMES, members=members)
     return {

@@ -19,11 +19,11 @@ EXAMPLES = PaperExamples("redit")
 RECIPE = recipes.REDIT
 SCORES, NOISE = RECIPE.chain("reward")
 DITHERED = plain_reward(RECIPE)
-"""The recipe on rewards that already have the noise of an example."""
+"""The recipe on rewards that already include the noise of an example."""
 
 
 def noises(rewards: Value, iterations: int = 1, recipe: Recipe = RECIPE) -> Value:
-    """What the recipe adds to the rewards of a group, a row for each iteration."""
+    """Return the noise that the recipe adds to the rewards of a group, a row for each iteration."""
     members = answers([1] * len(rewards), rewards.tolist())
     names = ["draw.score", "draw.score_clean"]
     found = [computed(recipe, names, members=members, number=number) for number in range(iterations)]

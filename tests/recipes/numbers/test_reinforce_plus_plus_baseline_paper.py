@@ -24,7 +24,7 @@ CENTRED, WHITENING = RECIPE.chain("advantage")
 
 
 def normalised(**options: Any) -> Recipe:
-    """The recipe with another normalisation over the batch."""
+    """Return the recipe with another normalisation over the batch."""
     return RECIPE.replace(advantage=(CENTRED, replace(WHITENING, **options)))
 
 
@@ -62,7 +62,7 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("loss over two turns with a tool token and k2")
 def two_turns(example: Example) -> Found:
-    """At lambda 0.1, as the example has it; each turn is a rollout, since their advantages differ."""
+    """The example has lambda 0.1; each turn is a rollout, because their advantages differ."""
     given = example.values
     own = given["mask"] > 0
     old, first, second, ref, values = (given[name][own] for name in ("old", "first", "second", "ref", "A"))

@@ -20,7 +20,7 @@ GAE = recipes.RELIC.chain("advantage")[1]
 
 
 def credit(members: list[dict[str, Any]], rewards: Value, values: Value, behind: float) -> Found:
-    """Advantages and returns by the recipe's GAE, with rewards of tokens and a value behind the last one."""
+    """Return advantages and returns by the recipe's GAE, with rewards of tokens and a value after the last one."""
     paid = replace(GAE, column="given", at_truncation="bootstrap")
     tokens = {"given": rewards.tolist(), "value": values.tolist(), "next_value": [behind] * len(values)}
     draws = {"success": [float(member.get("success", True)) for member in members]}
@@ -42,13 +42,13 @@ def updates(example: Example) -> Found:
     early, late = whole_or_window(ended=True), whole_or_window(ended=False)
     return {
         "optimizer_steps": np.array(float(recipe.epochs * recipe.minibatches)),
-        "uses_of_an_early_step": recipe.epochs * (early[0] + late[1]),  # it was of the newest window once
+        "uses_of_an_early_step": recipe.epochs * (early[0] + late[1]),  # it belonged to the newest window once
         "uses_of_a_late_step": recipe.epochs * early[1],  # a full update takes the place of its partial one
     }
 
 
 def whole_or_window(*, ended: bool) -> Value:
-    """Which of two tokens of one rollout, an early and a late one, an update trains."""
+    """Return which of two tokens of one rollout, an early and a late one, an update trains."""
     return computed(
         recipes.RELIC,
         ["token.keep"],

@@ -20,7 +20,7 @@ UNDISCOUNTED = recipes.REMAX.replace(advantage=replace(recipes.REMAX.advantage, 
 
 
 def answered(group: str, rewards: Any, greedy: Any) -> list[dict[str, Any]]:
-    """Answers of one token and the greedy answer of the same task."""
+    """Return one-token answers and the greedy answer of the same task."""
     scores = [*np.atleast_1d(rewards).tolist(), float(greedy)]
     return [
         {"group": group, "path": "1 | 3", "reward": score, "facts": {"greedy": int(place == len(scores) - 1)}}
@@ -40,7 +40,7 @@ def greedy(example: Example) -> Found:
 @EXAMPLES.by(TOOL)
 def tool(example: Example) -> Found:
     found = COMMON.tool_tokens(example, given_advantages(recipes.REMAX, aggregate="constant", constant=1.0))
-    del found["loss"]  # the file's is that of a ratio of 1; this loss is of log-probs, with the same gradient
+    del found["loss"]  # the file's loss is at a ratio of 1; this one is of log-probs, with the same gradient
     return found
 
 

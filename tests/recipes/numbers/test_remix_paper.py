@@ -19,11 +19,11 @@ REMIX = recipes.REMIX
 CommonExamples(EXAMPLES, REMIX)
 LOSSES = given_advantages(REMIX, kl=None, drift=None)
 COEFFICIENT = REMIX.at(0).loss.kl.coefficient
-"""Of both divergences together."""
+"""The coefficient of both divergences together."""
 
 
 def loss(recipe: Recipe, behaviour: Value, current: Value, new: Value, given: Value, **more: Any) -> float:
-    """Loss of tokens that one policy sampled and another one is to change."""
+    """Return the loss of tokens that one policy sampled and that train another one."""
     return float(single_tokens(recipe, behaviour, new, given, proximal_logprob=current.tolist(), **more)["loss"][0])
 
 
@@ -42,7 +42,7 @@ def fresh_tokens(example: Example) -> Found:
 
 @EXAMPLES.by("the second pass over a batch")
 def passes(example: Example) -> Found:
-    """Half of the losses of both passes, of a policy that does not move between them."""
+    """The loss is half of the sum of both passes, for a policy that does not move between them."""
     given, behaviour = example.values, np.full(2, -1.0)
     twice = LOSSES.replace(epochs=REMIX.epochs)
     current = behaviour + np.log(given["c"])

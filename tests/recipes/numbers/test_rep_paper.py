@@ -18,19 +18,19 @@ from agentrl_core.recipe import Recipe
 
 EXAMPLES = PaperExamples("rep")
 CODE = recipes.REP.replace(loss=Policy(clip=None, surrogate=Reinforce(), drift=KL(0.2, "k2")))
-"""The square of each token, as the authors' code has it."""
+"""The recipe with the square of each token, as in the authors' code."""
 LOSSES = given_advantages(CODE)
 CommonExamples(EXAMPLES, recipes.REP, but=["one rollout of four has no score (convention)"], losses=LOSSES)
 
 
 def asymmetric(coefficient: float) -> Recipe:
-    """AsymRE of the authors' code."""
+    """Return AsymRE of the authors' code."""
     drift = KL(coefficient, "k1", direction="forward")
     return given_advantages(CODE, drift=drift).replace(advantage=recipes.REP.advantage)
 
 
 def responses(recipe: Recipe, rewards: Value, new: list[Value], old: list[Value] | None = None) -> dict[str, Any]:
-    """Loss and gradient of a group."""
+    """Return loss and gradient of a group."""
     members = answers([len(each) for each in new], rewards.tolist())
     for member, logprobs in zip(members, old or new, strict=True):
         member["logprobs"] = logprobs.tolist()

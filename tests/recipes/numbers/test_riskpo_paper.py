@@ -26,7 +26,7 @@ UNSCORED, ALONE = (
 )
 OFF_POLICY = "tokens that another policy sampled"
 CODE = recipes.RISKPO.replace(advantage=TailRisk(), loss=Policy(clip=Clip(dual=3.0)))
-"""The script of mathematics."""
+"""The recipe with the options of the mathematics script."""
 SINGLE = given_advantages(CODE)
 CommonExamples(EXAMPLES, recipes.RISKPO, but=[OFF_POLICY], losses=SINGLE)
 (RISK,) = CODE.chain("advantage")
@@ -37,18 +37,18 @@ LEVELS = np.arange(1, 20) / 20.0
 
 
 def batch(*groups: Any) -> Batch:
-    """Groups of draws with these scores; an unscored one is `nan`."""
+    """Return groups of draws with these scores; an unscored one is `nan`."""
     rows = [(place, [1]) for place, scores in enumerate(groups) for _ in scores]
     return small(rows, draw_score=[float(score) for scores in groups for score in scores])
 
 
 def column(made: Batch) -> Value:
-    """The advantages."""
+    """Return the advantages."""
     return np.array(listed(made))
 
 
 def with_tracked(component: TailRisk, low: float, high: float, scores: Value) -> Value:
-    """Advantages of papers of one question beside tracked quantiles of which these stand at the levels."""
+    """Return advantages of one-question papers, with tracked quantiles that have these values at the levels."""
     curve = np.interp(LEVELS, [component.low, component.high], [low, high])
     return column(component.add_columns({"quantiles": curve.tolist()}, batch(scores)))
 
@@ -63,7 +63,7 @@ def bundle(example: Example) -> Found:
 
 @EXAMPLES.by("the paper's advantage of six bundles")
 def of_paper(example: Example) -> Found:
-    """The recipe's is 10/9 of it: both terms are divided by the widths of their levels, 0.2 and 0.6."""
+    """The recipe's value is 10/9 of it: both terms are divided by the widths of their levels, 0.2 and 0.6."""
     given = example.values
     found = with_tracked(OF_PAPER, float(given["q_down"]), float(given["q_up"]), given["s"])
     return {"advantage": found * 9 / 10}
@@ -120,7 +120,7 @@ def credit(example: Example) -> Found:
 
 @EXAMPLES.by("baseline by the quantile curve at three levels, and the risk-seeking tail")
 def upper(example: Example) -> Found:
-    """The tail, with a weight beside which the rest does not count."""
+    """The tail has a weight so large that the rest does not count."""
     given = example.values
     seeking = replace(RISK, tail="upper", omega=1e9, scale="none", credit="uniform")
     return {"upper_tail": with_tracked(seeking, float(given["q"][0]), float(given["q"][2]), given["s"])}

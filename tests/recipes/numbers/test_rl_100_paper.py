@@ -17,11 +17,11 @@ from agentrl_core.recipes.rl_100 import RL_100, RL_100_ONLINE
 
 EXAMPLES = PaperExamples("rl_100")
 LOSSES = given_advantages(RL_100, clip=Clip(0.2, 0.2))
-"""By the clip range of the examples."""
+"""The recipe with the clip range of the examples."""
 
 
 def objectives(ratios: Value, advantage: float) -> tuple[Value, Value]:
-    """What each token of an action adds, and their sum."""
+    """Return the terms of an action's tokens, and their sum."""
     given, old = np.full(len(ratios), advantage), np.full(len(ratios), -1.0)
     new = old + np.log(ratios)
     alone = [one_rollout(LOSSES, old[[at]], new[[at]], given[[at]])["loss"][0] for at in range(len(ratios))]
@@ -43,10 +43,10 @@ def offline(example: Example) -> Found:
 
 
 def gate(old: Value, new: float) -> tuple[float, bool]:
-    """By how much a policy has to be better, and whether one of this value is kept.
+    """Return the improvement that a policy needs, and whether one of this value is kept.
 
-    Two trajectories are stored, a value of 1 above that of the old policy and 1 below; the new policy takes each as
-    often as gives its value.
+    Two trajectories are stored, one with a value 1 above that of the old policy and one 1 below. The new policy samples
+    each as often as gives its value.
     """
     above = (new - old.sum() + 1.0) / 2.0
     values = [(old + each / len(old)).tolist() for each in (1.0, -1.0)]
@@ -71,7 +71,7 @@ def gate(old: Value, new: float) -> tuple[float, bool]:
 
 @EXAMPLES.by("online update of three steps")
 def online(example: Example) -> Found:
-    """Rollouts of one step: those of the critic pay the returns, those of the policy what is above the old value."""
+    """Rollouts of one step: the critic's pay the returns, the policy's the excess over the old value."""
     given, recipe = example.values, RL_100_ONLINE.replace(epochs=1, minibatches=1)
     count = len(given["A"])
 
@@ -116,7 +116,7 @@ def gates(example: Example) -> Found:
 
 @EXAMPLES.by("chunks of an episode that fails and of one that is cut")
 def chunks(example: Example) -> Found:
-    """A chunk is a step, with its reward, and the discount between chunks that of steps."""
+    """A chunk is a step with its own reward; the discount between chunks is that of steps."""
     given = example.values
     discount = float(given["gamma"]) ** 3
     powers = float(given["gamma"]) ** np.arange(3)

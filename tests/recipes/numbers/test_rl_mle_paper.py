@@ -20,11 +20,11 @@ WEIGHTED = recipes.RL_MLE.replace(
     advantage=GroupRelative(center="none", scale="none"),
     loss=recipes.RL_MLE.chain("loss")[1],
 )
-"""With the advantages of an example as scores."""
+"""The recipe with the advantages of an example as scores."""
 
 
 def actions(advantages: Value, durations: Value) -> list[dict[str, Any]]:
-    """Episodes of one action, which took so long."""
+    """Return one-action episodes with these durations."""
     return [
         {**answer, "steps": [{"facts": {"duration": float(duration)}}]}
         for answer, duration in zip(answers([1] * len(advantages), advantages.tolist()), durations, strict=True)

@@ -23,7 +23,7 @@ SCRIPT = recipes.RL_PLUS.replace(advantage=GroupRelative(scale="none"), weight=N
 
 
 def expert(probabilities: Value, old: Value, given: float, **options: float) -> Value:
-    """How much the loss of each expert token falls with its log-prob."""
+    """Return the decrease of each expert token's loss by its log-prob."""
     surrogate = replace(recipes.RL_PLUS.loss.expert, **options)
     recipe = given_advantages(recipes.RL_PLUS, constant=1.0, entropy=0.0, expert=surrogate)
     found = computed(

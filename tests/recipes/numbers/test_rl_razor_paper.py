@@ -17,7 +17,7 @@ RL_RAZOR = recipes.RL_RAZOR
 
 @EXAMPLES.by("forward and reverse KL of one distribution")
 def divergences(example: Example) -> Found:
-    """Each answer is a token of its own, without an advantage; the price of the metric is that of the recipe."""
+    """Each answer is one token without an advantage; the coefficient of the metric is that of the recipe."""
     price = RL_RAZOR.loss.kl.coefficient
     now, base, none = np.log(example.values["p"]), np.log(example.values["p0"]), np.zeros(1)
     priced = [

@@ -18,7 +18,7 @@ EXAMPLES = PaperExamples("roll_art")
 
 
 def versions(recipe: Recipe = recipes.ROLL_ART) -> int:
-    """How many versions old a trajectory may be: the iterations that a collector starts ahead, of nine that it may."""
+    """Return how many versions old a trajectory may be: the iterations that a collector starts ahead, up to nine."""
     return allowed(recipe, 9, RunState(0, {}, {}, {}, None, Forest().freeze().tasks, 0))
 
 
@@ -45,7 +45,7 @@ def order(example: Example) -> Found:
 
 @EXAMPLES.by("five run, three count")
 def redundant(example: Example) -> Found:
-    """Those that were stopped have no score."""
+    """Rollouts that were stopped have no score."""
     rewards = np.full(5, np.nan)
     rewards[np.argsort(example.values["finish"])[:3]] = example.values["r"]
     return {"advantage": advantages(recipes.ROLL_ART, rewards)[0]}

@@ -25,16 +25,16 @@ CHUNKS = recipes.ROME.replace(
     advantage=GroupRelative(column="given", level="step", center="none", scale="none"),
     weight=None,
 )
-"""With given returns of chunks, and the engine's log-probs as those of the old policy."""
+"""The recipe with given returns of chunks, and the engine's log-probs as those of the old policy."""
 
 
 def path(lengths: Sequence[int]) -> str:
-    """A rollout of chunks of these lengths."""
+    """Return a rollout of chunks of these lengths."""
     return "1 " + " ~ 9 ".join(f"| 3*{length}" for length in lengths)
 
 
 def factors(recipe: Recipe, *rollouts: tuple[Value, Sequence[Value]]) -> list[Value]:
-    """Factors of grad log p, of the first token of each chunk: rollouts of returns and of log-ratios of tokens."""
+    """Return factors of grad log p of each chunk's first token, from returns and token log-ratios of rollouts."""
     lengths = [[len(chunk) for chunk in chunks] for _, chunks in rollouts]
     members = [
         {"path": path(each), "reward": float(returns[-1]), "logprobs": [-3.0] * sum(each)}
@@ -129,7 +129,7 @@ def second_step(example: Example) -> Found:
 
 @EXAMPLES.by("rollback along a trajectory of five chunks")
 def rollback(example: Example) -> Found:
-    """With a policy that always succeeds, so that each start is learned at once."""
+    """The policy always succeeds, so each start is learned immediately."""
     starts = len(example.values["success"])
     program = recipes.ROME.rollout
     assert isinstance(program, FromChunks)

@@ -16,7 +16,7 @@ EXAMPLES = PaperExamples("rosa")
 
 
 def shifts(example: Example) -> tuple[Value, Value, Value]:
-    """Target shifts of turns of one token, and losses and gradients of turns that have moved by just so much."""
+    """Target shifts of one-token turns, and losses and gradients of turns that have moved by exactly these."""
     probability, feedback = (np.ravel(example.values[name]) for name in "pr")
     recipe = recipes.ROSA.replace(advantage=replace(recipes.ROSA.advantage, beta=float(example.values["beta"])))
     steps = [{} if np.isnan(reward) else {"reward": float(reward)} for reward in np.resize(feedback, len(probability))]

@@ -20,7 +20,7 @@ CommonExamples(EXAMPLES, recipes.ROVER, but=[ALONE], losses=recipes.ROVER)
 
 
 def regressed(recipe: Recipe, given: float, **numbers: Any) -> Found:
-    """Loss and gradient of one answer with this reward."""
+    """Return loss and gradient of one answer with this reward."""
     count = len(numbers["new"])
     return dict(
         computed(

@@ -22,7 +22,7 @@ CRITIC, POLICY = recipes.S2PG.chain("loss")
 
 
 def episode(rewards: Value, name: str, *, cut: bool) -> dict[str, Any]:
-    """A rollout of a token for each step, which the end of the data may cut off."""
+    """Return a rollout of one token for each step, optionally cut off by the end of the data."""
     steps: list[dict[str, Any]] = [{"reward": reward} for reward in rewards.tolist()]
     path = "1 " + " ~ 9 ".join(["| 3"] * len(steps))
     steps[-1]["truncated"] = cut
@@ -50,7 +50,7 @@ def alone(example: Example) -> Found:
 
 
 def turn(moved: Value, gain: float, clip: float | None = None) -> Value:
-    """Loss of a turn of one token for the action and one for the memory, of which these are the log-ratios."""
+    """Return the loss of a turn with one action token and one memory token that have these log-ratios."""
     loss = POLICY if clip is None else replace(POLICY, clip=replace(POLICY.clip, low=clip, high=clip))
     recipe = recipes.S2PG.replace(
         advantage=GroupRelative(center="none", scale="none"), loss=loss, epochs=1, minibatches=1

@@ -19,7 +19,7 @@ TEMPERATURE = recipes.SAC.loss.entropy
 
 
 def temperature(**options: Any) -> Dual:
-    """The recipe's temperature with the numbers of an example, within no bounds."""
+    """Return the recipe's temperature with the numbers of an example, without bounds."""
     return replace(TEMPERATURE, at_least=0.0, at_most=None, **options)
 
 
@@ -37,7 +37,7 @@ def below_and_above(example: Example) -> Found:
 
 @EXAMPLES.by("language model: token entropies with a tool token")
 def tokens(example: Example) -> Found:
-    """With advantages of 0.25 and log-probs of -1 the policy's loss is 0.25."""
+    """The advantages are 0.25 and the log-probs -1, so the policy's loss is 0.25."""
     given = example.values
     alpha = float(np.exp(given["log_alpha"]))
     controller = temperature(target=float(given["target"]), rate=float(given["lr"]), start=alpha)

@@ -49,7 +49,7 @@ def unscored(example: Example) -> Found:
 
 
 def moved(price: PredictivePenalty, state: Any, divergence: float, entropy: float, reward: float) -> Any:
-    """The controller's state after a measurement."""
+    """Return the controller's state after a measurement."""
     return price.moved(state, {"reference_kl": divergence, "entropy": entropy, "reward": reward})
 
 

@@ -18,7 +18,7 @@ ONE_STEP = recipes.SAPO.replace(minibatches=1)
 
 
 def alone(log_ratios: Value, given: Value) -> tuple[Value, Value]:
-    """Losses of tokens, each a rollout of its own batch, and their gradients by log-prob."""
+    """Return losses of tokens, each a rollout of its own batch, and their gradients by log-prob."""
     pairs = zip(np.atleast_1d(log_ratios), np.broadcast_to(given, np.shape(log_ratios)), strict=True)
     found = [single_tokens(LOSSES, np.array([-3.0]), np.array([away - 3.0]), np.array([each])) for away, each in pairs]
     return tuple(np.concatenate([each[name] for each in found]) for name in ("loss", "gradient.logprob"))

@@ -23,7 +23,7 @@ CommonExamples(EXAMPLES, recipes.SAPO_SWARM, but=["the second optimizer step of 
 
 
 def imported(writer: Value, old: Value, new: Value, given: Value) -> Found:
-    """Loss and gradient of tokens of another node, of the log-probs of its model and of the local one."""
+    """Return loss and gradient of another node's tokens, from the log-probs of its model and of the local one."""
     members = [
         {**member, "origin": "imported", "logprobs": [float(logprob)]}
         for member, logprob in zip(answers([1] * len(old), given.tolist()), writer, strict=True)

@@ -71,7 +71,7 @@ def first_error(example: Example) -> Found:
 
 
 def repaired(rewards: Value, *, teacher: str = RIGHT) -> tuple[int, Mapping[float, float]]:
-    """How many rollouts of a group are mended, and the advantage of each reward."""
+    """Return how many rollouts of a group are repaired, and the advantage of each reward."""
     run = solve(RECIPE, Solvers(rewards.tolist(), [0.9, 0.9, 0.1], teacher), group_size=len(rewards))
     tokens = len(run.batch.column("token", "token"))
     batch = RECIPE.credit(run.batch.with_columns("token", recomputed_logprob=np.full(tokens, -1.0)))
@@ -107,7 +107,7 @@ def weights(example: Example) -> Found:
     reward = float(given["A"])
 
     def found(ratios: Value, probabilities: Value) -> Any:
-        """Own tokens with these ratios, then a teacher's with these probabilities."""
+        """Return the policy's tokens with these ratios, then a teacher's with these probabilities."""
         counts = [count for count in (len(ratios), len(probabilities)) if count]
         path = "1 | " + " ~ 9 | ".join(f"3*{count}" for count in counts)
         foreign = [len(counts) - 1] if len(probabilities) else []

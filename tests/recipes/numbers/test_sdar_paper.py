@@ -24,7 +24,7 @@ GIVEN = recipes.SDAR.replace(advantage=GroupRelative(center="none", scale="none"
 
 
 def gated(example: Example, members: list[dict[str, Any]]) -> Found:
-    """Loss and gradient of the gated term alone, at the policy that sampled."""
+    """Return loss and gradient of the gated term alone, at the sampling policy."""
     p, q = (example.values[name].tolist() for name in ("p", "q"))
     return dict(
         computed(

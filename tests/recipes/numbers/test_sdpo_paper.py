@@ -23,7 +23,7 @@ SAMPLED = recipes.SDPO.replace(loss=replace(LOSS, support="sampled"))
 
 
 def gradient(example: Example, members: list[dict[str, Any]], others: int = 0) -> Found:
-    """The gradient of the tokens with a teacher; `others` tokens behind them have none."""
+    """Return the gradient of the tokens with a teacher; the `others` tokens after them have none."""
     teacher, policy = (example.values[name].tolist() for name in ("q", "p"))
     found = computed(
         SAMPLED,

@@ -39,7 +39,7 @@ def two_steps(example: Example) -> Found:
 
 @EXAMPLES.by("stages over five iterations")
 def stages(example: Example) -> Found:
-    """Stage 1 has the questions of one hop alone."""
+    """Stage 1 has only questions of one hop."""
     select, of = SEARCH_GYM.select, pool(40)
     of.column("attempts")
     of._columns["hops"] = hops = np.arange(40) % 4 + 1

@@ -23,7 +23,7 @@ CommonExamples(EXAMPLES, recipes.SEED_GRPO, but=[UNSCORED])
 
 
 def answered(rewards: Value, clusters: list[int], group: str = "task") -> list[dict[str, Any]]:
-    """A group of one-token rollouts with answers of these clusters; an unscored one has reward `nan`."""
+    """Return a group of one-token rollouts with answers of these clusters; an unscored one has reward `nan`."""
     return [
         {
             "group": group,
@@ -36,12 +36,12 @@ def answered(rewards: Value, clusters: list[int], group: str = "task") -> list[d
 
 
 def of_sizes(*masses: float, size: int) -> list[int]:
-    """Clusters of so many answers that these are their shares."""
+    """Return clusters of a number of answers that give these shares."""
     return np.repeat(np.arange(len(masses)), np.round(np.array(masses) * size).astype(int)).tolist()
 
 
 def scaled(members: list[dict[str, Any]], **options: Any) -> tuple[Value, Value]:
-    """Scaled advantages, and factors."""
+    """Return scaled advantages, and factors."""
     recipe = recipes.SEED_GRPO.replace(weight=AnswerEntropyScaled(**options))
     found = computed(recipe, ["draw.advantage", "draw.weight"], members=members)
     return found["draw.advantage"] * found["draw.weight"], found["draw.weight"]
@@ -106,7 +106,7 @@ def unscored(example: Example) -> Found:
 
 
 def with_factor(factor: float, ratio: Value, given: Value, own: Value) -> Mapping[str, Value]:
-    """Loss and gradient of a rollout whose group has this factor: its other member, not trained, answers otherwise."""
+    """Return loss and gradient of a rollout whose group has this factor; the untrained member answers differently."""
     recipe = given_advantages(recipes.SEED_GRPO).replace(
         advantage=GroupRelative(column="given", level="token", center="none", scale="none"),
         weight=AnswerEntropyScaled(coefficient=1.0 - factor),

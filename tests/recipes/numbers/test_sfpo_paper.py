@@ -30,7 +30,7 @@ BATCH = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0])
 
 
 def steps(recipe: Recipe, theta: Value, curvature: Value, rate: float, states: dict[str, Any] | None = None) -> Value:
-    """Weights after the optimizer steps of an iteration, if the gradient is the curvature times the weight."""
+    """Return weights after the optimizer steps of an iteration, if the gradient is the curvature times the weight."""
     model = torch.nn.Linear(len(np.atleast_1d(theta)), 1, bias=False).double()
     with torch.no_grad():
         model.weight[:] = torch.from_numpy(np.atleast_1d(theta))
@@ -73,7 +73,7 @@ def extremes(example: Example) -> Found:
 
 
 def triggered(controller: Unlike, entropies: list[float]) -> float:
-    """Whether the fast steps are left out after these entropies."""
+    """Return 1 if the fast steps are left out after these entropies, else 0."""
     state = controller.initial_state()
     for entropy in entropies:
         state = controller.moved(state, {"entropy": entropy})
@@ -82,10 +82,10 @@ def triggered(controller: Unlike, entropies: list[float]) -> float:
 
 @EXAMPLES.by("the trigger by entropy")
 def trigger(example: Example) -> Found:
-    """Of the notes: both sides, and the example's window and threshold."""
+    """Both sides of the notes, with the example's window and threshold."""
     before, last = example.values["before"].tolist(), float(example.values["H"])
     of_notes = replace(TRIGGER, window=len(before) + 1, threshold=float(example.values["tau"]), side="both")
-    return {"trigger": np.array(triggered(of_notes, [0.0, *before, last]))}  # the first leaves the window
+    return {"trigger": np.array(triggered(of_notes, [0.0, *before, last]))}  # the first value leaves the window
 
 
 @EXAMPLES.by("the trigger of the code")

@@ -21,7 +21,7 @@ COMMON = CommonExamples(EXAMPLES, recipes.SHORTER_BETTER, but=[GROUPS, UNSCORED,
 
 
 def answered(lengths: Sequence[float], right: Sequence[float], group: str = "a") -> list[dict[str, Any]]:
-    """Answers of these lengths, of which the right ones succeed."""
+    """Return answers of these lengths; the right ones succeed."""
     members = answers([int(length) for length in lengths], [float(each) for each in right], group=group)
     return [{**member, "success": bool(member["reward"])} for member in members]
 
@@ -52,7 +52,7 @@ def groups(example: Example) -> Found:
 
 @EXAMPLES.by("a long right response may lose to a short wrong one")
 def long(example: Example) -> Found:
-    """Beside a right answer of the optimal length."""
+    """A right answer of the optimal length is added."""
     lengths, right = np.append(example.values["l"], example.values["sol"]), np.append(example.values["c"], 1.0)
     return {"reward": credited(answered(lengths, right))["draw.score"][:2]}
 

@@ -25,11 +25,11 @@ CODE = SPO.replace(
     advantage=(*SPO.chain("advantage"), WHITENING),
     loss=(Train(ValueLoss("token_mean", clip=0.2), model="critic"), POLICY),
 )
-"""With the normalisation and the value clip of the authors' code."""
+"""The recipe with the normalisation and the value clip of the authors' code."""
 
 
 def by_ratio(ratio: Value, given: Value) -> tuple[Value, Value, Value]:
-    """Loss, objective of each action, and its slope by the ratio."""
+    """Return the loss, the objective of each action, and its slope by the ratio."""
     old, new = np.full(len(ratio), -1.0), np.log(ratio) - 1.0
     whole = single_tokens(LOSSES, old, new, given)
     alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, given)))["loss"] for at in range(len(ratio))]

@@ -23,7 +23,7 @@ ANCHOR = recipes.SIREN.loss.entropy
 
 
 def response_tokens(*responses: Value) -> tuple[Tokens, torch.Tensor]:
-    """Tokens of responses with these entropies, and the entropies."""
+    """Return tokens of responses with these entropies, and the entropies."""
     lengths = torch.tensor([len(each) for each in responses])
     ids = torch.arange(len(lengths)).repeat_interleave(lengths)
     entropy = torch.tensor(np.concatenate(responses), requires_grad=True)
@@ -32,7 +32,7 @@ def response_tokens(*responses: Value) -> tuple[Tokens, torch.Tensor]:
 
 
 def of_peak(entropy: float) -> Value:
-    """A response whose one peak has this entropy."""
+    """Return a response whose only peak has this entropy."""
     return np.array([0.0, 0.0, entropy])
 
 

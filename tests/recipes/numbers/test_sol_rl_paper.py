@@ -18,12 +18,12 @@ EXTREMES, RELATIVE = recipes.SOL_RL.chain("advantage")
 
 
 def sharing(share: float) -> Recipe:
-    """The recipe, keeping a share of each group."""
+    """Return the recipe that keeps a share of each group."""
     return recipes.SOL_RL.replace(advantage=(replace(EXTREMES, share=share), RELATIVE))
 
 
 def credited(recipe: Recipe, *groups: Value) -> tuple[Value, list[Value]]:
-    """Which rollouts are kept, and the advantages of each group."""
+    """Return which rollouts are kept, and the advantages of each group."""
     members = [
         {**member, "group": f"{place}"}
         for place, rewards in enumerate(groups)

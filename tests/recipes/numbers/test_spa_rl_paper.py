@@ -76,7 +76,7 @@ def priced(example: Example) -> Found:
     given = example.values
     iteration = three_turns(given["r"] - 0.5 * (given["r"] > 0), given["r"] > 0)
     iteration["columns"]["token"]["reference_logprob"] = (-1.0 - given["k"]).tolist()
-    # Without values and a look ahead the advantage of a token is its reward.
+    # Without values and without lookahead the advantage of a token is its reward.
     gae = replace(recipes.SPA_RL.chain("advantage")[0], gamma=0.0, kl_coefficient=float(given["beta"]))
     found = computed(recipes.SPA_RL.replace(advantage=gae), ["token.advantage"], **iteration)
     return {"reward": found["token.advantage"]}

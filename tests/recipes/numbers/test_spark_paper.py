@@ -24,7 +24,7 @@ assert isinstance(RECYCLED, Recycled)
 
 
 class Named(Riddles):
-    """Riddles whose questions tell them apart."""
+    """Riddles with distinct questions."""
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
         names = [f"{split} {number}" for number in range(start, start + count)]
@@ -32,7 +32,7 @@ class Named(Riddles):
 
 
 def reflected(groups: Sequence[Sequence[float]]) -> list[float]:
-    """How many items let the policy look again, of groups whose members are right or wrong as given."""
+    """Return the number of reflection items per member, for groups with these right and wrong members."""
     left: dict[str, list[float]] = {}
 
     def speak(context: str, request: Request) -> str:
@@ -52,7 +52,7 @@ def reflected(groups: Sequence[Sequence[float]]) -> list[float]:
 
 @EXAMPLES.by("judge items of four prompts")
 def items(example: Example) -> Found:
-    """Groups that are not mixed have any draw."""
+    """Groups that are not mixed may use any draw."""
     groups = [example.values[name] for name in "abcd"]
     draws = [draw or 0.99 for draw in example.values["draw"].tolist()]
     alone = np.array(

@@ -23,7 +23,7 @@ CommonExamples(
 
 
 def at(iteration: int, length: int = 100) -> Recipe:
-    """The recipe of an iteration, with all schedules of this length."""
+    """Return the recipe of an iteration, with all schedules of this length."""
     bonus = recipes.SPEAR.chain("reward")[1]
     changed = {name: replace(getattr(bonus, name), iterations=length) for name in ("coefficient", "at_most")}
     replay = recipes.SPEAR.replay
@@ -73,7 +73,7 @@ PLAIN = given_advantages(recipes.SPEAR, constant=1.0, mask=None)
 UNMASKED = CommonExamples(
     EXAMPLES, recipes.GRPO, losses=PLAIN, but=["a group of one", "one rollout of four has no score (convention)"]
 )
-"""The random tokens that the covariance leaves out are an example of their own."""
+"""The random tokens that the covariance leaves out are in an example of their own."""
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

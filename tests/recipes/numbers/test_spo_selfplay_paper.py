@@ -13,7 +13,7 @@ EXAMPLES = PaperExamples("spo_selfplay")
 
 
 def compared(*rows: Value) -> Found:
-    """Score and advantage of each member, by its probabilities to beat the others, in their order."""
+    """Return score and advantage of each member, from its probabilities to beat the others, in their order."""
     members = []
     for place, row in enumerate(rows):
         others = [number for number in range(len(rows)) if number != place]

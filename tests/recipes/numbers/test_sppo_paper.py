@@ -19,7 +19,7 @@ EXAMPLES = PaperExamples("sppo")
 
 
 def wins(*groups: Value, recipe: Recipe = recipes.SPPO) -> list[Value]:
-    """Win probabilities of groups with these scores of a preference model; one of `nan` is compared with none."""
+    """Return win probabilities of groups with these preference scores; one of `nan` is not compared."""
     largest = max(map(len, groups))
     chances = [1 / (1 + np.exp(np.subtract.outer(scores, scores).T)) for scores in groups]
     facts = [
@@ -34,7 +34,7 @@ def wins(*groups: Value, recipe: Recipe = recipes.SPPO) -> list[Value]:
 
 
 def regressed(answers: Sequence[tuple[Value, Value]], chances: Sequence[float], beta: float) -> Found:
-    """Loss of a group of answers, each with its log-probs now and when it was sampled, and its win probability."""
+    """Return the loss of a group of answers with new and old log-probs and win probabilities."""
     recipe = recipes.SPPO.replace(reward=OutcomeScore(), loss=replace(recipes.SPPO.loss, beta=beta))
     members = [
         {"path": f"1 | 3*{np.size(old)}", "logprobs": np.ravel(old).tolist(), "reward": float(chance)}
@@ -45,7 +45,7 @@ def regressed(answers: Sequence[tuple[Value, Value]], chances: Sequence[float], 
 
 
 def targets(chances: Sequence[float], beta: float) -> Value:
-    """What the log-ratios of answers are regressed on: their gradients at a log-ratio of 0."""
+    """Return the regression targets of answers' log-ratios: their gradients at a log-ratio of 0."""
     still = (np.full(1, -1.0), np.full(1, -1.0))
     found = regressed([still] * len(chances), chances, beta)
     return -len(chances) / 2 * found["gradient.logprob"]

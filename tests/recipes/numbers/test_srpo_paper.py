@@ -26,7 +26,7 @@ assert isinstance(REWARD, SuccessDistance)
 
 
 def attempts(places: Sequence[Sequence[float]], success: bool, group: str = "task") -> list[dict[str, Any]]:
-    """One-token rollouts that ended at these places."""
+    """Return one-token rollouts that ended at these places."""
     return [
         {
             "group": group,
@@ -39,14 +39,14 @@ def attempts(places: Sequence[Sequence[float]], success: bool, group: str = "tas
 
 
 def scores(successes: Sequence[Sequence[float]], failures: Sequence[Sequence[float]], **options: Any) -> Value:
-    """Scores of the failures. A place of zeros is none, and only distances count: all are moved by 10."""
+    """Return scores of the failures. A place of zeros is missing, and only distances count, so all are moved by 10."""
     recipe = recipes.SRPO.replace(reward=replace(REWARD, **options))
     members = attempts(np.add(successes, 10.0).tolist(), True) + attempts(np.add(failures, 10.0).tolist(), False)
     return computed(recipe, ["draw.score"], members=members)["draw.score"][len(successes) :]
 
 
 def centres(successes: Sequence[Sequence[float]], step: float) -> Value:
-    """Places of a grid that are centres of successes: failures there score most."""
+    """Return places of a grid that are centres of successes: failures there score most."""
     width, height = np.max(successes, axis=0)
     grid = [[x, y] for x in np.arange(0.0, width + step, step) for y in np.arange(0.0, height + step, step)]
     found = scores(successes, grid)

@@ -19,7 +19,7 @@ RECIPE = recipes.SS_ORL
 
 @EXAMPLES.by("windows of a trajectory of four states")
 def windows(example: Example) -> Found:
-    """The states that the inverse model sees; a missing one is 0, and all are normalised as in the example."""
+    """The inputs of the inverse model; a missing state is 0, and all are normalised as in the example."""
     states, mean, spread = (example.values[name] for name in ("s", "m", "d"))
     program = replace(RECIPE.rollout, question="{seen}\n{next}")
 
@@ -32,7 +32,7 @@ def windows(example: Example) -> Found:
 
 @EXAMPLES.by("one model and a trajectory of one step")
 def inverse_loss(example: Example) -> Found:
-    """A density of the example as the log-prob of one token."""
+    """A density of the example is the log-prob of one token."""
     mean, spread, action = (torch.as_tensor(example.values[name]) for name in ("m", "sigma", "a"))
     density = float(torch.distributions.Normal(mean, spread).log_prob(action))
     member = {"path": "1 | 3", "reward": 1, "unsampled": True, "facts": {"imputed": 0, "inverse": 1}}

@@ -18,11 +18,11 @@ from agentrl_core.reward import CombineReward, OutcomeScore
 EXAMPLES = PaperExamples("ssl")
 NEAR, TIERS, GATE = recipes.SSL.chain("reward")
 STRUCTURED = recipes.SSL.replace(reward=(OutcomeScore(), TIERS, GATE))
-"""The environment pays the quality."""
+"""The recipe whose environment pays the quality."""
 
 
 def added(alpha: float) -> Recipe:
-    """The form of the reward that adds the tier to that of a correct answer."""
+    """Return the reward that adds the tier to that of a correct answer."""
     scaled = CombineReward(column="score", coefficient=alpha - 1.0)
     return recipes.SSL.replace(reward=(OutcomeScore(), TIERS, scaled, CombineReward(column="reward.correct")))
 
@@ -34,7 +34,7 @@ def rewarded(
     turns: int = 1,
     **components: Sequence[float],
 ) -> Mapping[str, Value]:
-    """Scores and advantages of a group whose members the environment paid so."""
+    """Return scores and advantages of a group whose members got these rewards."""
     members = [
         {
             "path": "1 " + " ~ 9 ".join(["| 3"] * turns),

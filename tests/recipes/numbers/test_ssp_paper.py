@@ -19,7 +19,7 @@ ONE_STEP = recipes.SSP.replace(minibatches=1)
 
 
 def self_play(rewards: Sequence[Value]) -> tuple[list[Value], list[Value]]:
-    """Advantages of the solvers and of the proposer of each question."""
+    """Return advantages of the solvers and of the proposer of each question."""
     paid = [recipes.SSP.rollout.paid(float(np.mean(each))) for each in rewards]
     members = [
         {"group": f"{role} {place}", "path": "1 | 3", "reward": float(reward), "facts": {"proposer": role}}
@@ -52,7 +52,7 @@ def self_play_extremes(example: Example) -> Found:
 
 @EXAMPLES.by("losses over tokens at ratio one")
 def self_play_weights(example: Example) -> Found:
-    # Two solvers, of which the other fails, so that A is 0.5; and the proposer of another question.
+    # Two solvers, one of which fails, so that A is 0.5; and the proposer of another question.
     solver, proposer = (example.values[f"mask_{role}"].astype(int).tolist() for role in ("solver", "proposer"))
     found = computed(
         ONE_STEP,
@@ -65,11 +65,11 @@ def self_play_weights(example: Example) -> Found:
         columns={"token": {"reference_logprob": [-1.0] * 10}},
     )["gradient.logprob"]
     np.testing.assert_allclose(found[6:], [-0.75, 0.0, 0.0, -0.75])
-    return {"solver_weight_of_a_token": -2 * found[:1], "proposer_weight_of_a_token": -found[6:7]}  # of two solvers
+    return {"solver_weight_of_a_token": -2 * found[:1], "proposer_weight_of_a_token": -found[6:7]}  # for two solvers
 
 
 def policy_loss(old: Value, new: Value, given: Value) -> Mapping[str, Value]:
-    """Loss of one-token solvers with these advantages, and its gradient."""
+    """Return the loss of one-token solvers with these advantages, and its gradient."""
     recipe = ONE_STEP.replace(
         advantage=GroupRelative(center="none", scale="none"),
         loss=replace(recipes.SSP.loss, first=replace(recipes.SSP.loss.first, kl=None)),

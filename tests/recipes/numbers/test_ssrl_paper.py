@@ -57,7 +57,7 @@ def clipped(example: Example) -> Found:
 
 
 def diverged(now: Value, reference: Value, simulated: Value) -> Value:
-    """The loss of a response without an advantage."""
+    """Return the loss of a response without an advantage."""
     columns = {"simulated": simulated.tolist(), "reference_logprob": reference.tolist()}
     members = answers([len(now)], [0.0])
     policy = {"logprob": now.tolist()}
@@ -68,7 +68,7 @@ def diverged(now: Value, reference: Value, simulated: Value) -> Value:
 def divergence(example: Example) -> Found:
     given = example.values
     loss = diverged(given["lp"], given["lp_ref"], 1 - given["m"])
-    np.testing.assert_allclose(loss, example.expect["loss"], rtol=1e-5)  # closer than the check of a number near 0
+    np.testing.assert_allclose(loss, example.expect["loss"], rtol=1e-5)  # closer than the tolerance of a number near 0
     pairs = zip(given["lp"][:, None], given["lp_ref"][:, None], strict=True)
     each = [diverged(now, reference, np.zeros(1)) for now, reference in pairs]
     return {"divergence": np.concatenate(each) / 0.001, "loss": loss}

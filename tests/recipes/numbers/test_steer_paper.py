@@ -23,7 +23,7 @@ LINEAR = replace(EXPONENTIAL, kind="linear")
 
 
 def weights(mask: Mask, old: Value, new: Value, entropies: Value, given: Value, trained: Any = 1.0) -> Value:
-    """Weights of tokens with these probabilities, entropies and advantages."""
+    """Return weights of tokens with these probabilities, entropies and advantages."""
     streams = {
         "weight_kl": np.ones(len(new)) * trained,
         "old_logprob": np.log(old),
@@ -42,7 +42,7 @@ def weights(mask: Mask, old: Value, new: Value, entropies: Value, given: Value, 
 
 
 def trained(mask: Mask, old: Value, new: Value, entropies: Value, given: Value) -> Found:
-    """Loss, and gradient by log-prob, of single tokens with these probabilities, entropies and advantages."""
+    """Return loss, and its gradient by log-prob, of tokens with these probabilities, entropies and advantages."""
     members = [
         {**member, "logprobs": [float(logprob)]}
         for member, logprob in zip(answers([1] * len(old), given.tolist()), np.log(old), strict=True)

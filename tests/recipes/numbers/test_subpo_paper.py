@@ -14,7 +14,7 @@ from agentrl_core.advantage import GroupRelative
 EXAMPLES = PaperExamples("subpo")
 RECIPE = recipes.SUBPO
 GIVEN = RECIPE.replace(advantage=GroupRelative(column="given", level="token", center="none", scale="none"))
-"""The loss of given weights of actions."""
+"""The loss for given weights of actions."""
 
 
 def path(count: int) -> str:
@@ -23,9 +23,9 @@ def path(count: int) -> str:
 
 @EXAMPLES.by("coverage along a path")
 def coverage(example: Example) -> Found:
-    """The first cell of a new state is that of the state itself; the environment pays for others, and at the end."""
+    """The first cell of a new state is the state itself; the environment pays for others, and at the end."""
     gains = example.values["new_cells"]
-    visited = np.cumsum([0.0, *(gains > 0)])[:-1]  # the number of a state is that of new ones so far
+    visited = np.cumsum([0.0, *(gains > 0)])[:-1]  # states are numbered in the order of their first visit
     paid = [*(gains - (gains > 0))[:-1], gains[-1]]
     steps = [
         {"state": f"state {state:.0f}", "reward": float(reward)} for state, reward in zip(visited, paid, strict=True)
@@ -39,7 +39,7 @@ def coverage(example: Example) -> Found:
 
 
 def loss(*paths: tuple[Value, Value], unscored: int = 0) -> Value:
-    """The loss of paths with these weights and log-probs; further paths have no value."""
+    """Return the loss of paths with these weights and log-probs; further paths have no value."""
     lengths = [len(given) for given, _ in paths]
     members = [{"path": path(length), "reward": 0.0} for length in lengths]
     members += [{"path": path(2)}] * unscored

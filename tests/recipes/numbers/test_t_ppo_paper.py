@@ -23,9 +23,9 @@ _, POLICY = T_PPO.chain("loss")
 
 
 def response(windows: Sequence[int], reward: float | None = None, *, first: int = 0, ends: bool = True) -> Any:
-    """A response of windows of these lengths, each under the next policy version, which ends or not.
+    """Return a response of windows of these lengths, each under the next policy version, which ends or not.
 
-    One that has not ended has no reward yet: its score is 0 and its success is unknown.
+    An unfinished response has no reward yet: its score is 0 and its success is unknown.
     """
     member = {
         "group": f"{windows}{reward}{ends}",
@@ -39,14 +39,14 @@ def response(windows: Sequence[int], reward: float | None = None, *, first: int 
 
 
 def found(recipe: Recipe, names: Sequence[str], members: Sequence[Any], values: Value) -> Mapping[str, Value]:
-    """Numbers of responses with these values of the critic, now as before."""
+    """Return numbers of responses with these values of the critic, now equal to before."""
     known = [float("nan") if member["status"] == "truncated" else 1.0 for member in members]
     columns = {"draw": {"success": known}, "token": {"value": values.tolist()}}
     return computed(recipe, names, members=members, columns=columns, critic={"value": values.tolist()})
 
 
 def credit(members: Sequence[Any], values: Value, **options: float) -> Value:
-    """Advantages of tokens, with another discount or lambda."""
+    """Return advantages of tokens, with another discount or lambda."""
     recipe = T_PPO.replace(advantage=(CUT_OFF, replace(GAE, **options), SCORE))
     return found(recipe, ["token.advantage"], members, values)["token.advantage"]
 
@@ -72,7 +72,7 @@ def untrained(example: Example) -> Found:
 
 @EXAMPLES.by("masks over three iterations")
 def masks(example: Example) -> Found:  # noqa: ARG001 - the numbers are in its text
-    """Tokens that are kept train the policy; those with a gradient by their value train the critic."""
+    """Kept tokens train the policy; tokens with a gradient by their value train the critic."""
     iterations = [
         ([2, 2], [response([2], ends=False), response([2], 1.0)]),
         ([4, 2], [response([2, 2], ends=False), response([2], first=1, ends=False)]),

@@ -20,7 +20,7 @@ TRAINED = 1
 
 
 def zeros(tokens: int, steps: int) -> dict[str, dict[str, list[float]]]:
-    """Estimates of 0 for all tokens and after all steps."""
+    """Return estimates of 0 for all tokens and after all steps."""
     return {"token": dict.fromkeys(ESTIMATES, [0.0] * tokens), "step": dict.fromkeys(AFTER, [0.0] * steps)}
 
 
@@ -103,7 +103,7 @@ def test_the_recipe_computes_the_example(name: str) -> None:
 
 
 def test_the_loss_is_the_value_of_the_policy_and_not_of_who_sampled() -> None:
-    """A stored token of either kind, weighed by how often it was sampled, gives - sum_a p(a) Q1(a)."""
+    """A stored token of either kind, weighted by how often it was sampled, gives - sum_a p(a) Q1(a)."""
     sampled, current, values = np.array([0.2, 0.8]), np.array([0.7, 0.3]), np.array([1.0, -2.0])
     losses = [
         computed(

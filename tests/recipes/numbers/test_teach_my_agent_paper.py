@@ -18,7 +18,10 @@ assert isinstance(SELECT, ComposedSelector)
 
 
 def taught(progress: Value) -> tuple[Value, Value]:
-    """Chances and progress of tasks that went from 1/2 to 1/2 less this progress; `nan`: the second has no return."""
+    """Return chances and progress of tasks.
+
+    The return of each goes from 1/2 to 1/2 less this progress; `nan`: the second episode has no return.
+    """
     story, rows = Story(), range(len(progress))
     track = SELECT.track.next(SELECT.initial_state()["track"], story.visits(0, {row: [0.5, 0.5] for row in rows}))
     track = SELECT.track.next(track, story.visits(1, {row: [0.5 - progress[row]] for row in rows}))
@@ -30,7 +33,7 @@ def taught(progress: Value) -> tuple[Value, Value]:
 
 @EXAMPLES.by("chances of three Gaussians")
 def chances(example: Example) -> Found:
-    """Of tasks; each has its part of what is uniform, which is the chance of a task without progress."""
+    """Each task also gets its uniform part, which is the chance of a task without progress."""
     progress = example.values["alp"]
     found = taught(progress)[0]
     uniform = found[progress == 0][0]
@@ -47,7 +50,7 @@ def alike(example: Example) -> Found:
 
 @EXAMPLES.by("an episode without a return changes nothing (convention)")
 def unscored(example: Example) -> Found:
-    """The second task's progress is as it was before: none, since the episode with a return was its first."""
+    """The second task's progress stays 0, because the episode with a return was its first."""
     progress = example.values["alp"]
     chance, found = taught(np.array([*progress, np.nan]))
     uniform = chance[-1]

@@ -21,7 +21,7 @@ LOSSES = given_advantages(TEMP_SAMP)
 
 
 def shaped(rewards: Sequence[float], **options: Any) -> dict[str, Value]:
-    """Scores and advantages of a group, the last member of which is the given solution."""
+    """Return scores and advantages of a group, the last member of which is the given solution."""
     members = [*answers([1] * (len(rewards) - 1), rewards[:-1])]
     members.append({"path": "1 | 3", "reward": rewards[-1], "unsampled": True})
     found = computed(
@@ -34,7 +34,7 @@ def shaped(rewards: Sequence[float], **options: Any) -> dict[str, Value]:
 
 
 def plain(rewards: Sequence[float]) -> Value:
-    """Advantages without shaping."""
+    """Return advantages without shaping."""
     return advantages(plain_reward(TEMP_SAMP).replace(old_logprob="behaviour"), rewards)[0]
 
 
@@ -68,7 +68,7 @@ def pair(example: Example) -> Found:
 
 
 def objective(lengths: Sequence[int], ratios: Value, given: Value) -> Value:
-    """Of solutions of several tokens, which have equal shares of the solution's log-ratio."""
+    """Return the objective of solutions of several tokens, which have equal shares of the solution's log-ratio."""
     moved = np.repeat(ratios / lengths, lengths) - 1.0
     members = answers(lengths, given.tolist())
     return -computed(LOSSES, ["loss"], members=members, policy={"logprob": moved.tolist()})["loss"]

@@ -23,7 +23,7 @@ assert isinstance(HOOK, SyncModel)
 
 
 def losses(**options: Any) -> Recipe:
-    """The recipe with other options of its loss."""
+    """Return the recipe with other options of its loss."""
     return TR_DPO.replace(loss=replace(TR_DPO.loss, **options), hooks=None)
 
 

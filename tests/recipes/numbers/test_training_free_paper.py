@@ -29,13 +29,13 @@ ADD = json.dumps({"operation": "ADD", "id": None, "text": "Say right."})
 def taught(
     scores: Value, *, without: Sequence[int] = (), plans: Sequence[str] = (ADD,), program: Experiences = EXPERIENCES
 ) -> tuple[list[str], list[str]]:
-    """What the agent `experience` is asked about a group with these scores, and the experiences after its plan.
+    """Return the prompts of the agent `experience` for a group with these scores, and the experiences after its plan.
 
     Args:
-        scores: of the rollouts.
+        scores: scores of the rollouts.
         without: rollouts whose summary is empty.
-        plans: what is answered to the question for a plan, try after try.
-        program: compares the group.
+        plans: answers to the request for a plan, try after try.
+        program: the program that compares the group.
     """
     said, asked, tries = [str(score) for score in scores], [], list(plans)
     empty = {str(scores[row]) for row in without}
@@ -112,7 +112,7 @@ def plan(example: Example) -> Found:
 
 @EXAMPLES.by("three failed tries to read the plan leave the experiences")
 def failed(example: Example) -> Found:
-    """The fourth try would be read."""
+    """A fourth answer could be read, but is not requested."""
     asked, added = taught(np.array([1.0, 0.0]), plans=["none", "{", "no plan", ADD])
     assert asked.count("Make one list") == 3
     return {"number_of_experiences": example.values["before"] + len(added)}

@@ -19,17 +19,17 @@ from agentrl_core.recipes.trapo import SimilarCurves
 EXAMPLES = PaperExamples("trapo")
 CURVES = recipes.TRAPO.chain("reward")[1]
 WEIGHTED = recipes.TRAPO.replace(advantage=GroupRelative(center="none", scale="none"), minibatches=1)
-"""With the advantages of an example as scores, and one optimizer step."""
+"""The recipe with the advantages of an example as scores, and one optimizer step."""
 
 
 def labelled(members: list[dict[str, Any]]) -> dict[str, Any]:
-    """Draws of a task with an answer, at the reference."""
+    """Return draws of a task with an answer, at the reference."""
     facts = {"labelled": 1, "answer_cluster": 0, "answer_parsed": 1}
     return {"members": [{**member, "facts": facts} for member in members]}
 
 
 def kept(labelled: dict[str, list[float]], unlabelled: dict[str, list[float]], component: SimilarCurves) -> list[float]:
-    """Which unlabelled tasks of a batch are trained."""
+    """Return which unlabelled tasks of a batch are trained."""
     found = component.kept(component.initial_state(), labelled, unlabelled)
     return [float(name in found) for name in unlabelled]
 
@@ -59,7 +59,7 @@ def votes(example: Example) -> Found:
 def least(
     name: str, own: dict[str, list[float]], others: dict[str, list[float]], best: Value, component: SimilarCurves
 ) -> float:
-    """The highest bar that a curve passes, by bisection, beside the best one: the most similar is always kept."""
+    """Return the highest bar that a curve passes, by bisection; the best curve is added, since it is always kept."""
     low, high = -1.0, 1.0
     for _ in range(40):
         bar = (low + high) / 2
@@ -101,7 +101,7 @@ def constant(example: Example) -> Found:
 
 
 def ranked(similarities: Sequence[float]) -> dict[str, list[float]]:
-    """Curves whose cosine to [-1, 0, 1] is given: in the plane of it and [1, -2, 1]."""
+    """Return curves whose cosine to [-1, 0, 1] is given: in the plane of it and [1, -2, 1]."""
     one, other = np.array([-1.0, 0.0, 1.0]) / np.sqrt(2), np.array([1.0, -2.0, 1.0]) / np.sqrt(6)
     return {
         f"u{place}": (like * one + np.sqrt(1 - like**2) * other).tolist() for place, like in enumerate(similarities)
@@ -110,7 +110,7 @@ def ranked(similarities: Sequence[float]) -> dict[str, list[float]]:
 
 @EXAMPLES.by("top fraction or threshold")
 def selection(example: Example) -> Found:
-    similarities = example.values["sim"] + 1e-9  # on the edge rounding decides
+    similarities = example.values["sim"] + 1e-9  # rounding decides at the edge
     waits = SimilarCurves(visits=2, fraction=CURVES.fraction, at_least=CURVES.at_least)
     return {"keep": kept({"l": [-1.0, 0.0, 1.0]}, ranked(similarities), waits)}
 
@@ -133,7 +133,7 @@ def advantages(example: Example) -> Found:
 
 
 def clipped(advantages: Value, log_probs: Value) -> Any:
-    """The loss and its gradient, of tokens at the reference."""
+    """Return the loss and its gradient, of tokens at the reference."""
     return computed(
         WEIGHTED,
         ["loss", "gradient.logprob"],

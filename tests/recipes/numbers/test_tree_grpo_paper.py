@@ -20,11 +20,11 @@ IN_PROMPT, IN_TREE = recipes.TREE_GRPO.chain("advantage")
 CODE = recipes.TREE_GRPO.replace(
     advantage=(replace(IN_PROMPT, singleton="raw"), replace(IN_TREE, column="advantage", singleton="raw", add=False))
 )
-"""The public code: what the prompt's comparison gave is compared once more within the tree."""
+"""The recipe as in the public code: the prompt's comparison is compared once more within the tree."""
 
 
 def leaves(recipe: Recipe, rewards: Value, sizes: tuple[int, ...]) -> list[Value]:
-    """Advantages of the leaves of each tree."""
+    """Return advantages of the leaves of each tree."""
     trees = [tree for tree, size in enumerate(sizes) for _ in range(size)]
     members = [
         {"path": "1 | 3", "reward": reward, "facts": {"tree": str(tree)}}

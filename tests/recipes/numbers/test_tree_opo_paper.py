@@ -22,7 +22,7 @@ LOSSES = given_advantages(recipes.TREE_OPO)
 
 
 def worth(right: int, count: int) -> tuple[float, float]:
-    """Mean and largest reward below the first turn of a search with so many branches through it."""
+    """Return mean and largest reward below the first turn of a search with a number of branches through it."""
     rewards = [1.0] * right + [0.0] * (count - right)
     forks = [{"fork": 0, "nodes": 3, "path": "| 4"}] * (count - 1)
     members = [
@@ -35,7 +35,7 @@ def worth(right: int, count: int) -> tuple[float, float]:
 
 
 def compared(rewards: Sequence[float], values: Sequence[float], **options: Any) -> Value:
-    """Advantages of completions that start at places of these values."""
+    """Return advantages of completions that start at places of these values."""
     members = [
         {**answer, "facts": {"prefix_value": float(value)}}
         for answer, value in zip(answers([1] * len(rewards), list(map(float, rewards))), values, strict=True)

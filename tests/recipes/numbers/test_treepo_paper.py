@@ -23,7 +23,7 @@ CommonExamples(EXAMPLES, recipes.TREE_PO.replace(advantage=BEFORE), losses=given
 
 
 def before(rewards: Value, **options: Any) -> Found:
-    """Advantages of five leaves before the division, of which three share a first segment, and two another."""
+    """Return advantages of five leaves before the division; three share a first segment, and two another."""
     members = [
         {"path": "1 | 3 ~ 9 | 4"},
         {"fork": 0, "nodes": 3, "path": "| 5"},
@@ -53,7 +53,7 @@ def rejected(example: Example) -> Found:
 
 
 def divided(link: GroupRelative, example: Example) -> Found:
-    """Advantages of a leaf of three tokens and one of one."""
+    """Return advantages of a leaf of three tokens and one of one."""
     long, short = example.values["a"][[0, -1]]
     batch = small([(0, [3]), (0, [1])], draw_score=[1, 0], draw_advantage=[long, short])
     return {"advantage": np.repeat(column(link(batch)), [3, 1])}

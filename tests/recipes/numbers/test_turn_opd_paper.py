@@ -39,7 +39,7 @@ def weights(example: Example) -> Found:
 
 
 def trajectories(lengths: Sequence[int], away: Value, rewards: Sequence[float | None]) -> Batch:
-    """Trajectories with so many turns of one token, and the log-ratio of the policy to the teacher at each turn."""
+    """Return trajectories with these numbers of one-token turns, and the policy's log-ratio to the teacher per turn."""
     forest = Forest()
     forest.add_group(0, "task")
     for member, (length, reward) in enumerate(zip(lengths, rewards, strict=True)):
@@ -67,7 +67,7 @@ def near(example: Example) -> Found:
 
 
 def after(state: dict[str, float | None], turns: Sequence[int], failed: Sequence[int] = ()) -> dict[str, float | None]:
-    """The state after full rollouts with nothing to learn."""
+    """Return the state after full rollouts with a divergence of 0."""
     lengths, rewards = [*turns, *failed], [*[1.0] * len(turns), *[0.0] * len(failed)]
     batch = trajectories(lengths, np.zeros(max(lengths)), rewards)
     return DEPTH.next(state, IterationRecord.of(batch))
@@ -88,7 +88,7 @@ def coverage(example: Example) -> Found:
 def smoothed(example: Example) -> Found:
     depths, limits = [], []
     for before, measured in zip(example.values["H"].tolist(), example.values["measured"].tolist(), strict=True):
-        state = after({"covered": measured, "depth": before}, [1])  # one success does not change what is covered
+        state = after({"covered": measured, "depth": before}, [1])  # one success does not change the coverage
         depths.append(state["depth"])
         limits.append(DEPTH.limit(9, state))
     return {"depth": np.array(depths), "turns": np.array(limits)}

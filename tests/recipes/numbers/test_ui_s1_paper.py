@@ -22,7 +22,7 @@ EPISODE, STEP = recipes.UI_S1.chain("advantage")
 
 
 def rolled(*rollouts: tuple[list[float], list[int]], recipe: Recipe = recipes.UI_S1) -> list[dict[str, Value]]:
-    """Returns and advantages of rollouts with these rewards of steps, which matched the expert or not."""
+    """Return returns and advantages of rollouts with these step rewards, each step matching the expert or not."""
     members = [
         {
             "path": "1 " + " ~ 9 ".join("| 3" for _ in rewards),

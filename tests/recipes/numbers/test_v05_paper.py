@@ -24,7 +24,7 @@ assert isinstance(PROGRAM, UntilSure)
 
 
 def advantages(*groups: tuple[Value, float]) -> list[Value]:
-    """Advantages of groups: their rewards of -1 and 1, and the prior."""
+    """Return advantages of groups, from rewards of -1 and 1 and the prior."""
     members: list[dict[str, Any]] = []
     for place, (rewards, _) in enumerate(groups):
         tasks = answers([1] * len(rewards), [7.0] * len(rewards), group=str(place))
@@ -40,7 +40,7 @@ def baselines(*groups: tuple[Value, float]) -> Value:
 
 
 def weights(*groups: tuple[Value, float]) -> Value:
-    """Weights of the means in the baselines."""
+    """Return the weights of the means in the baselines."""
     means, priors = np.array([[rewards.mean(), prior] for rewards, prior in groups]).T
     return (baselines(*groups) - priors) / (means - priors)
 
@@ -69,7 +69,7 @@ def error(example: Example) -> Found:
 
 @EXAMPLES.by("worth one more rollout")
 def one_more(example: Example) -> Found:
-    """A group of k right answers, and a value model that is as far from their mean as the example has it."""
+    """A group of k right answers, and a value model as far from their mean as in the example."""
     errors, gains, more = [], [], []
     for distance, count in zip(example.values["D"].tolist(), example.values["k"].astype(int).tolist(), strict=True):
         prior = 1.0 - np.sqrt(distance + 1.0 / count) * (distance > 0.0)

@@ -31,7 +31,7 @@ class Posterior:
         self._state = TRACK.next(self._state, self._story.visits(iteration, visits))
 
     def counters(self, iteration: int) -> tuple[Value, Value]:
-        """Alpha and beta before an iteration, without the even prior."""
+        """Return alpha and beta before an iteration, without the even prior."""
         alpha, beta = TRACK.evidence(self._state, self._story.candidates(self._story.known, iteration))
         return alpha - 1.0, beta - 1.0
 

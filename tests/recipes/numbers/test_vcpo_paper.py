@@ -27,7 +27,7 @@ def group(
     names: Sequence[str] = ("draw.advantage",),
     **replaced: object,
 ) -> Mapping[str, Value]:
-    """Numbers of a group with these norms of gradients and log-weights of tokens; a score of `nan` is unknown."""
+    """Return numbers of a group with these gradient norms and log-weights of tokens; a score of `nan` is unknown."""
     log_weights = [np.zeros(1)] * len(rewards) if log_weights is None else log_weights
     members = answers([len(each) for each in log_weights], rewards.tolist())
     members = [

@@ -23,7 +23,7 @@ POOL = RECIPE.select.pool
 
 
 def judged(correct: Value, consistent: Value, repetitive: Value, lengths: Value) -> list[dict[str, Any]]:
-    """Rollouts with the verdicts of a judge."""
+    """Return rollouts with the verdicts of a judge."""
     return [
         {
             **member,
@@ -35,7 +35,7 @@ def judged(correct: Value, consistent: Value, repetitive: Value, lengths: Value)
 
 
 def paired(members: list[dict[str, Any]]) -> Value:
-    """Pairs of rollouts: the rows of each, the chosen one first."""
+    """Return pairs of rollouts: the rows of each, the chosen one first."""
     batch = VerifiedPairs()(rollouts(members, 0))
     pair, sign = batch.column("pair", "draw"), batch.column("advantage", "draw")
     assert not sign[pair < 0].any()
@@ -102,7 +102,7 @@ def preferences(example: Example) -> Found:
 
 @EXAMPLES.by("which prompts enter the next round")
 def next_round(example: Example) -> Found:
-    """Which prompts are simple: those that leave or are spared."""
+    """The simple prompts: those that leave or are skipped."""
     rates = example.values["mean_accuracy"]
     outcomes = {row: [1.0] * round(8 * rate) + [0.0] * round(8 * (1 - rate)) for row, rate in enumerate(rates.tolist())}
     leave = POOL.next(POOL.initial_state(), Story().visits(0, outcomes), np.arange(len(rates)), 0)["out"]

@@ -28,14 +28,14 @@ VOTES, CLUES = (
 """The recipe in each of its phases."""
 LOSSES = given_advantages(RECIPE)
 CODE = given_advantages(RECIPE.replace(loss=Policy("step_mean", kl=KL(0.04))))
-"""The loss of the public code."""
+"""The recipe with the loss of the public code."""
 
 
 def game(rewards: Sequence[float], *, vote: bool, votes: Sequence[float] | None = None, first: int = 0) -> list[Any]:
-    """The members of a game of a spy and civilians, each of one step: a clue, or a vote.
+    """Return the members of a game of a spy and civilians, each of one step: a clue, or a vote.
 
     Args:
-        rewards: of the players, the spy first; of a vote that of its step. A reward of nan is not known.
+        rewards: rewards of the players, the spy first; for a vote, the reward of its step. An unknown reward is nan.
         vote: whether they vote.
         votes: how many each got; None: none.
         first: place of the game's first member.
@@ -75,7 +75,7 @@ def clues(example: Example) -> Found:
 
 
 def against_roles(games: Sequence[Sequence[Sequence[float]]], decay: float | None = None) -> list[Value]:
-    """Advantages of the players of games, of some games in each iteration, against the averages of their roles."""
+    """Return advantages of the players of games in successive iterations, against the averages of their roles."""
     recipe = CLUES.replace(reward=OutcomeScore())
     if decay is not None:
         recipe = recipe.replace(advantage=replace(recipe.advantage, decay=decay))
@@ -89,7 +89,7 @@ def against_roles(games: Sequence[Sequence[Sequence[float]]], decay: float | Non
 
 
 def players(given: Mapping[str, Value], place: int) -> list[float]:
-    """Rewards of a game: the spy, one civilian, and two others with whom the civilians' mean is that of the example."""
+    """Return rewards of a game: the spy, one civilian, and two others that give the civilians the example's mean."""
     player = float(given["player"][place]) if "player" in given else float(given["civ"][place])
     others = (3.0 * float(given["civ"][place]) - player) / 2.0
     return [float(given["spy"][place]), player, others, others]
@@ -129,7 +129,7 @@ def devices(example: Example) -> Found:
 
 
 def decided(rewards: Value) -> Value:
-    """Advantages of the votes of a game; nan of one that was not scored."""
+    """Return advantages of the votes of a game; nan for an unscored vote."""
     members = game(rewards, vote=True)
     found = computed(VOTES, ["step.advantage"], members=members, columns=reference(members))["step.advantage"]
     assert not found[np.isnan(rewards)].any()

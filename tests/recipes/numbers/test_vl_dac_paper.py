@@ -25,7 +25,7 @@ LOSSES = given_advantages(recipes.VL_DAC)
 
 @EXAMPLES.by("steps across an end by failure and a time limit")
 def gae(example: Example) -> Found:
-    """The fifth step goes on: its value behind is that of a sixth, which the recipe cuts off."""
+    """The fifth step continues: the value after it is that of a sixth, which the recipe cuts off."""
     given = example.values
     rewards, values = [*given["r"], 0.0], [*given["V"], float(given["V_next"])]
 
@@ -55,7 +55,7 @@ def normalised(example: Example) -> Found:
 
 
 def step_loss(lengths: list[int], given: Value, **more: Any) -> Found:
-    """Loss and gradients of steps of so many tokens, one in each rollout."""
+    """Return loss and gradients of steps with these token counts, one in each rollout."""
     members = answers(lengths, given.tolist(), **more.pop("member", {}))
     return dict(computed(more.pop("losses", LOSSES), ["loss", "gradient.logprob"], members=members, **more))
 
@@ -92,7 +92,7 @@ def after_an_update(example: Example) -> Found:
 
 @EXAMPLES.by("a ratio above 10 with a negative advantage")
 def far(example: Example) -> Found:
-    """Each token alone, without the divergence."""
+    """Each token is computed alone, without the divergence."""
     losses, given = given_advantages(recipes.VL_DAC, drift=None), example.values["A"].reshape(1)
     logprobs = np.log(example.values["rho"]) - 1.0
     return {
@@ -104,7 +104,7 @@ def far(example: Example) -> Found:
 
 @EXAMPLES.by("steps of two and of six tokens")
 def uneven(example: Example) -> Found:
-    """Twice ours, which is the mean of both steps."""
+    """The example's number is twice ours, which is the mean of both steps."""
     given = example.values
     gradient = 2 * step_loss([2, 6], given["A"])["gradient.logprob"]
     one, other = np.split(gradient, [2])

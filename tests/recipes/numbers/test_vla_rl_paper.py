@@ -20,17 +20,17 @@ EXAMPLES = PaperExamples("vla_rl")
 CRITIC, POLICY = (link.loss for link in recipes.VLA_RL.chain("loss"))
 OF_STEPS = GroupRelative(column="reward", level="step", center="none", scale="none")
 LOSSES = recipes.VLA_RL.replace(reward=OutcomeScore(), advantage=OF_STEPS, loss=POLICY, hooks=None, minibatches=1)
-"""Only the policy's loss: the reward of a step is its advantage."""
+"""The recipe with only the policy's loss: the reward of a step is its advantage."""
 
 
 def acted(tokens: int, rewards: Value) -> dict[str, Any]:
-    """An episode of steps with so many tokens each, which are paid these rewards."""
+    """Return an episode of steps with these token counts and rewards."""
     path = "1 | " + " ~ 9 | ".join([f"3*{tokens}"] * len(rewards))
     return {"path": path, "steps": [{"reward": reward} for reward in rewards.tolist()], "reward": float(rewards[-1])}
 
 
 def moved(recipe: Recipe, log_ratios: Value, given: Value) -> Found:
-    """Loss and gradient of actions with these log-ratios of their tokens, `[actions, tokens]`, and advantages."""
+    """Return loss and gradient of actions with these token log-ratios, `[actions, tokens]`, and advantages."""
     names, policy = ["loss", "gradient.logprob"], {"logprob": (log_ratios.ravel() - 1.0).tolist()}
     return dict(computed(recipe, names, members=[acted(log_ratios.shape[1], given)], policy=policy))
 
@@ -72,7 +72,7 @@ def estimates(example: Example) -> Found:
 
 @EXAMPLES.by("value loss")
 def value_loss(example: Example) -> Found:
-    """Episodes of one step, whose return is their reward."""
+    """Episodes have one step, whose return is their reward."""
     given = example.values
     steps = {"process_reward": [0.0] * 2, "value": given["V_old"].tolist(), "next_value": [0.0] * 2}
     found = computed(
@@ -94,7 +94,7 @@ def warm_up(example: Example) -> Found:
 
 @EXAMPLES.by("two mini-batches in one epoch and a second epoch")
 def stored(example: Example) -> Found:
-    """By stored log-probs, and at a log-ratio of 0.25 from the second epoch on."""
+    """Log-probs are stored; the log-ratio is 0.25 from the second epoch on."""
     free = LOSSES.replace(loss=replace(POLICY, clip=None))
     one = np.array([float(example.values["A"])])
     drift = example.values["drift"]

@@ -24,7 +24,7 @@ ALONE = given_advantages(VPPO, drift=None)
 
 
 def masked(old: Value, new: Value, given: Value, mask: Value, lengths: Sequence[int]) -> Found:
-    """Loss and gradient of rollouts whose tokens have these advantages and, by their dependence, this mask."""
+    """Return loss and gradient of rollouts whose tokens have these advantages and, from their dependence, this mask."""
     recipe = ALONE.replace(advantage=GroupRelative(column="given", level="token", center="none", scale="none"))
     members = answers(lengths, [1] * len(lengths))
     for member, logprobs in zip(members, np.split(old, np.cumsum(lengths)[:-1]), strict=True):
@@ -35,7 +35,7 @@ def masked(old: Value, new: Value, given: Value, mask: Value, lengths: Sequence[
 
 
 def perturbed(dependence: Value) -> Value:
-    """Log-probs of tokens, -1 on the image, with this dependence: e^d - d - 1 = S by bisection."""
+    """Return log-probs of tokens, -1 with the image, with this dependence: e^d - d - 1 = S by bisection."""
     low, high = np.zeros_like(dependence), np.full_like(dependence, 5.0)
     for _ in range(60):
         middle = (low + high) / 2
@@ -45,7 +45,7 @@ def perturbed(dependence: Value) -> Value:
 
 
 def shaped(recipe: Recipe, rewards: Value, dependence: Value, groups: Sequence[int]) -> Found:
-    """Factors and shaped advantages of one-token rollouts; an unscored one has reward `nan`."""
+    """Return factors and shaped advantages of one-token rollouts; an unscored one has reward `nan`."""
     members = [
         {"group": f"{group}", "path": "1 | 3", **({} if np.isnan(reward) else {"reward": float(reward)})}
         for group, reward in zip(groups, rewards, strict=True)

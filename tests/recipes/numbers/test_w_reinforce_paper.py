@@ -20,7 +20,7 @@ LOSSES = given_advantages(recipes.W_REINFORCE)
 
 
 def worth(rewards: Value, weight: SelectDraws | None = None, **options: float) -> Value:
-    """Advantages by whether an answer is right; `nan` for those that leave the update."""
+    """Return advantages for right and wrong answers; `nan` for those that leave the update."""
     members = [{"path": "1 | 3", "reward": each, "success": bool(each)} for each in np.atleast_1d(rewards).tolist()]
     reward = replace(recipes.W_REINFORCE.reward, **options)
     recipe = recipes.W_REINFORCE.replace(reward=reward, weight=weight, minibatches=1)

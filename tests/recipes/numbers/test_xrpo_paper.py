@@ -40,7 +40,7 @@ def priorities(example: Example) -> Found:
 
 
 class Named(Riddles):
-    """Riddles that ask for their own name."""
+    """Riddles whose question is their own name."""
 
     def reset(self, task: Task, seed: int) -> Riddle:
         del seed
@@ -48,7 +48,7 @@ class Named(Riddles):
 
 
 def collected(folder: Path, *right: Sequence[int]) -> list[Batch]:
-    """Batches of a store, with so many successes among the first four rollouts of each task."""
+    """Return batches of a store, with these numbers of successes among the first four rollouts of each task."""
     batches = []
     with arl.Store.open(folder) as store:
         for counts in right:
@@ -70,7 +70,7 @@ def collected(folder: Path, *right: Sequence[int]) -> list[Batch]:
 
 
 def later_ones(batch: Batch) -> Value:
-    """Whether the fifth rollout of each task was seeded, by how many of its first four succeeded."""
+    """Return whether the fifth rollout of each task was seeded, given the successes of its first four."""
     groups, seeded, score = (batch.column(name, "draw") for name in ("group_id", "seeded", "success"))
     found = {}
     for group in np.unique(groups):
@@ -83,7 +83,7 @@ def later_ones(batch: Batch) -> Value:
 
 @EXAMPLES.by("which prompts are seeded")
 def seeded(example: Example) -> Found:
-    """The third prompt is of an iteration before anything was solved; the others have three to choose from."""
+    """The third prompt is from an iteration before any success; the others have three to choose from."""
     del example
     with TemporaryDirectory() as folder:
         first, _, last = collected(Path(folder) / "run", [0, 0, 0], [4, 4, 4], [0, 2, 4])
@@ -93,7 +93,7 @@ def seeded(example: Example) -> Found:
 
 
 def sharpened(rewards: Sequence[float], logprobs: Sequence[Sequence[float]], plain: GroupRelative = PLAIN) -> Value:
-    """Advantages of a group of rollouts whose tokens had these log-probs; one without a score has `nan`."""
+    """Return advantages of rollouts whose tokens had these log-probs; one without a score has `nan`."""
     members = [
         {
             "path": f"1 | 3*{len(each)}",
@@ -125,7 +125,7 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("score of a response with tool tokens")
 def tool_tokens(example: Example) -> Found:
-    """The bonus of the response beside a failure of score -0.2: 2.5 (1 - exp((s + 0.2) / 2))."""
+    """The bonus of the response next to a failure of score -0.2: 2.5 (1 - exp((s + 0.2) / 2))."""
     own = example.values["mask"] > 0
     members = [
         {"path": "1 | 3 3 ~ 9 | 3", "logprobs": example.values["lp"][own].tolist(), "reward": 1.0},
@@ -148,7 +148,7 @@ def off_policy(example: Example) -> Found:
 
 @EXAMPLES.by("a second step keeps the sharpened advantage")
 def second_step(example: Example) -> Found:
-    """Novelty is of the log-probs at sampling; the rewards are the advantages before it."""
+    """Novelty uses the log-probs at sampling; the rewards are the advantages before it."""
     given = example.values
     found = sharpened(
         [0.0, float(given["A"])], given["s_first"][:, None].tolist(), GroupRelative(center="none", scale="none")
