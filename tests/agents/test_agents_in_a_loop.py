@@ -111,7 +111,7 @@ def test_the_openai_agents_sdk_inside_a_loop() -> None:
     set_tracing_disabled(disabled=True)
 
     @function_tool
-    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model is told
+    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model reads
         """Does sums."""
         return str(7 * int(sum.partition("*")[0]))
 

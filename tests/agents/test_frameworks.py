@@ -51,7 +51,7 @@ def test_langgraph(served_url) -> None:
     from langgraph.prebuilt import ToolNode, tools_condition
 
     @tool
-    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model is told
+    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model reads
         """Does sums."""
         return {"6*7": "42"}[sum]
 
@@ -85,7 +85,7 @@ def test_openai_agents(served_url, door) -> None:
     set_tracing_disabled(disabled=True)
 
     @function_tool
-    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model is told
+    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model reads
         """Does sums."""
         return {"6*7": "42"}[sum]
 
@@ -103,7 +103,7 @@ def test_smolagents_which_rewrites_its_memory(served_url) -> None:
     from smolagents import OpenAIServerModel, ToolCallingAgent, tool
 
     @tool
-    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model is told
+    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model reads
         """Does sums.
 
         Args:

@@ -42,7 +42,7 @@ def test_smolagents() -> None:
         return tool_call("final_answer", answer="14") if "the sum is 14" in text else call(sum="2*7")
 
     @tool
-    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model is told
+    def calculate(sum: str) -> str:  # noqa: A002 -- the name that the model reads
         """Does sums.
 
         Args:

@@ -34,7 +34,7 @@ def tells(case: Case, mutant: Callable[[], Recipe]) -> bool:
     """Return whether a modified recipe gives other numbers, or raises."""
     try:
         found = run(case, mutant(), "sequence", 0)
-    except Exception:  # noqa: BLE001 - one that cannot run is told apart as well
+    except Exception:  # noqa: BLE001 - an entry that cannot run counts as different, too
         return True
     return agree(found, case.expected) != ""
 

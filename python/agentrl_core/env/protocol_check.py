@@ -145,7 +145,7 @@ class _Checker:
                 self.problems.append("tasks() gives other tasks in a second call: make them of their number alone")
             elif _listed(environment.tasks(count - 1, start=1)) != tasks[1:]:
                 self.problems.append("tasks(start=1) does not go on where tasks() began: count from start")
-        except Exception as error:  # noqa: BLE001 -- whatever the author's code raises is what is told
+        except Exception as error:  # noqa: BLE001 -- all errors of the author's code are reported
             self.problems.append(f"tasks({count}) raises {_named(error)}")
             return []
         try:

@@ -86,7 +86,7 @@ def of_payloads(environment: Any, tasks: Sequence[Task]) -> list[str]:
     for task in tasks:
         try:
             again = environment.task(task.task_id)
-        except Exception as error:  # noqa: BLE001 -- whatever the author's code raises is what is told
+        except Exception as error:  # noqa: BLE001 -- all errors of the author's code are reported
             lines.append(f"task({task.task_id!r}) raises {type(error).__name__}: {error}")
         else:
             if again != task:
