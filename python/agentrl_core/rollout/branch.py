@@ -76,7 +76,7 @@ class Branch:
         prefix: Prefix | None = None,
         sampling: Sampling | None = None,
         facts: Mapping[str, Any] | None = None,
-        asked: Content = "",
+        content: Content = "",
     ) -> None:
         self._group = ref(group)
         self.key = key
@@ -94,7 +94,7 @@ class Branch:
         self.episode = episode
         self._prompt = prompt
         self._prefix = prefix
-        self._content = asked
+        self._content = content
         self._sampling = runtime.sampling if sampling is None else sampling
         self._policy = runtime.policy(agent)
         self._forks: dict[int, int] = {}
@@ -250,17 +250,17 @@ class Branch:
         sampling = self._sampling if sampling is None else sampling
         async with unawaited(self._awaited, self.name):
             if self._conversations is None:
-                return await self._say_more(self.path, sampling, max_tokens)
-            return await self._conversations.generate(self._say_more, sampling, max_tokens)
+                return await self._generate_more(self.path, sampling, max_tokens)
+            return await self._conversations.generate(self._generate_more, sampling, max_tokens)
 
-    async def _say_more(self, path: TokenPath, sampling: Sampling, max_tokens: int | None) -> Segment | None:
+    async def _generate_more(self, path: TokenPath, sampling: Sampling, max_tokens: int | None) -> Segment | None:
         """Generate more of the open action of a path, or a new action."""
         runtime = self._runtime
-        wanted = sampling.max_tokens - (path.open_length if path.open else 0)
-        wanted = wanted if max_tokens is None else min(wanted, max_tokens)
+        remaining = sampling.max_tokens - (path.open_length if path.open else 0)
+        remaining = remaining if max_tokens is None else min(remaining, max_tokens)
         segment = None
-        while wanted > 0 and not self.over:
-            request = path.request(sampling, wanted, runtime.context_tokens, self._group_name)
+        while remaining > 0 and not self.over:
+            request = path.request(sampling, remaining, runtime.context_tokens, self._group_name)
             waits = path is self.path and self.episode.handle is None
             if request is None or (waits and await self._or_fail(self.episode.ready(self._answer_name())) is False):
                 return None
@@ -277,7 +277,7 @@ class Branch:
                 path.sampled(segment, sampling, self._policy)
             if segment.finish_reason != "abort":
                 break
-            wanted -= len(segment.tokens)  # interrupted by new weights, with which the same action continues
+            remaining -= len(segment.tokens)  # interrupted by new weights, with which the same action continues
         return segment
 
     async def _or_fail(self, call: Awaitable[Value]) -> Value | Literal[False]:
@@ -349,12 +349,12 @@ class Branch:
         content = checked_content(content, "inject: content")
         if self.path.open:
             self._runtime.forest.step(self.handle, facts=self._engine_facts("step"))
-            self.path.go_on(None, len(self.episode.answers))
+            self.path.close_action(None, len(self.episode.answers))
         elif not self.path.waits:
             raise InvalidInputError(
                 f"branch {self.name}: it has no turn to inject after; await a turn, or call generate() first"
             )
-        self.path.say(content)
+        self.path.add_message(content)
 
     def finish(
         self,
@@ -365,7 +365,7 @@ class Branch:
     ) -> None:
         """Finish the branch, so that it is drawn, with its rewards so far or with the reward given here."""
         self._check_running()
-        self.record.say(facts, reward=reward, success=success)
+        self.record.set_result(facts, reward=reward, success=success)
         self._end("finished")
 
     def stop(self, reason: str, *, status: Literal["pruned", "truncated", "aborted"] = "pruned") -> None:
@@ -570,8 +570,8 @@ class Branch:
         if self.over or answer is None:  # the branch was stopped meanwhile, or its episode failed
             return self._turn(text, None, over=True)
         if PRECISION in self.record.levels and (engine_facts := self._engine_facts()) is not None:
-            known = {**(answer.outcome.facts or {}), **engine_facts}
-            answer = replace(answer, outcome=replace(answer.outcome, facts=known))
+            all_facts = {**(answer.outcome.facts or {}), **engine_facts}
+            answer = replace(answer, outcome=replace(answer.outcome, facts=all_facts))
         runtime, outcome = self._runtime, answer.outcome
         runtime.progress.turns += 1
         runtime.progress.tool_results += bool(outcome.flags & StepFlag.TOOL_RESULT)
@@ -593,14 +593,14 @@ class Branch:
         }
         turn = self._turn(text, answer, over=outcome.terminated or truncated)
         if not turn.over and self._conversations is not None:
-            self.path = self._conversations.enter(answer, step, len(self.episode.answers))
+            self.path = self._conversations.switch_to(answer, step, len(self.episode.answers))
             return turn
         runtime.forest.step(self.handle, **step)
         if turn.over:
             self.path.close(len(self.episode.answers))
             self._end("finished" if outcome.terminated else "truncated")
         else:
-            self.path.go_on(answer, len(self.episode.answers))
+            self.path.close_action(answer, len(self.episode.answers))
             self.group.on_turn(self)
         return turn
 

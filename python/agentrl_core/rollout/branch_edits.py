@@ -61,17 +61,17 @@ def _fork_peers(
 ) -> None:
     """Fork the peers of a branch too, in their state after n joint moves."""
     for peer in branch.episode.match.branches:
-        if peer.over and peer is not branch and not match.goes_on(peer.agent):
+        if peer.over and peer is not branch and not match.is_active(peer.agent):
             continue
-        forked = child if peer is branch else _fork_behind(peer, acted, child, train_prefix=train_prefix)
+        forked = child if peer is branch else _fork_peer(peer, acted, child, train_prefix=train_prefix)
         forked.record.begin(facts)
         forked.episode = AgentView(match, forked.agent)
         match.branches.append(forked)
-        for answer in match.words(forked.agent):
-            forked.record.tell(answer.outcome)
+        for answer in match.results_of_other_moves(forked.agent):
+            forked.record.add_reward_and_facts(answer.outcome)
 
 
-def _fork_behind(branch: Any, acted: int, first: Any, *, train_prefix: bool) -> Any:
+def _fork_peer(branch: Any, acted: int, first: Any, *, train_prefix: bool) -> Any:
     """Fork at joint move n, and replay the agent's observations; its episode is that of `first`."""
     turns = sum(each is not None and each <= acted for each in branch.path.acted[1:])
     place = branch.path.closing(turns)
@@ -83,7 +83,7 @@ def _fork_behind(branch: Any, acted: int, first: Any, *, train_prefix: bool) -> 
         handle = forest.fork(
             branch.handle, node=node, end=None if node is None else 0, ordinal=ordinal, episode=first.handle
         )
-        path = branch.path.anew(handle, name)
+        path = branch.path.new_path(handle, name)
     else:
         handle = forest.fork(
             branch.handle,
@@ -94,7 +94,7 @@ def _fork_behind(branch: Any, acted: int, first: Any, *, train_prefix: bool) -> 
             episode=first.handle,
         )
         path = branch.path.copy(handle, place, name)
-        path.answered(turns, branch.episode.match.told(branch.agent, path.acted[-1] - 1, acted))
+        path.set_answers(turns, branch.episode.match.results_of(branch.agent, path.acted[-1] - 1, acted))
     child = _child(branch, path, tokens, ordinal, branch.episode)
     child.turns, child.record = branch.turns[:turns], branch.record.first_turns(turns)
     branch.group.on_fork(branch, child, place, None)
@@ -120,10 +120,10 @@ def splice(branch: Any, suffix: Any, start: Position, at: Position | None) -> An
         branch.handle, suffix.handle, from_node=node, start=first, node=place.node, end=place.end
     )
     path = branch.path.copy(handle, place, f"{branch.name}.{place.tokens}.{ordinal}")
-    path.carry_on(suffix.path, start, branch.group.number)
+    path.append_suffix(suffix.path, start, branch.group.number)
     child = _child(branch, path, place.tokens, ordinal, suffix.episode.copy(len(suffix.episode.answers)))
     child.turns, child.record = branch.turns[: place.turns], branch.record.first_turns(place.turns)
-    child.record.go_on(suffix.record, start.turns)
+    child.record.append_turns(suffix.record, start.turns)
     branch.group.on_fork(branch, child, place, None, operation="splice")
     _take_turns(child, suffix, start.turns, place.tokens - start.tokens)
     return child
@@ -145,7 +145,7 @@ def with_prompt(branch: Any, prompt: Content | None) -> Any:
     handle = runtime.forest.with_prompt(branch.handle, tokens, blobs=branch.path.blobs(images))
     path = TokenPath(f"{branch.name}.0.{ordinal}", runtime.forest, chat, handle)
     begin = branch.turns[0].begin
-    path.told(len(tokens), images, branch.path, begin, branch.group.number)
+    path.init_with_prompt(len(tokens), images, branch.path, begin, branch.group.number)
     child = _child(branch, path, 0, ordinal, branch.episode)
     child.record = branch.record.whole()
     branch.group.on_fork(branch, child, None, None, operation="replace")
@@ -226,7 +226,7 @@ def _child(branch: Any, path: TokenPath, tokens: int, ordinal: int, episode: Run
         role=branch.role,
         parent=branch,
         sampling=branch._sampling,
-        asked=branch._content,
+        content=branch._content,
     )
 
 

@@ -27,7 +27,7 @@ class BranchRecord:
 
     Attributes:
         levels: level of each declared fact.
-        said: facts that the program set at the start of the branch.
+        initial_facts: facts that the program set at the start of the branch.
         facts: facts of the whole trajectory, by name.
         reward: sum of the turns' rewards, or the program's reward.
         success: last reported success; None without one.
@@ -35,7 +35,7 @@ class BranchRecord:
     """
 
     levels: Mapping[str, str]
-    said: dict[str, Any] = field(default_factory=dict)
+    initial_facts: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(init=False)
     reward: float = field(default=0.0, init=False)
     success: bool | None = field(default=None, init=False)
@@ -43,20 +43,20 @@ class BranchRecord:
 
     def __post_init__(self) -> None:
         """Copy the program's facts into the facts of the trajectory."""
-        self.facts = dict(self.said)
+        self.facts = dict(self.initial_facts)
 
     def begin(self, facts: Mapping[str, Any] | None) -> None:
         """Set the facts that the program gives a branch at its start."""
-        self.said |= facts or {}
+        self.initial_facts |= facts or {}
         self.facts |= facts or {}
 
     def add(self, outcome: StepResult) -> dict[str, Any]:
         """Add the outcome of a turn, and return its facts at level `step`."""
         self.outcomes.append(outcome)
-        self.tell(outcome)
+        self.add_reward_and_facts(outcome)
         return self._of("step", outcome) if outcome.facts else {}
 
-    def tell(self, outcome: StepResult) -> None:
+    def add_reward_and_facts(self, outcome: StepResult) -> None:
         """Add the reward and facts of an outcome, also of another agent's move."""
         self.reward += outcome.reward or 0.0
         if abs(self.reward) > _LARGEST_FLOAT:
@@ -83,7 +83,7 @@ class BranchRecord:
             return None
         return {PRECISION: float(bits)}
 
-    def say(self, facts: Mapping[str, Any] | None, *, reward: float | None, success: bool | None) -> None:
+    def set_result(self, facts: Mapping[str, Any] | None, *, reward: float | None, success: bool | None) -> None:
         """Set the reward, success and facts that the program gives a branch at its end."""
         try:
             self.reward = self.reward if reward is None else float(reward)
@@ -96,19 +96,19 @@ class BranchRecord:
 
     def whole(self) -> BranchRecord:
         """Return a copy of the whole record, for a fork at the end of the branch."""
-        copy = replace(self, said=dict(self.said))
+        copy = replace(self, initial_facts=dict(self.initial_facts))
         copy.facts, copy.outcomes = dict(self.facts), list(self.outcomes)
         copy.reward, copy.success = self.reward, self.success
         return copy
 
     def first_turns(self, turns: int) -> BranchRecord:
         """Return the record of a fork after n turns: the program's facts, and the outcomes of these turns."""
-        record = BranchRecord(self.levels, dict(self.said))
+        record = BranchRecord(self.levels, dict(self.initial_facts))
         for outcome in self.outcomes[:turns]:
             record.add(outcome)
         return record
 
-    def go_on(self, other: BranchRecord, turns: int) -> None:
+    def append_turns(self, other: BranchRecord, turns: int) -> None:
         """Append the outcomes of another record after its first n turns."""
         self.reward += other.reward - _paid(other.outcomes[:turns])
         self.success = other.success

@@ -19,7 +19,7 @@ from agentrl_core.rollout.runtime import Runtime
 from agentrl_core.rollout.tasks import gather_or_cancel
 from agentrl_core.rollout.token_path import TokenPath
 
-SayMore = Callable[[TokenPath, Sampling, int | None], Coroutine[Any, Any, Segment | None]]
+GenerateMore = Callable[[TokenPath, Sampling, int | None], Coroutine[Any, Any, Segment | None]]
 
 
 class BranchConversations:
@@ -55,11 +55,11 @@ class BranchConversations:
         self._ahead = False
         """Whether the action of the acting conversation was generated in parallel with others."""
 
-    async def generate(self, say_more: SayMore, sampling: Sampling, max_tokens: int | None) -> Segment | None:
+    async def generate(self, generate_more: GenerateMore, sampling: Sampling, max_tokens: int | None) -> Segment | None:
         """Generate the action of the acting conversation and, without `max_tokens`, those of all ready ones.
 
         Args:
-            say_more: generates more of the open action of a path.
+            generate_more: generates more of the open action of a path.
             sampling: sampling of the branch.
             max_tokens: stop after this many tokens, and leave the action open.
         """
@@ -69,7 +69,9 @@ class BranchConversations:
             return last[0]
         ready = [] if max_tokens is not None else [path for lane in self._ready if not (path := self.paths[lane]).open]
         paths = [acting, *ready]
-        segments = await gather_or_cancel([say_more(path, self._room(path, sampling), max_tokens) for path in paths])
+        segments = await gather_or_cancel(
+            [generate_more(path, self._room(path, sampling), max_tokens) for path in paths]
+        )
         return segments[0]
 
     def _room(self, path: TokenPath, sampling: Sampling) -> Sampling:
@@ -87,12 +89,12 @@ class BranchConversations:
         self._numbers.add(number)
         first = self.paths[0]
         handle = self._forest.fork(first.handle, node=first.first, end=0, ordinal=number, episode=first.handle)
-        return first.anew(handle, f"{first.name}.0.{number}")
+        return first.new_path(handle, f"{first.name}.0.{number}")
 
     def begin(self, contexts: Sequence[Context]) -> None:
         """Start with the first of these contexts; the others belong to concurrent conversations."""
         self._limit(contexts[0])
-        self._listen(contexts[1:], 0)
+        self._render_waiting(contexts[1:], 0)
 
     def length_with(self, outcome: StepResult) -> int:
         """Return the number of tokens that the next acting conversation would have before its action.
@@ -118,7 +120,7 @@ class BranchConversations:
             return len(self._whole(context, observation))
         return self.paths[context.conversation].length_with(observation)
 
-    def enter(self, answer: StepRecord, step: dict[str, Any], acted: int) -> TokenPath:
+    def switch_to(self, answer: StepRecord, step: dict[str, Any], acted: int) -> TokenPath:
         """Switch to the conversation that the answer names, and return its path.
 
         Args:
@@ -132,18 +134,18 @@ class BranchConversations:
         if self._ahead:
             self._ready.remove(context.conversation)
         else:
-            self._enter(answer, context, acted)
-        self._listen(outcome.parallel_requests, acted)
+            self._render_context(answer, context, acted)
+        self._render_waiting(outcome.parallel_requests, acted)
         return self.paths[context.conversation]
 
-    def _listen(self, contexts: Sequence[Context], acted: int) -> None:
+    def _render_waiting(self, contexts: Sequence[Context], acted: int) -> None:
         """Render the contexts of other waiting conversations."""
         for context in contexts:
             observation = context.observation or ""
             if self._length(context, observation) >= self._most_tokens:
                 return  # it ends the episode when it acts
             answer = StepRecord(StepResult(observation), context.state_key)
-            self._enter(answer, context, acted)
+            self._render_context(answer, context, acted)
             self._ready.append(context.conversation)
 
     def _whole(self, context: Context, observation: Content) -> NDArray[np.int32]:
@@ -158,7 +160,7 @@ class BranchConversations:
         if context.max_tokens is not None:
             self._most[path] = context.max_tokens
 
-    def _enter(self, answer: StepRecord, context: Context, acted: int) -> None:
+    def _render_context(self, answer: StepRecord, context: Context, acted: int) -> None:
         """Render a context of a conversation, as a new path or as the answer to its open action."""
         observation = answer.outcome.observation or ""
         if context.conversation == len(self.paths):
@@ -179,7 +181,7 @@ class BranchConversations:
             images = [(0, blob) for blob in path.blobs(images_in(observation))]
             self._forest.rewrite(path.handle, tokens, images=images, state=answer.state_key)
         else:
-            path.go_on(answer, acted)
+            path.close_action(answer, acted)
 
     def end(self, status: str, reward: float | None, ended: Mapping[str, Any]) -> None:
         """End all conversations; `reward` is that of the episode's last action, if the episode ended."""

@@ -61,20 +61,20 @@ class SharedEpisode:
         answers: Sequence[Any] = self.episode.answers
         return (answers[-1] if answers else self.begin).turn_of
 
-    def told(self, agent: str, first: int, last: int) -> list[StepRecord]:
+    def results_of(self, agent: str, first: int, last: int) -> list[StepRecord]:
         """Return what the environment returned to an agent in a range of joint moves."""
         answers: Sequence[Any] = self.episode.answers[first:last]
         return [joint.of[agent] for joint in answers if agent in joint.of]
 
-    def words(self, agent: str) -> list[StepRecord]:
+    def results_of_other_moves(self, agent: str) -> list[StepRecord]:
         """Return what the environment returned to an agent during moves of other agents."""
         moves: Sequence[Any] = self.episode.moves
         joint = zip(moves, self.episode.answers, strict=True)
         return [answer.of[agent] for move, answer in joint if agent in answer.of and agent not in move]  # type: ignore[attr-defined]
 
-    def goes_on(self, agent: str) -> bool:
+    def is_active(self, agent: str) -> bool:
         """Return whether the episode goes on for an agent: it was neither terminated nor truncated."""
-        answers = [answer.outcome for answer in self.told(agent, 0, self.acted)]
+        answers = [answer.outcome for answer in self.results_of(agent, 0, self.acted)]
         return not any(outcome.terminated or outcome.truncated for outcome in answers)
 
     async def reset(self) -> None:
@@ -154,11 +154,11 @@ class SharedEpisode:
 def _take_observation(branch: Any, answer: StepRecord) -> None:
     """Add the observation and reward from another agent's move to a branch."""
     outcome = answer.outcome
-    branch.record.tell(outcome)
+    branch.record.add_reward_and_facts(outcome)
     if outcome.terminated or outcome.truncated:
         end_with_episode(branch, "finished" if outcome.terminated else "truncated")
     elif branch.path.here is not None:
-        branch.path.tell(answer)
+        branch.path.add_answer(answer)
 
 
 def end_with_episode(branch: Any, status: str) -> None:
@@ -189,9 +189,9 @@ class AgentView:
             known = ", ".join(map(repr, begin.of))
             raise InvalidInputError(f"start: agent={self.agent!r} is not an agent of the episode; use one of: {known}")
         first: Content = begin.of[self.agent]
-        told = [answer.outcome.observation for answer in self.match.told(self.agent, 0, self.match.acted)]
-        words = [observation for observation in told if observation is not None]
-        return [message for said in (first, *words) for message in as_messages(said)] if words else first
+        results = self.match.results_of(self.agent, 0, self.match.acted)
+        later = [answer.outcome.observation for answer in results if answer.outcome.observation is not None]
+        return [message for content in (first, *later) for message in as_messages(content)] if later else first
 
     @property
     def state_key(self) -> bytes | str:

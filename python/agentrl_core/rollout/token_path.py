@@ -103,7 +103,7 @@ class TokenPath:
         """Whether a turn ends with the first token of the next message, because it lacks a stop token."""
         self._nodes: list[tuple[int | None, int]] = []
         """Each node with the number of tokens up to its end."""
-        self._said: list[Content] = []
+        self._pending: list[Content] = []
         self._answer: StepRecord | None = None
         """Messages of the next context that are not in the forest yet, and the answer that they start with."""
         self._ends: list[Position] = []
@@ -292,7 +292,7 @@ class TokenPath:
         self._rendered = observation, self._observed(observation)
         return self.length + self._lacks_end_of_turn() + len(self._rendered[1])
 
-    def go_on(self, answer: StepRecord | None, acted: int) -> None:
+    def close_action(self, answer: StepRecord | None, acted: int) -> None:
         """Close the open action; the next context starts with the answer, if there is one."""
         if self._lacks_end_of_turn():
             self.append([self._chat.end_of_turn], "injected")
@@ -302,7 +302,7 @@ class TokenPath:
         self.here = self._end()
         if answer is not None:
             self._closings.append(self.here)
-        self._said = [] if answer is None else [answer.outcome.observation or ""]
+        self._pending = [] if answer is None else [answer.outcome.observation or ""]
         self._answer = answer
 
     def close(self, acted: int) -> None:
@@ -311,25 +311,25 @@ class TokenPath:
         self.acted.append(acted)
         self._closings.append(self._end())
 
-    def say(self, content: Content) -> None:
+    def add_message(self, content: Content) -> None:
         """Add a message to the next context."""
-        if self._said == [""]:  # there are no messages yet
-            self._said = []
-        self._said.append(content)
+        if self._pending == [""]:  # there are no messages yet
+            self._pending = []
+        self._pending.append(content)
 
-    def answered(self, turns: int, told: Sequence[StepRecord]) -> None:
+    def set_answers(self, turns: int, answers: Sequence[StepRecord]) -> None:
         """Set the answer to the last of `turns` actions, and the messages after it."""
         self.acted, self.here = self.acted[: turns + 1], self._closings[turns - 1]
-        self._answer, self._said = told[0], [told[0].outcome.observation or ""]
-        for answer in told[1:]:
-            self.tell(answer)
+        self._answer, self._pending = answers[0], [answers[0].outcome.observation or ""]
+        for answer in answers[1:]:
+            self.add_answer(answer)
 
-    def tell(self, answer: StepRecord) -> None:
+    def add_answer(self, answer: StepRecord) -> None:
         """Add the observation from another agent's move to the next context."""
         if self._answer is not None and answer.state_key is not None:
             self._answer = replace(self._answer, state_key=answer.state_key)
         if answer.outcome.observation is not None:
-            self.say(answer.outcome.observation)
+            self.add_message(answer.outcome.observation)
 
     def closing(self, turns: int) -> Position | None:
         """Return the end of the last of `turns` actions, before its answer; None for 0."""
@@ -338,14 +338,14 @@ class TokenPath:
     @property
     def waits(self) -> bool:
         """Whether messages of the next context are pending: not in the forest yet."""
-        return bool(self._said)
+        return bool(self._pending)
 
     def flush(self) -> None:
         """Write pending messages to the forest."""
-        if not self._said:
+        if not self._pending:
             return
-        content = _together(self._said)
-        answer, self._said, self._answer = self._answer, [], None
+        content = _merged(self._pending)
+        answer, self._pending, self._answer = self._answer, [], None
         state = None if answer is None else answer.state_key
         known, tokens = self._rendered
         tokens = tokens if known is content and len(tokens) else self._observed(content)
@@ -388,19 +388,19 @@ class TokenPath:
         self.flush()
         own = self._forest.tokens(self.handle)
         pieces: list[NDArray[np.int32]] = []
-        said: list[Content] = []
+        messages: list[Content] = []
         begins: dict[int, int] = {}
         shown: list[Shown] = []
         for item in [*items, None]:
             if item is not None and not isinstance(item, int):
-                said.append(item)
+                messages.append(item)
                 continue
-            if not said:
+            if not messages:
                 raise InvalidInputError(
                     f"branch {self.name}: rewrite has no message before {'its end' if item is None else 'a turn'}; "
                     "start and end the context with a message, and put one between two turns"
                 )
-            content, said = _together(said), []
+            content, messages = _merged(messages), []
             begin = sum(map(len, pieces))
             if pieces:
                 pieces.append(self._observed(content, pieces[-1]))
@@ -436,7 +436,7 @@ class TokenPath:
         """
         lengths = {turn: end - begin for turn, (begin, end) in self.spans.items()}
         self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
-        self._said, self._answer, self.open = [], None, []
+        self._pending, self._answer, self.open = [], None, []
         self._nodes, self._images = [(None, length)], list(images)
         self.counted = length
         self.here = replace(self._end(), node=tip)
@@ -448,7 +448,7 @@ class TokenPath:
 
     def restart(self, answer: StepRecord, acted: int, length: int) -> None:
         """Close the open action; its answer is a new context of `length` tokens."""
-        self.go_on(answer, acted)
+        self.close_action(answer, acted)
         self._ends.append(self._end())
         images = images_in(answer.outcome.observation or "")
         self.rewritten(length, {}, [(0, length, images)] if images else [])
@@ -480,7 +480,7 @@ class TokenPath:
             path.open = [self._forest.tokens(handle)[begin.tokens : place.tokens]]
         return path
 
-    def anew(self, handle: int, name: str) -> TokenPath:
+    def new_path(self, handle: int, name: str) -> TokenPath:
         """Return an empty path for a new trajectory that shares no tokens with this one."""
         return TokenPath(name, self._forest, self._chat, handle)
 
@@ -500,17 +500,19 @@ class TokenPath:
             f"branch {self.name} has no tokens after token {token}; give a place before its end, in its current context"
         )
 
-    def told(self, prompt: int, images: tuple[Image, ...], other: TokenPath, begin: Position, group: int) -> None:
+    def init_with_prompt(
+        self, prompt: int, images: tuple[Image, ...], other: TokenPath, begin: Position, group: int
+    ) -> None:
         """Set up this path as another prompt, followed by the part of another path after a position."""
         self._nodes = [(None, prompt)]
         self._images = [(0, prompt, images)] if images else []
-        self.carry_on(other, begin, group)
+        self.append_suffix(other, begin, group)
         first = self._forest.tree(group).path(cast("int", self._nodes[-1][0]))[0]
         self._nodes[0] = (int(first), prompt)
         self.first = int(first)
         self.acted = list(other.acted)
 
-    def carry_on(self, suffix: TokenPath, start: Position, group: int) -> None:
+    def append_suffix(self, suffix: TokenPath, start: Position, group: int) -> None:
         """Append the part of another path after a position; earlier turns of this path have no episode then."""
         tip = self.tip(group)
         ends = [end for _, end in suffix._nodes if end > start.tokens]
@@ -540,6 +542,6 @@ def _limited(sampling: Sampling, max_tokens: int, stops: tuple[int, ...]) -> Sam
     return replace(sampling, max_tokens=max_tokens, stop_token_ids=stops)
 
 
-def _together(said: Sequence[Content]) -> Content:
+def _merged(contents: Sequence[Content]) -> Content:
     """Merge several contents into one; a plain text gets the role that its place in the chat implies."""
-    return said[0] if len(said) == 1 else [message for content in said for message in as_messages(content)]
+    return contents[0] if len(contents) == 1 else [message for content in contents for message in as_messages(content)]
