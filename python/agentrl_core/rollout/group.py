@@ -204,21 +204,21 @@ class Group:
             )
         origin = "imagined" if match is None and runtime.uses_world_model(self.task, environment) else origin
         # No error may be raised from here on: member numbers seed the episodes.
-        member, speaker = self._members.get(agent, 0), runtime.agent(agent)
+        member, agent_number = self._members.get(agent, 0), runtime.agent(agent)
         self._members[agent] = member + 1
         above = None if parent is None else parent.handle
         together = None if episode is None else episode.handle
         handle = forest.start(
-            self.number, member, agent=speaker, episode=together, parent=above, role=role, origin=origin
+            self.number, member, agent=agent_number, episode=together, parent=above, role=role, origin=origin
         )
-        seed, key = forest.segment_seed(handle), (speaker, member)
+        seed, key = forest.segment_seed(handle), (agent_number, member)
         if prefix is not None and prefix.seed is not None:
             seed = prefix.seed
         branch = Branch(
             runtime,
             self,
             key,
-            TokenPath(f"{self.name}/{speaker}.{member}", forest, runtime.chat(agent), handle),
+            TokenPath(f"{self.name}/{agent_number}.{member}", forest, runtime.chat(agent), handle),
             runtime.episode(self.task, environment, seed) if match is None else match.episode,
             agent=agent,
             seed=seed,
@@ -553,9 +553,9 @@ class Group:
         """Add branches that programs of branches forked, in the order of their keys."""
         if not self._late:
             return
-        come = sorted(branch for branch in self._late if of is None or branch.key[: len(of.key)] == of.key)
-        self._late = [branch for branch in self._late if branch not in come]
-        self.branches += come
+        forked = sorted(branch for branch in self._late if of is None or branch.key[: len(of.key)] == of.key)
+        self._late = [branch for branch in self._late if branch not in forked]
+        self.branches += forked
 
 
 async def _first_completed(waiting: Mapping[asyncio.Future[None], Branch]) -> str:

@@ -150,8 +150,8 @@ async def submit_prefix(prefix: Prefix, branch: Any) -> None:
     path, vocabulary_size = branch.path, branch._runtime.vocabulary_size(branch.agent)
     for place, action in enumerate(prefix.actions):
         path.flush()
-        told = prefix.contexts[place] if place < len(prefix.contexts) else None
-        if told is not None and not np.array_equal(told, branch.tokens[-len(told) :]):
+        expected = prefix.contexts[place] if place < len(prefix.contexts) else None
+        if expected is not None and not np.array_equal(expected, branch.tokens[-len(expected) :]):
             branch._fail(
                 f"{prefix.title}: the observation before action {place + 1} differs from the recorded one; "
                 "give the prefix the seed of its episode, and an environment with replayable=True"

@@ -275,12 +275,12 @@ class GroupTree(SearchTree):
         taken: set[Branch] = set()
         grown = []
         for turn in turns:
-            branch = self._behind(turn, taken, score)
+            branch = self._branch_after(turn, taken, score)
             taken.add(branch)
             grown.append(branch)
         return grown
 
-    def _behind(self, turn: int, taken: set[Branch], score: float | None) -> Branch:
+    def _branch_after(self, turn: int, taken: set[Branch], score: float | None) -> Branch:
         if turn == BEGIN:
             branch: Branch = self._group.start()
             return branch

@@ -43,9 +43,9 @@ def deferred_tasks(batch: Batch) -> list[DeferredTask]:
         []
     """
     return [
-        DeferredTask(Task(**said["task"]), trajectory, said["turns"], said["messages"])
-        for trajectory, said in decision_payloads(batch, "resume")
-        if "task" in said
+        DeferredTask(Task(**payload["task"]), trajectory, payload["turns"], payload["messages"])
+        for trajectory, payload in decision_payloads(batch, "resume")
+        if "task" in payload
     ]
 
 
@@ -67,9 +67,9 @@ def as_reason(task: Task, turns: int | None, messages: Sequence[Message]) -> str
     problem = task_problem(task)
     if problem is not None:
         raise InvalidInputError(f"defer: task {problem}")
-    said: dict[str, Any] = {"task": vars(task), "turns": turns, "messages": list(messages)}
+    payload: dict[str, Any] = {"task": vars(task), "turns": turns, "messages": list(messages)}
     try:
-        return json.dumps(said)
+        return json.dumps(payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
             f"defer: task {task.task_id!r:.80} has a payload or messages that cannot be kept: {error}; give numbers, "

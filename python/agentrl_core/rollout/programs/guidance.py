@@ -182,16 +182,16 @@ def insert_text(content: Content, template: str, text: str) -> Content:
     last = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=None)
     if last is None:
         return [{"role": "user", "content": text}, *messages]
-    asked = messages[last].get("content", "")
-    if isinstance(asked, str):
-        said: str | list[str | Image] = _replaced(template, {"{prompt}": asked, "{text}": text})
+    original = messages[last].get("content", "")
+    if isinstance(original, str):
+        filled: str | list[str | Image] = _replaced(template, {"{prompt}": original, "{text}": text})
     else:  # keep texts and images in order
         around = template.split("{prompt}")
-        said = [_replaced(around[0], {"{text}": text})]
+        filled = [_replaced(around[0], {"{text}": text})]
         for piece in around[1:]:
-            said += [*asked, _replaced(piece, {"{text}": text})]
-        said = [part for part in said if part != ""]
-    shown: Message = {**messages[last], "content": said}
+            filled += [*original, _replaced(piece, {"{text}": text})]
+        filled = [part for part in filled if part != ""]
+    shown: Message = {**messages[last], "content": filled}
     return [*messages[:last], shown, *messages[last + 1 :]]
 
 

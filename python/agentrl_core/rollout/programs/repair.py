@@ -151,8 +151,8 @@ class JudgeLocator(ErrorLocator):
         steps = reasoning_steps(branch)
         if not steps:
             return None
-        told = "\n\n".join(f"{step.number + 1}: {step.text}" for step in steps)
-        question = fill_template(self.question, group, [branch]).replace("{steps}", told)
+        listed = "\n\n".join(f"{step.number + 1}: {step.text}" for step in steps)
+        question = fill_template(self.question, group, [branch]).replace("{steps}", listed)
         marks = self.marks(await ask_agent(group, question, agent=self.agent, about=branch), len(steps))
         first = next((number for number, mark in enumerate(marks) if mark < self.threshold), None)
         return None if first is None else ErrorLocation(steps[first], first / len(steps))

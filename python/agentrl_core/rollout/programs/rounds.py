@@ -111,7 +111,7 @@ class RolloutSpec(Component):
         async def drive(branch: Branch) -> None:
             kind, _, begin = helped[branch.name]
             if begin is not None:
-                await say(branch, begin, trained=kind.prefill_trained)
+                await write_prefill(branch, begin, trained=kind.prefill_trained)
             if not branch.over:
                 await program.branch(branch)
 
@@ -218,7 +218,7 @@ class Rounds(Rollout):
         return np.asarray(tried.scores > self.solved_above)
 
 
-async def say(branch: Branch, begin: Hint, *, trained: bool) -> None:
+async def write_prefill(branch: Branch, begin: Hint, *, trained: bool) -> None:
     """Write a text as an action of a branch; an unfinished action stays open, and `Branch.turn` continues it."""
     whole = begin.actions if begin.ends else begin.actions[:-1]
     for action in whole:

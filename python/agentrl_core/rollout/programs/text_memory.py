@@ -78,4 +78,4 @@ def read_notes(batch: Batch, name: str) -> list[Any]:
         >>> read_notes(arl.Forest().freeze(), "heard")
         []
     """
-    return [said["value"] for _, said in decision_payloads(batch, "continue") if said.get("note") == name]
+    return [payload["value"] for _, payload in decision_payloads(batch, "continue") if payload.get("note") == name]

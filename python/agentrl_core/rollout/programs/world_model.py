@@ -125,19 +125,19 @@ class WorldModelEpisode:
         """
         world = self._world
         seed = _core.rng.structural_seed(self._seed, len(self._past))
-        request = Request(world.engine.chat.prompt(self._asked(action)), seed, world.sampling)
+        request = Request(world.engine.chat.prompt(self._world_prompt(action)), seed, world.sampling)
         segment = await world.engine.generate(request)
         if segment.finish_reason == "abort":
             raise EngineError(
                 f"WorldModelEnvironment: the observation after action {len(self._past) + 1} was interrupted; retry it"
             )
-        said = world.engine.chat.decode(segment.tokens)
-        self._past.append([action, said])
+        observation = world.engine.chat.decode(segment.tokens)
+        self._past.append([action, observation])
         facts = {"confidence": float(np.exp(segment.logprobs.mean()))}
-        if "<success>" in said or "<failure>" in said:
-            done = "<success>" in said
+        if "<success>" in observation or "<failure>" in observation:
+            done = "<success>" in observation
             return StepResult(reward=float(done), terminated=True, success=done, facts=facts)
-        return StepResult(said, facts=facts)
+        return StepResult(observation, facts=facts)
 
     def state_key(self) -> bytes:
         """Return all observations and actions."""
@@ -147,8 +147,8 @@ class WorldModelEpisode:
         """Return actions and observations."""
         return json.dumps(self._past).encode()
 
-    def _asked(self, action: str) -> str:
+    def _world_prompt(self, action: str) -> str:
         """Return the prompt of the world model: instruction, first observation, past turns and the action."""
         first = "\n\n".join(str(message.get("content") or "") for message in as_messages(self.observation))
-        past = "".join(f"Action:\n{done}\n\nObservation:\n{said}\n\n" for done, said in self._past)
+        past = "".join(f"Action:\n{done}\n\nObservation:\n{observation}\n\n" for done, observation in self._past)
         return f"{self._world.instruction}\n\nObservation:\n{first}\n\n{past}Action:\n{action}\n\nObservation:"
