@@ -160,7 +160,7 @@ class Agents:
                     event: Any = plain(task, episode.base_url, episode.api_key)
                 except BaseException as error:  # noqa: BLE001 -- whatever somebody's agent raises
                     event = _broken(error)
-                episode.tell(event)
+                episode.post_event(event)
 
             threading.Thread(target=work, name="agentrl agent", daemon=True).start()
             return lambda: None  # it stops at its next request
@@ -172,7 +172,7 @@ class Agents:
                 event: Any = await run(task, episode.base_url, episode.api_key)
             except BaseException as error:  # noqa: BLE001 -- whatever somebody's agent raises
                 event = _broken(error)
-            episode.tell(event)
+            episode.post_event(event)
 
         running = asyncio.run_coroutine_threadsafe(wait(), loop)
         return lambda: cast("None", running.cancel())
@@ -201,11 +201,11 @@ class AgentEpisode:
         self._loopback = loopback
         self._name = ""
         self._stop: Callable[[], None] = lambda: None
-        self._told: deque[Any] = deque()
+        self._unanswered: deque[Any] = deque()
         """Reported calls without an answer; the first is answered next."""
         self._last: Any = None
         """The last answered call."""
-        self._heard: list[Any] = []
+        self._unreported: list[Any] = []
         """Calls that are not reported yet."""
         self._end: list[Any] = []
         """The program's result, after its end."""
@@ -226,12 +226,12 @@ class AgentEpisode:
         Raises:
             AgentRLError: the program ended without a request.
         """
-        opened = await asyncio.to_thread(self._loopback.open, self.tell)
+        opened = await asyncio.to_thread(self._loopback.open, self.post_event)
         self._name, self.base_url, self.api_key, _ = opened
         try:
             self._stop = start()
             if not self._order:
-                self._hear(await self._events.get())
+                self._receive(await self._events.get())
                 await self._first(runs)
             outcome = await self._next()
         except BaseException:
@@ -248,20 +248,20 @@ class AgentEpisode:
     @property
     def observation(self) -> list[Message]:
         """The current request of the program."""
-        return cast("list[Message]", list(self._asked.messages))
+        return cast("list[Message]", list(self._current_call.messages))
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Schemas of the tools in the program's current request."""
-        return list(self._asked.tools or ())
+        return list(self._current_call.tools or ())
 
     def state_key(self) -> bytes:
         """Return the conversation before the next answer."""
-        return cast("bytes", self._asked.state.encode())
+        return cast("bytes", self._current_call.state.encode())
 
     async def step(self, action: str) -> StepResult:
         """Answer the current request, and wait for the program's next request or its end."""
-        self._last = self._told.popleft() if self._told else self._asked
+        self._last = self._unanswered.popleft() if self._unanswered else self._current_call
         with suppress(InvalidStateError):  # the caller was cancelled meanwhile
             self._last.answer.set_result(action)
         return await self._next()
@@ -269,9 +269,9 @@ class AgentEpisode:
     async def follow(self) -> None:
         """Wait until a rerun program has repeated all earlier requests."""
         while self._order:
-            self._tell(await self._expected(self._order.popleft()))
+            self._report(await self._expected(self._order.popleft()))
 
-    def tell(self, event: Any) -> None:
+    def post_event(self, event: Any) -> None:
         """Receive an event of the program from any thread: a request, its reward, or its error."""
         with suppress(RuntimeError):  # the caller was cancelled
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
@@ -282,10 +282,10 @@ class AgentEpisode:
         self._stop()
 
     @property
-    def _asked(self) -> Any:
+    def _current_call(self) -> Any:
         """Return the next call to answer; at the end, the last answered one."""
-        if self._told:
-            return self._told[0]
+        if self._unanswered:
+            return self._unanswered[0]
         if self._last is None:
             raise AgentRLError(
                 f"Agents: run of task {self._task.task_id!r} has not asked anything yet; make episodes with reset"
@@ -294,61 +294,61 @@ class AgentEpisode:
 
     async def _next(self) -> StepResult:
         """Wait for the next requests of the program, or its end."""
-        is_told = bool(self._told)
+        has_unanswered = bool(self._unanswered)
         try:
-            if self._order and not is_told:
-                self._tell(await self._expected(self._order.popleft()))
-            elif not (is_told or self._heard or self._end):
-                await self._listen()
+            if self._order and not has_unanswered:
+                self._report(await self._expected(self._order.popleft()))
+            elif not (has_unanswered or self._unreported or self._end):
+                await self._wait_for_calls()
         except asyncio.CancelledError:  # it took too long
             self.close()
             raise
         while not self._events.empty():
-            self._hear(self._events.get_nowait())
+            self._receive(self._events.get_nowait())
         if self._end:
             return self._ended()
         besides: list[Context] = []
         if not self._order:
             # The order of simultaneous requests is random.
-            for call in sorted(self._heard, key=lambda call: (call.state, call.conversation)):
-                self._tell(call)
+            for call in sorted(self._unreported, key=lambda call: (call.state, call.conversation)):
+                self._report(call)
                 besides.append(self._context(call, beside=True))
-            self._heard = []
-        first = self._asked
+            self._unreported = []
+        first = self._current_call
         return StepResult(
             self.observation,
             context=self._context(first),
             parallel_requests=besides
-            if is_told
+            if has_unanswered
             else [each for each in besides if each.conversation != self._lanes[first.conversation]],
         )
 
-    async def _listen(self) -> None:
+    async def _wait_for_calls(self) -> None:
         """Wait for the program's next request, and for those sent at the same time."""
-        self._hear(await self._events.get())
+        self._receive(await self._events.get())
         while not self._end:
             try:
-                self._hear(await asyncio.wait_for(self._events.get(), _TOGETHER_SECONDS))
+                self._receive(await asyncio.wait_for(self._events.get(), _TOGETHER_SECONDS))
             except TimeoutError:
                 return
 
     async def _first(self, runs: asyncio.AbstractEventLoop | None) -> None:
         """Wait for all first requests of the program: until none arrives while its loops run."""
         while not self._end:
-            for loop in (runs, self._heard[0].loop):
+            for loop in (runs, self._unreported[0].loop):
                 if loop is not None:
-                    await _gone_on(loop)
+                    await _wait_for_loop(loop)
             if self._events.empty():
                 return
             while not self._events.empty():
-                self._hear(self._events.get_nowait())
+                self._receive(self._events.get_nowait())
 
     async def _expected(self, state: str) -> Any:
         """Wait for the request with a recorded state; other requests that arrive first are kept."""
         while True:
-            for call in self._heard:
+            for call in self._unreported:
                 if call.state == state:
-                    self._heard.remove(call)
+                    self._unreported.remove(call)
                     return call
             if self._end:
                 self._ended()
@@ -357,22 +357,24 @@ class AgentEpisode:
                     "answers before; let run depend on its task and on the answers alone"
                 )
             try:
-                self._hear(await asyncio.wait_for(self._events.get(), _PATIENCE_SECONDS if self._heard else None))
+                self._receive(
+                    await asyncio.wait_for(self._events.get(), _PATIENCE_SECONDS if self._unreported else None)
+                )
             except TimeoutError:
                 raise AgentRLError(
                     f"Agents: run of task {self._task.task_id!r} sends other requests in the replay than before, after "
                     "the same answers; let run depend on its task and on the answers alone"
                 ) from None
 
-    def _hear(self, event: Any) -> None:
+    def _receive(self, event: Any) -> None:
         if isinstance(event, self._loopback.call):
-            self._heard.append(event)
+            self._unreported.append(event)
         else:
             self._end = [event]
 
-    def _tell(self, call: Any) -> None:
+    def _report(self, call: Any) -> None:
         self._lanes.setdefault(call.conversation, len(self._lanes))
-        self._told.append(call)
+        self._unanswered.append(call)
 
     def _context(self, call: Any, *, beside: bool = False) -> Context:
         """Return the context of a request."""
@@ -406,7 +408,7 @@ def _broken(error: BaseException) -> Exception:
     )
 
 
-async def _gone_on(loop: asyncio.AbstractEventLoop) -> None:
+async def _wait_for_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Wait until another event loop has run its ready tasks, and a short time longer."""
     passed: Future[None] = Future()
     with suppress(RuntimeError):  # it is closed

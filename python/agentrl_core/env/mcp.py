@@ -157,7 +157,7 @@ class _Connection:
     ) -> None:
         self._command = command
         self._seconds = seconds
-        self._told: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 -- close() closes it
+        self._stderr: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 -- close() closes it
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ended = False
@@ -179,16 +179,17 @@ class _Connection:
             ready.result()
         except Exception as error:
             why = f"no answer within {seconds:g} seconds" if isinstance(error, TimeoutError) else _first(error)
-            told = self._last()
+            last_lines = self._last_lines()
             self.close()
             raise AgentRLError(
-                f"MCP: the server {' '.join(command)!r} does not start: {why}{told}; start it by hand to see why"
+                f"MCP: the server {' '.join(command)!r} does not start: {why}{last_lines}; start it by hand to see why"
             ) from error
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> mcp.types.CallToolResult:
         if self._ended:
             raise AgentRLError(
-                f"MCP: the server {' '.join(self._command)!r} has ended{self._last()}; start it by hand to see why"
+                f"MCP: the server {' '.join(self._command)!r} has ended{self._last_lines()}; start it by hand to "
+                "see why"
             )
         called = self._client.call_tool(name, dict(arguments), read_timeout_seconds=self._seconds)
         try:
@@ -197,36 +198,36 @@ class _Connection:
             if error.code == _sdk().types.CONNECTION_CLOSED:
                 self._ended = True
                 raise AgentRLError(
-                    f"MCP: the server {' '.join(self._command)!r} ended during a call of {name}{self._last()}; start "
-                    "it by hand to see why"
+                    f"MCP: the server {' '.join(self._command)!r} ended during a call of {name}{self._last_lines()}; "
+                    "start it by hand to see why"
                 ) from error
             raise
 
     def close(self) -> None:
         self._ended = True
         self._finalizer()
-        self._told.close()
+        self._stderr.close()
 
-    def _last(self) -> str:
-        self._told.seek(0)
-        lines = [line.strip() for line in self._told.read().splitlines() if line.strip()][-3:]
+    def _last_lines(self) -> str:
+        self._stderr.seek(0)
+        lines = [line.strip() for line in self._stderr.read().splitlines() if line.strip()][-3:]
         return ": " + " | ".join(lines) if lines else ""
 
     def _run(self, parameters: mcp.StdioServerParameters, ready: Future[None]) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._speak(parameters, ready))
+            self._loop.run_until_complete(self._run_session(parameters, ready))
         except BaseException as error:  # noqa: BLE001 -- raised in the waiting caller
             if not ready.done():
                 ready.set_exception(error)
         finally:
             self._loop.close()
 
-    async def _speak(self, parameters: mcp.StdioServerParameters, ready: Future[None]) -> None:
+    async def _run_session(self, parameters: mcp.StdioServerParameters, ready: Future[None]) -> None:
         sdk = _sdk()
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(self._seconds):
-                transport = sdk.stdio_client(parameters, errlog=self._told)
+                transport = sdk.stdio_client(parameters, errlog=self._stderr)
                 self._client = await stack.enter_async_context(sdk.Client(transport))
                 page = await self._client.list_tools()
                 self.tools += page.tools

@@ -227,8 +227,8 @@ class _Checker:
     def _look_at_all(self) -> None:
         facts = getattr(self.environment, "facts", {})
         ended = any(record.ended for record in self.records)
-        said = {name for record in self.records for outcome in record.outcomes for name in outcome.facts or {}}
-        for name in sorted(facts.keys() - said):
+        reported = {name for record in self.records for outcome in record.outcomes for name in outcome.facts or {}}
+        for name in sorted(facts.keys() - reported):
             if ended:
                 self.problems.append(
                     f"fact {name!r} is declared and no outcome says it: say it, or give check actions that lead there"

@@ -116,10 +116,10 @@ def of_observation(observation: object, place: str) -> list[str]:
 
 def _texts(message: Any) -> list[str]:
     """Return the texts in a message's content."""
-    said = message.get("content") if isinstance(message, Mapping) else None
-    if isinstance(said, str):
-        return [said]
-    return [part for part in said if isinstance(part, str)] if isinstance(said, Sequence) else []
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if isinstance(content, str):
+        return [content]
+    return [part for part in content if isinstance(part, str)] if isinstance(content, Sequence) else []
 
 
 def _of_text(text: str, what: str) -> list[str]:
@@ -169,9 +169,9 @@ def of_outcome(outcome: Any, place: str, facts: Mapping[str, ExtraColumn]) -> li
     return lines
 
 
-def _of_facts(said: Mapping[str, object], place: str, facts: Mapping[str, ExtraColumn]) -> list[str]:
+def _of_facts(reported: Mapping[str, object], place: str, facts: Mapping[str, ExtraColumn]) -> list[str]:
     lines = []
-    for name, value in said.items():
+    for name, value in reported.items():
         if name not in facts:
             lines.append(f"{place}: fact {name!r} is said and not declared; add it to the environment's facts")
         elif facts[name].kind == "number":

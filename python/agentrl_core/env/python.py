@@ -196,8 +196,8 @@ def _run(code: str, seconds: float, memory: int, most: int, *, shut_in: bool) ->
         finally:
             _kill(process)
             os.close(output)
-            with open(status, "rb") as told:  # noqa: PTH123 -- a descriptor
-                refused = told.read().decode(errors="replace")
+            with open(status, "rb") as file:  # noqa: PTH123 -- a descriptor
+                refused = file.read().decode(errors="replace")
         return _Run(text, process.returncode, late, cut, refused)
 
 

@@ -38,7 +38,7 @@ class SingleAgentEpisode:
     def __init__(self, episode: Any) -> None:
         self._episode = episode
         self._agents = dict(episode.observations)
-        self.observation = _told(self._agents)
+        self.observation = _merged(self._agents)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "observations":
@@ -64,11 +64,13 @@ class SingleAgentEpisode:
             if not isinstance(outcome, StepResult):
                 return outcome
         over = not self._episode.turn_of()
-        said = {agent: outcome.observation for agent, outcome in outcomes.items() if outcome.observation is not None}
+        observations = {
+            agent: outcome.observation for agent, outcome in outcomes.items() if outcome.observation is not None
+        }
         paid = [outcome.reward for outcome in outcomes.values() if outcome.reward is not None]
         facts = [outcome.facts for outcome in outcomes.values() if outcome.facts is not None]
         return StepResult(
-            None if over else _told(said),
+            None if over else _merged(observations),
             reward=sum(paid) if paid else None,
             terminated=over,
             facts={name: value for each in facts for name, value in each.items()} or None,
@@ -79,7 +81,7 @@ async def _later(episode: Any) -> SingleAgentEpisode:
     return SingleAgentEpisode(await episode)
 
 
-def _told(said: Mapping[str, Content]) -> Content:
+def _merged(observations: Mapping[str, Content]) -> Content:
     """Return the observations of all agents as messages, in the order of their names."""
-    told = [message for agent in sorted(said) for message in as_messages(said[agent])]
-    return told or "nothing is said"
+    messages = [message for agent in sorted(observations) for message in as_messages(observations[agent])]
+    return messages or "nothing is said"

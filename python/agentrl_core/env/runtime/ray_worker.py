@@ -27,7 +27,7 @@ class RayWorker(RemoteWorker):
         self._actor = ray.remote(_WorkerActor).options(scheduling_strategy="SPREAD").remote()
         self._outgoing: list[bytes] = []
         self._sender: asyncio.Task[None] | None = None
-        self._listener = self._loop.create_task(self._listen())
+        self._listener = self._loop.create_task(self._receive_answers())
 
     def deliver(self, messages: list[bytes]) -> None:
         """Queue messages for the actor; one call at a time sends them."""
@@ -52,7 +52,7 @@ class RayWorker(RemoteWorker):
             with contextlib.suppress(self._ray.exceptions.RayError):
                 await self._actor.take.remote(messages)
 
-    async def _listen(self) -> None:
+    async def _receive_answers(self) -> None:
         while not self.dead:
             try:
                 answers = await self._actor.answers.remote()

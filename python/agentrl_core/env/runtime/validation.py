@@ -67,12 +67,12 @@ class EnvironmentChecks:
         if not isinstance(messages, Sequence) or not messages:
             self.fail(f"{name} is {shown(value)}", remedy)
         for message in messages:
-            said = message.get("content") if isinstance(message, Mapping) else None
+            content = message.get("content") if isinstance(message, Mapping) else None
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 self.fail(f"{name} has {shown(message)}, which is not a message", remedy)
-            if not is_content(said) and (said is not None or not message.get("tool_calls")):
+            if not is_content(content) and (content is not None or not message.get("tool_calls")):
                 self.fail(f"{name} has the message {shown(message)} without a text in content", remedy)
-            for part in [said] if isinstance(said, str) else said or ():
+            for part in [content] if isinstance(content, str) else content or ():
                 if isinstance(part, str):
                     self._text(part, name)
             self._json({key: each for key, each in message.items() if key != "content"}, f"{name}, a message,")
@@ -147,7 +147,7 @@ class EnvironmentChecks:
             self._json(outcome.info, "StepResult.info")
         reward, flags = self._reward(outcome.reward), int(flags)
         success = None if outcome.success is None else self._verdict(outcome.success, "success")
-        facts = None if outcome.facts is None else self._told(outcome.facts)
+        facts = None if outcome.facts is None else self._checked_facts(outcome.facts)
         context, besides = outcome.context, outcome.parallel_requests
         if context is not None:
             context = self._context(context, alone=not waits)
@@ -183,8 +183,8 @@ class EnvironmentChecks:
                 checked.append(context)
                 continue
             remedy = "give a text, or messages with role and content"
-            said = self.content(each.observation, f"{name}.observation", remedy)
-            checked.append(replace(context, observation=said, state_key=self.state(each.state_key)))
+            observation = self.content(each.observation, f"{name}.observation", remedy)
+            checked.append(replace(context, observation=observation, state_key=self.state(each.state_key)))
         return tuple(checked)
 
     def _context(self, context: Any, *, alone: bool) -> Context:
@@ -257,10 +257,10 @@ class EnvironmentChecks:
             self.fail(f"StepResult.{name} is {shown(value)}", "give True or False")
         return bool(value)
 
-    def _told(self, facts: Any) -> dict[str, float | str | bytes]:
+    def _checked_facts(self, facts: Any) -> dict[str, float | str | bytes]:
         if not isinstance(facts, Mapping):
             self.fail(f"StepResult.facts is {shown(facts)}", "give a table of values by name, or None")
-        told: dict[str, float | str | bytes] = {}
+        checked: dict[str, float | str | bytes] = {}
         for name, value in facts.items():
             if name not in self._facts:
                 known = ", ".join(self._facts) or "none"
@@ -271,7 +271,7 @@ class EnvironmentChecks:
             if self._facts[name].kind == "key":
                 if not isinstance(value, (str, bytes)):
                     self.fail(f"the fact {name!r} is {shown(value)}", "give a text or bytes, as it is declared a key")
-                told[name] = self._text(value, f"the fact {name!r}") if isinstance(value, str) else value
+                checked[name] = self._text(value, f"the fact {name!r}") if isinstance(value, str) else value
                 continue
             try:
                 number = float("x" if isinstance(value, (str, bytes)) else value)
@@ -279,8 +279,8 @@ class EnvironmentChecks:
                 number = math.inf
             if abs(number) > _LARGEST_FLOAT:
                 self.fail(f"the fact {name!r} is {shown(value)}", "give a finite number that fits 32 bits, or NaN")
-            told[name] = number
-        return told
+            checked[name] = number
+        return checked
 
 
 class _ProgramChecks(EnvironmentChecks):

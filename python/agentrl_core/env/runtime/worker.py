@@ -95,12 +95,12 @@ def act(episode: Any, action: Any) -> RawStep:
 def _replied(episode: Any, outcome: Any) -> RawStep:
     if hasattr(episode, "observations"):
         outcome = JointStep(dict(outcome), tuple(episode.turn_of())) if isinstance(outcome, Mapping) else outcome
-        goes_on = isinstance(outcome, JointStep) and bool(outcome.turn_of)
+        continues = isinstance(outcome, JointStep) and bool(outcome.turn_of)
     else:
-        goes_on = isinstance(outcome, StepResult) and not (outcome.terminated is True or outcome.truncated is True)
+        continues = isinstance(outcome, StepResult) and not (outcome.terminated is True or outcome.truncated is True)
     snapshot = getattr(episode, "snapshot", None)
     return RawStep(
-        outcome, episode.state_key() if goes_on else None, snapshot() if goes_on and snapshot is not None else None
+        outcome, episode.state_key() if continues else None, snapshot() if continues and snapshot is not None else None
     )
 
 
