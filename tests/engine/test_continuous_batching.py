@@ -172,7 +172,7 @@ def test_a_cancelled_wait_frees_its_row(generate, whole):
 
     begins(asyncio.run(cancel()), whole)
     assert gate.running[:3] == [2, 1, 1]
-    assert not generate._asked
+    assert not generate._open_requests
 
 
 def test_a_step_that_fails_fails_what_runs_and_the_engine_goes_on(generate, whole):

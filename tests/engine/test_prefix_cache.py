@@ -54,7 +54,7 @@ def test_what_was_used_longest_ago_goes_first():
     assert cache.bytes == 8 * 5, "0 0 became 0 0 5, for which 2 2 or 7 7 went"
     cache.keep(np.arange(10, 20, dtype=np.int32), layers_of(np.arange(10, 20)))
     assert cache.bytes == 8 * 5, "longer than all there is room for"
-    cache.forget()
+    cache.clear()
     assert cache.find(np.zeros(2, np.int32)) == ([], 0)
 
 

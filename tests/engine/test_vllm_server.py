@@ -238,7 +238,7 @@ def test_a_cancelled_wait_gives_the_request_up_on_the_server_too(generate, serve
         before = counted(server, "generation_tokens_total")
         answers = asyncio.run(run())
         until(lambda: not generate._servers[0].busy and not counted(server, "num_requests_running"))
-        assert not generate._asked
+        assert not generate._open_requests
         assert [one.busy for one in generate._servers] == [0]
         if counted(server, "generation_tokens_total") - before < 30 * 120:
             break

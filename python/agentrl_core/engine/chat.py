@@ -443,11 +443,11 @@ def _frozen(content: Content, role: str) -> str:
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise InvalidInputError(f"Chat: message {index} is {message!r:.80}; give a table with 'role' and 'content'")
-        said = message.get("content")
-        if not is_content(said) and not (said is None and message.get("tool_calls")):
+        value = message.get("content")
+        if not is_content(value) and not (value is None and message.get("tool_calls")):
             raise InvalidInputError(
-                f"Chat: the content of message {index} is {said!r:.80}; give a text, a list of texts and env.Image, or "
-                "tool_calls without a content"
+                f"Chat: the content of message {index} is {value!r:.80}; give a text, a list of texts and env.Image, "
+                "or tool_calls without a content"
             )
         plain.append(plain_message(message, f"Chat: message {index}"))
     return _json(plain, "messages")
@@ -457,13 +457,13 @@ def _marked(messages: Sequence[Message]) -> list[Message]:
     """Return messages with their contents replaced by test texts that can be found in a rendered chat."""
     marked: list[Message] = []
     for index, message in enumerate(messages):
-        said: Any = f"agentrl message {index} of many"
+        marker: Any = f"agentrl message {index} of many"
         if isinstance(message["content"], list):
-            said = [
+            marker = [
                 part if part == IMAGE else {"type": "text", "text": f"agentrl part {place} of message {index} of many"}
                 for place, part in enumerate(message["content"])
             ]
-        marked.append({**message, "content": said} if message["content"] else message)
+        marked.append({**message, "content": marker} if message["content"] else message)
     return marked
 
 
@@ -477,8 +477,8 @@ def _kind(place: str, messages: Sequence[Message]) -> str:
 
 
 def _types(message: Message) -> list[str]:
-    said = message.get("content")
-    return [part["type"] for part in said] if isinstance(said, list) else []
+    content = message.get("content")
+    return [part["type"] for part in content] if isinstance(content, list) else []
 
 
 def _roles(messages: Sequence[Message]) -> str:

@@ -90,7 +90,7 @@ class ChatTemplate:
         if ANSWER["content"] not in last:
             raise UnsupportedError(f"Chat: {self._renderer.error('does not render an answer; take one that does')}")
         opened = self.render([QUESTION], open_turn=True)
-        self.opening = opened[_alike(opened, self.render([QUESTION])) :]
+        self.opening = opened[_common_length(opened, self.render([QUESTION])) :]
         header = last.partition(ANSWER["content"])[0]
         self._header_of_answer = header[header.rfind(self.opening) + len(self.opening) :].strip()
         self._next_ends: dict[str, str] = {}
@@ -195,11 +195,11 @@ class ChatTemplate:
 
         For templates that write no end, this is the whole text after the answer.
         """
-        behind = rendered[rendered.rindex(marker) + len(marker) :]
+        rest = rendered[rendered.rindex(marker) + len(marker) :]
         if self.ends_with_next:
-            return behind
-        found = [behind.find(end) + len(end) for end in {*self.ends, self.end_in_history} if end in behind]
-        return behind[min(found, default=0) :]
+            return rest
+        found = [rest.find(end) + len(end) for end in {*self.ends, self.end_in_history} if end in rest]
+        return rest[min(found, default=0) :]
 
     def answer_before(self, following: Sequence[Message]) -> Message:
         """Return an answer with a test call for each tool message that follows; its last text is `VALUE`."""
@@ -242,10 +242,15 @@ class ChatTemplate:
             kind = markers.kind_of(messages[max(seen - 1, 0) : place + 1], following, own)
             turn = history.turn(kind, own)
             is_last = place == places[-1]
-            if turn is None or is_last or not number & (number - 1) or not self._is_alike(turn, messages, place, tools):
+            if (
+                turn is None
+                or is_last
+                or not number & (number - 1)
+                or not self._renders_same(turn, messages, place, tools)
+            ):
                 rendered = self._turn(messages[: place + 1], following, tools, (text, seen), chat)
                 if turn is None:
-                    history.learn(kind, own, rendered)
+                    history.add_turn(kind, own, rendered)
                 elif turn != rendered:
                     raise _DiffersFromHistoryError
                 turn = rendered
@@ -259,7 +264,7 @@ class ChatTemplate:
             text, tokens, seen = turn.context + turn.action, np.concatenate([read, action]), place + 1
         return found
 
-    def _is_alike(self, turn: RenderedTurn, messages: Sequence[Message], place: int, tools: Tools) -> bool:
+    def _renders_same(self, turn: RenderedTurn, messages: Sequence[Message], place: int, tools: Tools) -> bool:
         """Return whether an answer cut out of the history is rendered the same after only the messages around it."""
         head = messages[:1] if messages[0]["role"] in ("system", "developer") else []
         following, text = messages[place + 1 : place + 2], turn.own_text
@@ -270,8 +275,12 @@ class ChatTemplate:
             before = _last(messages[:before], "assistant")
             if before < 0:
                 return False
-            asked = _last(messages[:before], "user")
-            around = [*head, *(messages[asked : asked + 1] if asked >= 0 else ()), *messages[before : place + 1]]
+            question = _last(messages[:before], "user")
+            around = [
+                *head,
+                *(messages[question : question + 1] if question >= 0 else ()),
+                *messages[before : place + 1],
+            ]
             try:
                 if text in self.render(around, tools):
                     return True
@@ -350,8 +359,8 @@ class ChatTemplate:
         the rendering of earlier messages, such as in a template that drops earlier reasoning once there is an answer.
         """
         opened, whole = texts
-        history = _alike(self._of_chat(before, tools, where, open_turn=False), opened) if before else 0
-        same = _alike(opened, whole)
+        history = _common_length(self._of_chat(before, tools, where, open_turn=False), opened) if before else 0
+        same = _common_length(opened, whole)
         if same >= history:
             # A short text may also occur in the header.
             start = max(history, self._header(opened, same))
@@ -362,13 +371,13 @@ class ChatTemplate:
                 return whole[:start], start
         elif history < len(opened):
             opening, probe = opened[history:], self._of_chat([*before, ANSWER], tools, where, open_turn=False)
-            place = whole[: _alike(probe, whole)].rfind(opening)
+            place = whole[: _common_length(probe, whole)].rfind(opening)
             begun = probe[place + len(opening) : max(probe.rfind(ANSWER["content"]), 0)]
             begun = begun[len(self._empty_thought_of(begun, len(begun))) :]
             # Otherwise the turn also contains an earlier answer.
             if place >= 0 and begun.strip() in ("", self._header_of_answer):
                 return opened, place + len(opening)
-        same = _alike(opened, whole)
+        same = _common_length(opened, whole)
         read, shown = opened[same:], whole[same:]
         raise UnsupportedError(
             f"{where}: "
@@ -464,9 +473,9 @@ class ChatTemplate:
     def _end_before(self, answer: Message, role: str) -> str:
         """Return the special token with which a message of a role begins after an answer; empty if there is none."""
         closed = self._renderer.tried([QUESTION, answer])
-        gone_on = self._renderer.tried([QUESTION, answer, {"role": role, "content": RESULT, "name": NAME}])
-        behind = gone_on[_alike(closed, gone_on) :].partition(RESULT)[0]
-        return next(iter(self._run(behind)), "")
+        continued = self._renderer.tried([QUESTION, answer, {"role": role, "content": RESULT, "name": NAME}])
+        rest = continued[_common_length(closed, continued) :].partition(RESULT)[0]
+        return next(iter(self._run(rest)), "")
 
     def _next_end(self, following: Sequence[Message], *, calls: bool) -> str:
         """Return the first token of the next (or most likely next) message, for a template that writes no end."""
@@ -481,7 +490,7 @@ class ChatTemplate:
         thinking = self._renderer.tried([QUESTION, {**ANSWER, **dict.fromkeys(REASONING, THOUGHT)}])
         thought, answer = thinking.find(THOUGHT), thinking.find(ANSWER["content"])
         thinks = 0 <= thought < answer
-        same = min(_alike(opened, last), _alike(opened, thinking) if thinks else len(opened))
+        same = min(_common_length(opened, last), _common_length(opened, thinking) if thinks else len(opened))
         base = self._header(opened, same)
         between = thinking[thought + len(THOUGHT) : answer] if thinks else ""
         frame, gap = thinking[base:thought] + between if thinks else "", last[base : last.find(ANSWER["content"])]
@@ -521,7 +530,7 @@ def _last(messages: Sequence[Message], role: str) -> int:
     return next((at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == role), -1)
 
 
-def _alike(first: str, second: str) -> int:
+def _common_length(first: str, second: str) -> int:
     """Return the length of the common prefix of two texts."""
     least, most = 0, min(len(first), len(second))
     while least < most:

@@ -67,10 +67,10 @@ def missing_of_history(message: Mapping[str, Any], claims: Claims) -> str | None
     The reasoning of answers may be missing, since many templates strip it from history, also when a model is served.
     The content of an answer with calls may be missing, since some templates treat it as reasoning.
     """
-    spoken, start = message["role"] == "assistant", claims.last
+    is_answer, start = message["role"] == "assistant", claims.last
     for text in texts_of(message["content"]):
-        kept = split_thought(text)[1] if spoken else text
-        if not claims.take_on(kept) and not (spoken and message.get("tool_calls")):
+        kept = split_thought(text)[1] if is_answer else text
+        if not claims.take_on(kept) and not (is_answer and message.get("tool_calls")):
             return f"the content {text!r:.60}"
     return _missing_calls(message, claims, start, anywhere=True)
 

@@ -68,7 +68,7 @@ class ContinuousBatching(ABC):
       raises does not affect running ones;
     - `_step()`: samples one token for every running request, or more until a request ends or `_mail` has a message;
     - `_end(numbers)`: returns the segments of stopped requests, as aborted ones;
-    - `_forget()`: drops all requests, after a step that failed;
+    - `_drop_all()`: drops all requests, after a step that failed;
     - `_check_weights(weights)`: refuses weights that do not match, before any request ends, in the caller's thread;
     - `_replace(weights)`: loads weights while no request runs; it sets `_is_torn` before it changes the first one;
     - `_release()`: frees memory, once, after the last step;
@@ -94,7 +94,7 @@ class ContinuousBatching(ABC):
         self._is_torn = False
         """True if an update failed after it had changed a weight."""
         # State of waiting requests, protected by the lock.
-        self._asked: dict[Request, list[_QueuedRequest]] = {}
+        self._open_requests: dict[Request, list[_QueuedRequest]] = {}
         self._turns: dict[asyncio.AbstractEventLoop, list[_QueuedRequest]] = {}
         # State that only the engine's thread uses.
         self._newcomers: dict[int, _QueuedRequest] = {}
@@ -115,20 +115,20 @@ class ContinuousBatching(ABC):
         check_request(request, self.vocabulary_size, takes_images=self.takes_images)
         self._check(request)
         loop = asyncio.get_running_loop()
-        asked = _QueuedRequest(next(self._numbers), request, loop, loop.create_future())
-        self._register(asked)
+        queued = _QueuedRequest(next(self._numbers), request, loop, loop.create_future())
+        self._register(queued)
         try:
-            return await asked.answer
+            return await queued.answer
         finally:
-            self._strike(asked)
+            self._strike(queued)
 
     def abort(self, request: Request) -> None:
         """End a request between two steps: its `generate` returns the tokens so far, none if it is queued."""
         if self._thread is None or self._process != os.getpid():
             return
         with self._lock:
-            for asked in self._asked.get(request, ()):
-                asked.leaves = True
+            for queued in self._open_requests.get(request, ()):
+                queued.leaves = True
         self._mail.put("leaves")
 
     def update_weights(self, model: nn.Module | Mapping[str, Tensor], version: int) -> None:
@@ -206,7 +206,7 @@ class ContinuousBatching(ABC):
     def _end(self, numbers: Sequence[int]) -> Mapping[int, Segment]: ...
 
     @abstractmethod
-    def _forget(self) -> None: ...
+    def _drop_all(self) -> None: ...
 
     @abstractmethod
     def _replace(self, weights: PolicyWeights) -> None: ...
@@ -239,16 +239,16 @@ class ContinuousBatching(ABC):
                 f"{os.getpid()}, where its thread does not exist; make another engine here"
             )
 
-    def _register(self, asked: _QueuedRequest) -> None:
+    def _register(self, queued: _QueuedRequest) -> None:
         """Queue a request; the requests of one iteration of its event loop are sent together."""
         with self._lock:
             self._check_open("generate")
             self._start()
-            self._asked.setdefault(asked.request, []).append(asked)
-            turn = self._turns.setdefault(asked.loop, [])
+            self._open_requests.setdefault(queued.request, []).append(queued)
+            turn = self._turns.setdefault(queued.loop, [])
             if not turn:
-                asked.loop.call_soon(self._send, asked.loop)
-            turn.append(asked)
+                queued.loop.call_soon(self._send, queued.loop)
+            turn.append(queued)
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
@@ -256,17 +256,17 @@ class ContinuousBatching(ABC):
             if not self._closed:
                 self._mail.put(turn)
                 return
-        _hand_over([(asked, aborted(asked.request, self.policy_version)) for asked in turn])
+        _hand_over([(queued, aborted(queued.request, self.policy_version)) for queued in turn])
 
-    def _strike(self, asked: _QueuedRequest) -> None:
+    def _strike(self, queued: _QueuedRequest) -> None:
         """Remove an answered or cancelled request."""
         with self._lock:
-            same = self._asked[asked.request]
-            same.remove(asked)
+            same = self._open_requests[queued.request]
+            same.remove(queued)
             if not same:
-                del self._asked[asked.request]
-        if not asked.answer.done() or asked.answer.cancelled():
-            asked.leaves = True
+                del self._open_requests[queued.request]
+        if not queued.answer.done() or queued.answer.cancelled():
+            queued.leaves = True
             self._mail.put("leaves")
 
     def _start(self) -> None:
@@ -305,7 +305,7 @@ class ContinuousBatching(ABC):
         if self._newcomers:
             newcomers, self._newcomers = self._newcomers, {}
             try:
-                ended = self._begin({number: asked.request for number, asked in newcomers.items()})
+                ended = self._begin({number: queued.request for number, queued in newcomers.items()})
             except Exception as error:  # noqa: BLE001 -- running requests continue
                 self._answers += self._failures([*newcomers.values()], error)
             else:
@@ -332,12 +332,12 @@ class ContinuousBatching(ABC):
                     self._fail(error)
             return
         if isinstance(mail, list):
-            self._newcomers |= {asked.number: asked for asked in mail}
+            self._newcomers |= {queued.number: queued for queued in mail}
         self._ends = self._ends or mail == "end"
-        for number in [number for number, asked in self._newcomers.items() if asked.leaves or self._ends]:
-            asked = self._newcomers.pop(number)
-            self._answers.append((asked, aborted(asked.request, self.policy_version)))
-        self._abort([number for number, asked in self._running.items() if asked.leaves or self._ends])
+        for number in [number for number, queued in self._newcomers.items() if queued.leaves or self._ends]:
+            queued = self._newcomers.pop(number)
+            self._answers.append((queued, aborted(queued.request, self.policy_version)))
+        self._abort([number for number, queued in self._running.items() if queued.leaves or self._ends])
 
     def _abort(self, numbers: Sequence[int]) -> None:
         if numbers:
@@ -349,7 +349,7 @@ class ContinuousBatching(ABC):
     def _fail(self, error: BaseException) -> None:
         """Fail all requests, and reset."""
         with suppress(Exception):  # a broken engine may also fail to drop its requests
-            self._forget()
+            self._drop_all()
         waiting = [*self._newcomers.values(), *self._running.values()]
         self._newcomers, self._running = {}, {}
         self._answers += self._failures(waiting, error)
@@ -360,13 +360,13 @@ class ContinuousBatching(ABC):
         # The frames reference the tensors of the step; clearing them frees the memory after an out-of-memory error.
         traceback.clear_frames(error.__traceback__)
         failures = []
-        for asked in concerned:
+        for queued in concerned:
             failure = EngineError(
                 f"{type(self).__name__}: generating for {len(concerned)} requests failed with "
                 f"{type(error).__name__}: {error}; send the requests again, as their tokens are lost"
             )
             failure.__cause__ = error
-            failures.append((asked, failure))
+            failures.append((queued, failure))
         return failures
 
     def _deliver(self) -> None:
@@ -388,20 +388,20 @@ class ContinuousBatching(ABC):
 
 def _hand_over(answers: list[tuple[_QueuedRequest, Segment | AgentRLError]]) -> None:
     """Set the results of requests, in the event loop of their callers."""
-    for asked, answer in answers:
-        if asked.answer.done():  # cancelled
+    for queued, answer in answers:
+        if queued.answer.done():  # cancelled
             continue
         if isinstance(answer, AgentRLError):
-            asked.answer.set_exception(answer)
+            queued.answer.set_exception(answer)
         else:
-            asked.answer.set_result(answer)
+            queued.answer.set_result(answer)
 
 
 def _serve(mail: SimpleQueue[_Mail], engine: weakref.ref[ContinuousBatching]) -> None:
     """Run the engine's thread, which references the engine only while it has work."""
-    goes_on = True
-    while goes_on:
-        goes_on = _serve_once(mail.get(), engine)
+    continues = True
+    while continues:
+        continues = _serve_once(mail.get(), engine)
 
 
 def _serve_once(mail: _Mail, reference: weakref.ref[ContinuousBatching]) -> bool:

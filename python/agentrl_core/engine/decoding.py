@@ -356,8 +356,8 @@ class Decoder:
         self.steps = np.empty((len(rows), min(int(rows["limit"].max()), _FIRST_ROOM)), _STEP)
         self.top: list[list[tuple[NDArray[np.int32], NDArray[np.float32]]]] = [[] for _ in rows]
 
-    def run(self, goes_on: Callable[[], bool] | None) -> NDArray[np.bool_]:
-        """Sample tokens for every row until a row ends or, if given, `goes_on()` is false; return which rows ended."""
+    def run(self, continues: Callable[[], bool] | None) -> NDArray[np.bool_]:
+        """Sample tokens for all rows until a row ends or, if given, `continues()` is false; return which rows ended."""
         rows = self.rows
         kinds = np.unique(rows["kind"]).tolist()
         members = [np.arange(len(rows)) if len(kinds) == 1 else np.flatnonzero(rows["kind"] == kind) for kind in kinds]
@@ -389,7 +389,7 @@ class Decoder:
                 if sampling.stop_token_ids:
                     ended[some] |= (tokens[:, None] == sampling.stop_token_ids).any(axis=1)
             rows["drawn"] += 1
-            if goes_on is None or ended.any() or not goes_on():
+            if continues is None or ended.any() or not continues():
                 return ended
 
     def join(self, other: Decoder) -> None:

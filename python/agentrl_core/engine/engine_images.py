@@ -78,7 +78,7 @@ class EngineImages:
         """Code by the digest of adjacent images and their tokens."""
         self._shown: list[_Shown] = []
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear all caches after the weights have changed. Drop keys and values of coded prompts as well."""
         self._features.clear()
         self._bytes = 0

@@ -134,10 +134,10 @@ def check_logprobs(
         turns[longest] = _next_turn(requests[longest], first[longest], observed + _OBSERVED)
     second = generate_all(engine, turns)
     third = [_next_turn(turns[longest], second[longest])] if observed > 0 else []
-    asked = [*requests, *turns, *third]
+    all_requests = [*requests, *turns, *third]
     segments = [*first, *second, *generate_all(engine, third)]
     sampling = requests[0].sampling
-    seen = [_ScoredSegment(model, request, segment) for request, segment in zip(asked, segments, strict=True)]
+    seen = [_ScoredSegment(model, request, segment) for request, segment in zip(all_requests, segments, strict=True)]
     differences = [one.differences(sampling) for one in seen]
     every = np.concatenate(differences)
     index = int(np.argmax([one.max() for one in differences]))
@@ -153,7 +153,7 @@ def check_logprobs(
         mean=float(every.mean()),
         largest=float(every.max()),
         request=index,
-        position=len(asked[index].tokens) + token,
+        position=len(all_requests[index].tokens) + token,
     )
 
 
@@ -205,11 +205,11 @@ def _cause(
     version: int | None,
     tolerance: float,
 ) -> tuple[Cause, str]:
-    said = sorted({one.segment.policy_version for one in seen})
-    if version is not None and said != [version]:
+    versions = sorted({one.segment.policy_version for one in seen})
+    if version is not None and versions != [version]:
         return "version", (
-            f"the engine samples from weights of version {', '.join(map(str, said))}, and the model's are of version "
-            f"{version}; call engine.update_weights(model, version={version})"
+            f"the engine samples from weights of version {', '.join(map(str, versions))}, and the model's are of "
+            f"version {version}; call engine.update_weights(model, version={version})"
         )
     every = np.concatenate(differences)
     if every.max() <= tolerance:
@@ -243,7 +243,7 @@ def _cause(
         )
     return "weights", (
         f"all sequences differ from their first token, at any temperature; the weights of the engine are not the "
-        f"model's, though it says that they are of version {', '.join(map(str, said))}: call engine.update_weights"
+        f"model's, though it says that they are of version {', '.join(map(str, versions))}: call engine.update_weights"
     )
 
 

@@ -73,7 +73,7 @@ class PrefixCache:
         while self.bytes > self._most:
             self._drop(min(range(len(self._entries)), key=lambda one: self._entries[one].used))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the cache, since the weights have changed."""
         self._entries = []
 

@@ -75,7 +75,7 @@ class RayActor:
         self._make = make
         self._options = {"max_concurrency": _MOST_REQUESTS, **(options or {})}
         self._numbers = itertools.count()
-        self._asked: dict[Request, list[tuple[int, Any]]] = {}
+        self._open_requests: dict[Request, list[tuple[int, Any]]] = {}
         self._weights: tuple[Any, int] | None = None
         self._closed = False
         self._homes: GroupHomes[_PoolMember] = GroupHomes()
@@ -107,8 +107,8 @@ class RayActor:
         check_request(request, self.vocabulary_size, takes_images=self.takes_images)
         member = self._homes.choose(request.group, self._pool, load=lambda member: member.busy) or self._pool[0]
         number, actor = next(self._numbers), member.actor
-        asked = number, actor
-        self._asked.setdefault(request, []).append(asked)
+        entry = number, actor
+        self._open_requests.setdefault(request, []).append(entry)
         member.busy += 1
         try:
             return await actor.generate.remote(number, request)  # type: ignore[no-any-return]
@@ -121,13 +121,13 @@ class RayActor:
             raise self._replaced(member, actor, error) from error
         finally:
             member.busy -= 1
-            self._asked[request].remove(asked)
-            if not self._asked[request]:
-                del self._asked[request]
+            self._open_requests[request].remove(entry)
+            if not self._open_requests[request]:
+                del self._open_requests[request]
 
     def abort(self, request: Request) -> None:
         """End a request; its `generate` soon returns the tokens so far."""
-        for number, actor in self._asked.get(request, ()):
+        for number, actor in self._open_requests.get(request, ()):
             actor.abort.remote(number)
 
     def update_weights(self, model: nn.Module | Mapping[str, torch.Tensor], version: int) -> None:

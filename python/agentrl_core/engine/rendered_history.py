@@ -85,7 +85,7 @@ class _Place:
 class RenderedHistory:
     """A rendered chat out of which answers are cut, after the first answer of each kind has shown how it is written.
 
-    The first answer of a kind is rendered on its own, as the model reads and writes it, and `learn` compares it with
+    The first answer of a kind is rendered on its own, as the model reads and writes it, and `add_turn` compares it with
     the history. `turn` then cuts later answers of that kind out of the history. It returns None if anything differs: a
     text is missing, or other characters are between the texts. The caller then renders that answer after all messages
     before it. It also checks each cut answer by rendering it after the messages around it, in case the template
@@ -105,7 +105,7 @@ class RenderedHistory:
         """Whether the history drops reasoning since the last user message. Templates do so once there is a later user
         message; the answers in between were generated with the reasoning in context, so they are not cut."""
 
-    def learn(self, kind: str, messages: Sequence[Message], turn: RenderedTurn) -> None:
+    def add_turn(self, kind: str, messages: Sequence[Message], turn: RenderedTurn) -> None:
         """Compare the history with an answer that was rendered on its own, and store the texts around its kind.
 
         Args:

@@ -88,9 +88,9 @@ class RunningBatch:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def run(self, version: int, goes_on: Callable[[], bool] | None = None) -> dict[int, Segment]:
-        """Run steps until a row ends or, if given, `goes_on()` is false; return segments of ended rows, by number."""
-        ended = self._decoder.run(goes_on)
+    def run(self, version: int, continues: Callable[[], bool] | None = None) -> dict[int, Segment]:
+        """Run steps until a row ends or, if given, `continues()` is false; return segments of ended rows, by number."""
+        ended = self._decoder.run(continues)
         return self._leave(ended, version, aborted=False) if ended.any() else {}
 
     def end(self, numbers: Sequence[int], version: int) -> dict[int, Segment]:

@@ -155,8 +155,8 @@ class Scripted:
 
     def _segment(self, request: Request) -> Segment:
         sampling = request.sampling
-        said = self._function(request) if self._function else self._next()
-        reply = ScriptedReply(said) if isinstance(said, str) else said
+        result = self._function(request) if self._function else self._next()
+        reply = ScriptedReply(result) if isinstance(result, str) else result
         tokens = (
             self.chat.action(reply.content) if isinstance(reply.content, str) else np.array(reply.content, np.int32)
         )

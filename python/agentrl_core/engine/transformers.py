@@ -189,7 +189,7 @@ class Transformers(ContinuousBatching):
         self._batches = [rows for rows in self._batches if len(rows)]
         return ended
 
-    def _forget(self) -> None:
+    def _drop_all(self) -> None:
         self._batches = []
 
     def _check_weights(self, weights: PolicyWeights) -> None:
@@ -204,7 +204,7 @@ class Transformers(ContinuousBatching):
             for name, weight in weights_to_load(weights, layout_of(self.model)):
                 self._is_torn = True
                 own[name].copy_(weight)
-        self._forget_computed()
+        self._clear_computed()
 
     def _drop_stale_prefixes(self) -> None:
         """Clear cached keys, values and features if the weights have changed since they were computed."""
@@ -212,14 +212,14 @@ class Transformers(ContinuousBatching):
             return
         stamp = _stamp(self.model)
         if self._stamp != stamp:
-            self._forget_computed()
+            self._clear_computed()
             self._stamp = stamp
 
-    def _forget_computed(self) -> None:
+    def _clear_computed(self) -> None:
         """Clear cached keys, values and features."""
         for cache in (self._kept, self._images):
             if cache is not None:
-                cache.forget()
+                cache.clear()
 
     def _shares(self, weights: PolicyWeights) -> bool:
         """Return whether these weights are those of the engine's own model."""
@@ -229,11 +229,11 @@ class Transformers(ContinuousBatching):
         self._batches = []
         self._kept = self._images = None
 
-    def _of_each(self, batches: list[RunningBatch], goes_on: Callable[[], bool] | None = None) -> dict[int, Segment]:
+    def _of_each(self, batches: list[RunningBatch], continues: Callable[[], bool] | None = None) -> dict[int, Segment]:
         """Run steps of some batches; return ended segments by number, and remove empty batches."""
         ended: dict[int, Segment] = {}
         for rows in batches:
-            ended |= rows.run(self.policy_version, goes_on)
+            ended |= rows.run(self.policy_version, continues)
         if ended:
             batches[:] = [rows for rows in batches if len(rows)]
         return ended

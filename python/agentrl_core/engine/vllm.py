@@ -236,7 +236,7 @@ class Vllm(ContinuousBatching):
         engine.abort_request(names, internal=True)
         return segments
 
-    def _forget(self) -> None:
+    def _drop_all(self) -> None:
         names = [name for name, _ in self._requests.values()]
         self._requests = {}
         self._llm.llm_engine.abort_request(names, internal=True)

@@ -336,7 +336,9 @@ class VllmApi:
         if response.status_code in (403, 404, 405):
             raise _MissingRoute(f"{path.partition('?')[0]}: {response.status_code}")
         if response.status_code >= 400:
-            message = f"VllmServer: {self.url} answers {response.status_code}: {_said(response)}; check its log"
+            message = (
+                f"VllmServer: {self.url} answers {response.status_code}: {_error_message(response)}; check its log"
+            )
             raise EngineError(message) if response.status_code >= 500 else InvalidInputError(message)
         return response
 
@@ -350,11 +352,11 @@ def _versions(choice: dict[str, Any]) -> list[str]:
     return [str(span["version"]) for span in choice["weight_versions"] or ()]
 
 
-def _said(response: httpx.Response) -> str:
+def _error_message(response: httpx.Response) -> str:
     """Return the error message in a server's response."""
     try:
-        said = response.json()
+        body = response.json()
     except ValueError:
         return response.text[:500]
-    error = said.get("error", said) if isinstance(said, dict) else said
+    error = body.get("error", body) if isinstance(body, dict) else body
     return str(error.get("message", error) if isinstance(error, dict) else error)

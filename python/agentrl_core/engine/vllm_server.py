@@ -167,15 +167,15 @@ class VllmServer:
         self._thread.start()
         self._stop = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
         self._lock = threading.Lock()
-        self._asked: dict[Request, list[_ServerRequest]] = {}
+        self._open_requests: dict[Request, list[_ServerRequest]] = {}
         """Waiting requests, under the lock."""
         # State that only the event loop uses.
         self._servers = [VllmApi(url, seconds, images) for url in urls]
         self._homes: GroupHomes[VllmApi] = GroupHomes()
         self._aborting: set[asyncio.Task[None]] = set()
-        self._goes_on = asyncio.Event()
+        self._can_generate = asyncio.Event()
         """Unset while weights are replaced."""
-        self._goes_on.set()
+        self._can_generate.set()
         self._patience = patience
         self._returning: dict[VllmApi, asyncio.Task[None]] = {}
         """Servers that do not respond, each with the task that retries it."""
@@ -206,17 +206,17 @@ class VllmServer:
                 "generate: by_entropy is not supported by vLLM servers; sample with engine.Vllm or engine.Transformers"
             )
         vllm_output.check(request, self.context_tokens, "start the servers with a larger --max-model-len")
-        asked = _ServerRequest(request)
+        entry = _ServerRequest(request)
         with self._lock:  # before the loop runs, so that an abort finds the request in any case
-            self._asked.setdefault(request, []).append(asked)
+            self._open_requests.setdefault(request, []).append(entry)
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(asked), self._loop))
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._run_entry(entry), self._loop))
         finally:
             with self._lock:
-                same = self._asked[request]
-                same.remove(asked)
+                same = self._open_requests[request]
+                same.remove(entry)
                 if not same:
-                    del self._asked[request]
+                    del self._open_requests[request]
 
     def abort(self, request: Request) -> None:
         """End a request: its `generate` soon returns the tokens so far."""
@@ -422,22 +422,22 @@ class VllmServer:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _ask(self, asked: _ServerRequest) -> Segment:
+    async def _run_entry(self, entry: _ServerRequest) -> Segment:
         try:
-            return await self._answer(asked)
+            return await self._answer(entry)
         finally:
-            asked.ended.set()
+            entry.ended.set()
 
-    async def _answer(self, asked: _ServerRequest) -> Segment:
+    async def _answer(self, entry: _ServerRequest) -> Segment:
         """Return the response of the first server that has the weights and does not fail."""
         failure: EngineError | None = None
         tried: set[VllmApi] = set()
         rounds = 0
         while True:
-            await self._goes_on.wait()
-            if asked.leaves:
+            await self._can_generate.wait()
+            if entry.leaves:
                 break
-            server = self._choose(asked.request.group, tried)
+            server = self._choose(entry.request.group, tried)
             if server is None:
                 if rounds == _ROUNDS or not self._returning:
                     break
@@ -448,11 +448,11 @@ class VllmServer:
                     rounds += 1
                     tried.clear()
                 continue
-            asked.server = server
+            entry.server = server
             server.busy += 1
             before = self.policy_version
             try:
-                segment = await server.generate(asked.name, asked.request, entropies=self.entropy_estimator != "none")
+                segment = await server.generate(entry.name, entry.request, entropies=self.entropy_estimator != "none")
             except EngineError as error:
                 failure = error
                 server.rest()
@@ -468,10 +468,10 @@ class VllmServer:
                     self._lose(server, EngineError(f"VllmServer: {server.url} was started again"))
             finally:
                 server.busy -= 1
-                asked.server = None
+                entry.server = None
             tried.add(server)
-        if asked.leaves:
-            return aborted(asked.request, self.policy_version)
+        if entry.leaves:
+            return aborted(entry.request, self.policy_version)
         versions = {server.url: server.version for server in self._servers}
         raise failure or EngineError(
             f"VllmServer: no server has weights of version {self.policy_version}, but {versions}; "
@@ -493,29 +493,29 @@ class VllmServer:
 
     def _leave(self, request: Request) -> None:
         with self._lock:
-            same = list(self._asked.get(request, ()))
-        for asked in same:
-            if not asked.leaves:
-                asked.leaves = True
-                if asked.server is not None:
-                    task = self._loop.create_task(self._abort(asked, asked.server))
+            same = list(self._open_requests.get(request, ()))
+        for entry in same:
+            if not entry.leaves:
+                entry.leaves = True
+                if entry.server is not None:
+                    task = self._loop.create_task(self._abort(entry, entry.server))
                     self._aborting.add(task)
                     task.add_done_callback(self._aborting.discard)
 
     @staticmethod
-    async def _abort(asked: _ServerRequest, server: VllmApi) -> None:
+    async def _abort(entry: _ServerRequest, server: VllmApi) -> None:
         try:
-            await server.abort(asked.name, asked.ended)
+            await server.abort(entry.name, entry.ended)
         except AgentRLError:  # a server that does not respond will also fail the request
-            await asked.ended.wait()
+            await entry.ended.wait()
 
     async def _quiet(self) -> None:
         """Abort all running requests, and wait until they have ended."""
         with self._lock:
-            waiting = [asked for same in self._asked.values() for asked in same if asked.server is not None]
-        for asked in waiting:
-            self._leave(asked.request)
-        await asyncio.gather(*(asked.ended.wait() for asked in waiting))
+            waiting = [entry for same in self._open_requests.values() for entry in same if entry.server is not None]
+        for entry in waiting:
+            self._leave(entry.request)
+        await asyncio.gather(*(entry.ended.wait() for entry in waiting))
 
     async def _largest_rank(self) -> int:
         """Return the largest rank of adapters that all servers support; 0: one supports none."""
@@ -528,7 +528,7 @@ class VllmServer:
 
     async def _replace(self, folder: str, version: int, base: str | None = None) -> list[Exception]:
         """Load new weights, or with a base a new adapter, into all servers; return the errors of failed ones."""
-        self._goes_on.clear()
+        self._can_generate.clear()
         await self._loading.acquire()
         try:
             await self._quiet()
@@ -548,7 +548,7 @@ class VllmServer:
             self.policy_version = version
         finally:
             self._loading.release()
-            self._goes_on.set()
+            self._can_generate.set()
         return [failure for failure in failures if isinstance(failure, Exception)]
 
     async def _end(self) -> None:
