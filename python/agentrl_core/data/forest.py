@@ -139,9 +139,9 @@ class Forest:
     def __repr__(self) -> str:
         """Show live groups, and those that cannot freeze yet because of running trajectories."""
         numbers, counts = np.unique(self.running().group, return_counts=True)
-        said = [f"{count} in group {number}" for number, count in zip(numbers[:5], counts[:5], strict=True)]
-        more = ["..."] if len(numbers) > len(said) else []
-        running = f"; {counts.sum()} trajectories run: {', '.join(said + more)}" if len(numbers) else ""
+        listed = [f"{count} in group {number}" for number, count in zip(numbers[:5], counts[:5], strict=True)]
+        more = ["..."] if len(numbers) > len(listed) else []
+        running = f"; {counts.sum()} trajectories run: {', '.join(listed + more)}" if len(numbers) else ""
         return f"Forest(iteration {self.iteration}: {len(self)} groups{running})"
 
     def add_group(self, group: int, task_id: str, *, key: Sequence[int] | None = None) -> None:
@@ -388,9 +388,9 @@ class Forest:
             InvalidInputError: a fact is not declared or of another kind, the reward is infinite, there is no action.
         """
         text = None if info is None else to_json(info, "info")
-        said = None if facts is None else dict(facts)
+        table = None if facts is None else dict(facts)
         self._core.finish(
-            trajectory, reward=reward, rewards=rewards, success=success, info=text, status=status, facts=said
+            trajectory, reward=reward, rewards=rewards, success=success, info=text, status=status, facts=table
         )
 
     def abort(self) -> None:

@@ -498,11 +498,11 @@ def _flatten(metrics: object, before: str, found: dict[str, float]) -> None:
 def _given(path: str, array: Any) -> tuple[str, str, int, int | None, NDArray[np.uint8]]:
     """Convert an array of a state to the form of the core."""
     if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
-        told = (
+        found = (
             f"an array of {array.dtype} with {array.ndim} dimensions" if isinstance(array, np.ndarray) else repr(array)
         )
         raise InvalidInputError(
-            f"arrays[{path!r}] is {told:.80}; give an array of bool, integers or floats with one or two dimensions"
+            f"arrays[{path!r}] is {found:.80}; give an array of bool, integers or floats with one or two dimensions"
         )
     kept = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     width = kept.shape[1] if kept.ndim == 2 else None
