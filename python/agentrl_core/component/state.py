@@ -68,11 +68,11 @@ class IterationRecord:
             {'loss': 0.5, 'critic.loss': 0.25}
         """
         iterations = batch.column("iteration", "draw")
-        said = dict(metrics or {})
-        steps = said.pop("steps", ())
+        values = dict(metrics or {})
+        steps = values.pop("steps", ())
         iteration = int(iterations.max()) if len(iterations) else others.pop("iteration", 0)
         others = {"iteration": iteration, "steps": _rows(steps), **others}
-        return cls(batch=batch, metrics=flatten_metrics(said), **others)
+        return cls(batch=batch, metrics=flatten_metrics(values), **others)
 
     def with_draws_only(self, held: NDArray[np.bool_]) -> Self:
         """Return the record with a batch in which only these draws count."""
@@ -174,13 +174,13 @@ def compatible_state(initial: State, kept: Mapping[str, Any]) -> State:
     if not initial:
         return dict(kept)
     tables: dict[str, State] = {name: dict(value) for name, value in initial.items() if isinstance(value, Mapping)}
-    if not all(name in kept and _alike(initial[name], kept[name]) for name in initial if name not in tables):
+    if not all(name in kept and _is_compatible(initial[name], kept[name]) for name in initial if name not in tables):
         return initial
     own = {name: kept[name] if isinstance(kept.get(name), Mapping) else value for name, value in tables.items()}
     return {**kept, **{name: compatible_state(tables[name], value) for name, value in own.items()}}
 
 
-def _alike(initial: Any, kept: Any) -> bool:
+def _is_compatible(initial: Any, kept: Any) -> bool:
     if not isinstance(initial, np.ndarray) or not isinstance(kept, np.ndarray):
         return not isinstance(kept, Mapping) and isinstance(initial, np.ndarray) == isinstance(kept, np.ndarray)
     same = initial.dtype.kind == kept.dtype.kind and initial.shape[1:] == kept.shape[1:] and initial.ndim == kept.ndim
