@@ -113,20 +113,20 @@ def test_a_record_answers_its_own_question_alone() -> None:
     segment = Segment(np.array([5], np.int32), np.array([-1.0], np.float32), None, "stop", 3, 7)
     journal = Journal(File())
     journal.keep("a/segment0", question(request, "policy"), segment, write_segment)
-    assert journal.unasked == []
+    assert journal.unused == []
     later = Journal(File())
-    assert later.unasked == ["a/segment0"]
+    assert later.unused == ["a/segment0"]
     for again in (journal, later):
         assert "a/segment0" in again
         found = again.find("a/segment0", question(request, "policy"), read_segment)
         assert found is not None
         assert found.tokens.tolist() == [5]
-        assert again.unasked == []
+        assert again.unused == []
         for other in others:
             assert again.find("a/segment0", question(other, "policy"), read_segment) is None
         assert again.find("a/segment0", question(request, "critic"), read_segment) is None
         again.begin()
-        assert len(again) == len(again.unasked) == 1
+        assert len(again) == len(again.unused) == 1
 
 
 def test_digests_are_those_of_parts_behind_their_lengths() -> None:

@@ -198,7 +198,7 @@ class Collector:
         self.progress = progress
         self._pool_size = task_pool
         self._pool: MixedTasks | None = None
-        self._asking = threading.RLock()
+        self._tasks_lock = threading.RLock()
         """Lock for reading tasks of an environment, since prefetched iterations do this in their threads."""
         self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
         self._journals = Journals(store)
@@ -251,7 +251,7 @@ class Collector:
         tasks, group_size = int(tasks), int(group_size)
         run, started = {**self._run, "group_size": group_size}, dict[str, Any]()
         if self.store is not None and "tasks" not in run:
-            with self._asking:
+            with self._tasks_lock:
                 run["tasks"] = task_digest(self._task_pool().worlds)
             started["tasks"] = tasks_begun_with(self.store.path, run["tasks"], replace=self._allow_changes)
         if run != self._run:
@@ -456,7 +456,7 @@ class Collector:
         """
         check_whole("evaluate", tasks=tasks, samples=samples)
         tasks, samples = int(tasks), int(samples)
-        with self._asking:
+        with self._tasks_lock:
             of = {name: checked_tasks(world.environment, tasks, split) for name, world in self.worlds.items()}
             for name, each in of.items():
                 if len(each) < tasks and not self.worlds[name].is_world_model:
@@ -567,7 +567,7 @@ class Collector:
         if not (made.scored and made.batch.num_draws):
             titles = ", ".join(world.title for world in self.worlds.values())
             warn_without_draws(self._notices, self.recipe, titles, made, head.iteration)
-        if journal.unasked:
+        if journal.unused:
             warn_unused_records(self._notices, journal)
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))
         trim_heap(with_changes.level_len("node_token"))
@@ -634,9 +634,9 @@ class Collector:
 
     def _task_pool(self) -> MixedTasks:
         """Return the tasks of the pool, each with its world, interleaved over worlds."""
-        with self._asking:
+        with self._tasks_lock:
             if self._pool is None:
-                self._pool = mixed_tasks(self.worlds, self._pool_size, self._asking)
+                self._pool = mixed_tasks(self.worlds, self._pool_size, self._tasks_lock)
             return self._pool
 
 

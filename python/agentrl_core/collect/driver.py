@@ -170,7 +170,7 @@ class RolloutDriver:
     @cached_property
     def query(self) -> Callable[..., Coroutine[Any, Any, list[float]]]:
         """Queries a model about token paths, batched with other groups."""
-        return QueryBatcher(self._settings.models).ask
+        return QueryBatcher(self._settings.models).query
 
     def roll_out(
         self,

@@ -36,8 +36,8 @@ _NOBODYS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), syscon
 """Folders of code that users did not write."""
 _NEW_OBJECTS = 20_000
 """Number of new objects after which Python collects cycles."""
-_WORTH_TOKENS = 1 << 17
-"""Smallest batch in stored tokens worth trimming for."""
+_TRIM_TOKENS = 1 << 17
+"""Smallest batch in stored tokens for which `trim_heap` trims."""
 
 _lock = threading.Lock()
 _loop: _LoopThread | None = None
@@ -304,7 +304,7 @@ def trim_heap(tokens: int) -> None:
     C libraries need no trimming.
     """
     trim = _trim()
-    if tokens >= _WORTH_TOKENS and trim is not None:
+    if tokens >= _TRIM_TOKENS and trim is not None:
         trim(0)
 
 
@@ -350,7 +350,7 @@ class _RelaxedGc:
             if not self._running and gc.get_threshold() == self._set:
                 gc.set_threshold(*self._before)
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset the count in a forked child, whose parent may have held the lock."""
         self._lock = threading.Lock()
         if self._running:
@@ -360,4 +360,4 @@ class _RelaxedGc:
 
 relaxed_gc = _RelaxedGc()
 """Lets Python collect garbage rarely in a `with` block, in all threads."""
-os.register_at_fork(after_in_child=relaxed_gc.forget)
+os.register_at_fork(after_in_child=relaxed_gc.reset_after_fork)

@@ -119,9 +119,9 @@ def with_counts(batch: Batch, metrics: Mapping[str, object]) -> dict[str, object
     """
     others, trained, kept = {**metrics}, metrics.get("tokens"), batch.state
     tokens = dict(kept.get(TOKENS, {}))
-    behind = tokens.pop("behind", None)
-    if behind is not None:
-        tokens["staleness"] = behind / max(tokens["consumed"], 1)
+    lag = tokens.pop("behind", None)
+    if lag is not None:
+        tokens["staleness"] = lag / max(tokens["consumed"], 1)
     if isinstance(trained, (Real, np.number)):
         tokens["trained"] = float(others.pop("tokens"))  # type: ignore[arg-type]
     for name in ("collect", "tokens"):

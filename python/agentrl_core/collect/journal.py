@@ -118,12 +118,12 @@ class Journal:
     def begin(self) -> None:
         """Mark all records as not requested, since the programs start from the beginning."""
         with self._beginning:
-            self._unasked = self._names()
+            self._unused = self._names()
 
     @property
-    def unasked(self) -> list[str]:
+    def unused(self) -> list[str]:
         """Return records that were not requested since the programs started, in order."""
-        return list(self._unasked)
+        return list(self._unused)
 
     def __contains__(self, name: str) -> bool:
         return name in self._values or name in self._written or name in self._stored
@@ -145,16 +145,16 @@ class Journal:
             if record is None or not record.startswith(digest):
                 return None
             value = read(record[len(digest) :])
-        self._unasked.pop(name, None)
+        self._unused.pop(name, None)
         return value  # type: ignore[no-any-return]
 
     def keep(self, name: str, digest: bytes, value: Value, write: Callable[[Value], bytes]) -> None:
         """Record the result of a request; `write` encodes it for the file."""
         payload = write(value)
-        if name in self._unasked and name in self:
+        if name in self._unused and name in self:
             before = self._latest(name)
             if isinstance(before, bytes) and before[DIGEST_BYTES:] == payload:
-                self._unasked.pop(name)  # the same record for an equivalent request
+                self._unused.pop(name)  # the same record for an equivalent request
             else:
                 self._replaced.append((name, before))
         if name == CARRIED:
@@ -177,7 +177,7 @@ class Journal:
         for name in self._names():
             if group_of(name) not in groups:
                 continue
-            self._unasked.pop(name, None)
+            self._unused.pop(name, None)
             with later._beginning:
                 if name in later:
                     continue
@@ -186,7 +186,7 @@ class Journal:
                     later.keep(name, key, value, write)
                 else:
                     later.put(name, self._stored[name])
-                later._unasked[name] = None
+                later._unused[name] = None
 
     def put(self, name: str, record: bytes) -> None:
         """Store a record of another file, as digest and payload."""
@@ -205,13 +205,13 @@ class Journal:
 
     def unused_segments(self) -> dict[str, list[tuple[str, Segment]]]:
         """Return segments that were not requested again, by group of the selection, with names and in order."""
-        if not (self._unasked or self._replaced):
+        if not (self._unused or self._replaced):
             return {}
         self._names()
         replaced = {name for name, _ in self._replaced}
         left: dict[str, list[tuple[str, Segment]]] = {}
         for name, each in [
-            (name, self._latest(name)) for name in self._unasked if name not in replaced
+            (name, self._latest(name)) for name in self._unused if name not in replaced
         ] + self._replaced:
             if "/segment" in name:
                 segment = read_segment(each[DIGEST_BYTES:]) if isinstance(each, bytes) else each

@@ -28,7 +28,7 @@ class QueryBatcher:
         self._waiting: dict[str, list[tuple[Paths, asyncio.Future[list[float]]]]] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def ask(self, column: str, paths: Paths) -> list[float]:
+    async def query(self, column: str, paths: Paths) -> list[float]:
         """Return a number for each path.
 
         Raises:

@@ -146,7 +146,7 @@ class IterationTask(Generic[Value]):
     ) -> None:
         self._make = make
         self._before = before
-        self._came = threading.Event()
+        self._released = threading.Event()
         self._over = threading.Event()
         self._unwanted = threading.Event()
         self._made: list[Value] = []
@@ -167,7 +167,7 @@ class IterationTask(Generic[Value]):
     def stop(self) -> None:
         """Request the computation to stop, without waiting."""
         self._unwanted.set()
-        self._came.set()
+        self._released.set()
 
     def join(self) -> None:
         """Wait a few seconds at most for the stopped computation to clean up."""
@@ -200,14 +200,14 @@ class IterationTask(Generic[Value]):
     def wait_for_previous(self) -> None:
         """Wait until the previous task releases this one, or ends."""
         if self._before is not None:
-            self._before._came.wait()  # noqa: SLF001 -- one of its own
+            self._before._released.wait()  # noqa: SLF001 -- one of its own
             self._before = None
 
     def wait_for_previous_batch(self) -> None:
         """Wait for the previous result, and stop if it failed."""
         if self._before is not None:
             before, self._before = self._before, None
-            before._came.wait()  # noqa: SLF001 -- one of its own
+            before._released.wait()  # noqa: SLF001 -- one of its own
             if before.stopped or before._error is not None:  # noqa: SLF001
                 self.stop()
         if self.stopped:
@@ -215,7 +215,7 @@ class IterationTask(Generic[Value]):
 
     def release_next(self) -> None:
         """Let the next task continue past `wait_for_previous`."""
-        self._came.set()
+        self._released.set()
 
     def _run(self) -> None:
         try:
@@ -223,7 +223,7 @@ class IterationTask(Generic[Value]):
         except BaseException as error:  # noqa: BLE001 -- whoever waits gets it
             self._error = error
         finally:
-            self._came.set()
+            self._released.set()
             self._over.set()
 
 

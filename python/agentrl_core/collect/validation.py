@@ -116,14 +116,14 @@ def checked_tasks(environment: Environment, count: int, split: Split) -> Sequenc
 
 
 def mixed_tasks(
-    worlds: Mapping[str, EnvironmentHandle], count: int, asking: AbstractContextManager[object]
+    worlds: Mapping[str, EnvironmentHandle], count: int, lock: AbstractContextManager[object]
 ) -> MixedTasks:
-    """Return the training tasks of several worlds, each with its world; `asking` is the lock for reading tasks."""
-    with asking:
+    """Return the training tasks of several worlds, each with its world; `lock` is the lock for reading tasks."""
+    with lock:
         tasks = {name: checked_tasks(world.environment, count, "train") for name, world in worlds.items()}
     if len(tasks) > 1:
         check_apart(tasks)
-    return MixedTasks(tasks, asking)
+    return MixedTasks(tasks, lock)
 
 
 def check_chosen(chosen: Sequence[tuple[str, Task]]) -> None:

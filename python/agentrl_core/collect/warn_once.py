@@ -40,11 +40,11 @@ def warn_missed_metrics(notices: WarnOnce, recipe: Recipe, components: Mapping[s
 
 def warn_unused_records(notices: WarnOnce, journal: Journal) -> None:
     """Warn of journal records that were not requested again, because the programs changed since the interruption."""
-    unasked = journal.unasked
+    unused = journal.unused
     notices.once(
         "journal",
-        f"{len(unasked)} of {len(journal)} recorded answers were not used after the resume (the first: "
-        f"{unasked[0]}): the program, the recipe or an engine has changed, or the program is not deterministic "
+        f"{len(unused)} of {len(journal)} recorded answers were not used after the resume (the first: "
+        f"{unused[0]}): the program, the recipe or an engine has changed, or the program is not deterministic "
         "(it reads the clock or its own random numbers); the others were sampled again, and tokens that the "
         "iteration's groups do not use are stored without draws",
     )
