@@ -182,6 +182,6 @@ def test_conversations_that_share_nothing_are_lanes_in_the_order_in_which_they_b
         place = lanes.begin(chain)
         assert place.conversation == expected[agent]
         assert place.is_new == (known is None)
-        assert place.behind == (len(known) - 1 if goes_on else None)
+        assert place.last_answer == (len(known) - 1 if goes_on else None)
         chains[agent] = [*chain, f"answer {number}"]
         lanes.end(place.conversation, chains[agent][-1])

@@ -17,7 +17,7 @@ from stores import trained
 
 from agentrl_core import Store, scan
 from agentrl_core.integrations.polars import _stored
-from agentrl_core.integrations.polars._bounds import ColumnTexts, teller
+from agentrl_core.integrations.polars._bounds import ColumnTexts, bounds_check
 
 ITERATIONS = 24
 
@@ -51,15 +51,15 @@ def test_what_is_told_of_blocks_is_so_of_their_rows(
     frames = [pl.DataFrame(values, schema=schema, orient="row") for values in blocks]
     least = {name: np.array([min(frame[name].to_list()) for frame in frames]) for name in ("a", "b")}
     greatest = {name: np.array([max(frame[name].to_list()) for frame in frames]) for name in ("a", "b")}
-    told = teller(wanted)
-    of_all = told({name: (least[name], greatest[name]) for name in ("a", "b")})
+    check = bounds_check(wanted)
+    of_all = check({name: (least[name], greatest[name]) for name in ("a", "b")})
     can, every = (np.broadcast_to(one, len(frames)) for one in of_all)
     for place, frame in enumerate(frames):
         passing = frame.filter(wanted).height
         assert can[place] or passing == 0
         assert not (can[place] and every[place]) or passing == frame.height
         bounds = {name: (int(least[name][place]), int(greatest[name][place])) for name in ("a", "b")}
-        assert told(bounds) == (can[place], every[place]), "one block is told of as among others"
+        assert check(bounds) == (can[place], every[place]), "one block gets the same result alone and among others"
 
 
 @given(
@@ -81,7 +81,7 @@ def test_what_is_told_of_texts_is_so_of_the_rows_that_have_them(blocks: list[lis
     pairs = [(place, texts.index(text)) for place, block in enumerate(blocks) for text in sorted(set(block))]
     block, text = np.array(pairs, np.int64).T
     can, every = (
-        np.broadcast_to(one, len(blocks)) for one in teller(wanted)({"task": ColumnTexts(texts, block, text)})
+        np.broadcast_to(one, len(blocks)) for one in bounds_check(wanted)({"task": ColumnTexts(texts, block, text)})
     )
     of_other = "other" in wanted.meta.root_names()
     for place, rows_of_block in enumerate(blocks):
@@ -118,7 +118,7 @@ def test_what_is_told_of_texts_is_so_of_the_rows_that_have_them(blocks: list[lis
     ],
 )
 def test_what_bounds_say(wanted: pl.Expr, expected: bool | None) -> None:
-    can, every = teller(wanted)({"a": (1, 3), "b": (5, 9), "d": (0, 1 << 50)})
+    can, every = bounds_check(wanted)({"a": (1, 3), "b": (5, 9), "d": (0, 1 << 50)})
     assert (bool(every) or None if can else False) is expected
 
 

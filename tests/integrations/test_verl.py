@@ -15,7 +15,7 @@ from verl_rows import data
 from agentrl_core import advantage, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.integrations import verl as plugin
-from agentrl_core.integrations.verl.registry import PREFIX, Estimator, knowing
+from agentrl_core.integrations.verl.registry import PREFIX, Estimator, extra_columns
 
 verl = pytest.importorskip("verl", reason="verl is installed by `make test`")
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
@@ -102,7 +102,7 @@ def test_gae_has_verls_numbers_where_the_values_are_told() -> None:
     expected = credited(data(3), "gae", gamma=0.9, lam=0.8) * rows.batch["response_mask"]
     with pytest.raises(RecipeError, match=r"'value'.*trainer\.v1.trainer_mode=agentrl_sync"):
         credited(data(3), "agentrl_gae")
-    with knowing(columns={"value": list(rows.batch["values"].numpy())}):
+    with extra_columns(columns={"value": list(rows.batch["values"].numpy())}):
         found = credited(data(3), "agentrl_gae")
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 

@@ -15,7 +15,7 @@ import pytest
 import agentrl_core as arl
 from agentrl_core import recipes, scan
 from agentrl_core.view.blocks import Chosen, packed, plain
-from agentrl_core.view.credit import told
+from agentrl_core.view.credit import described
 from agentrl_core.view.health import signs
 from agentrl_core.view.modules import joined
 
@@ -197,14 +197,14 @@ def test_signs_are_bad_where_a_run_is(tmp_path) -> None:
 
 
 def test_recipes_are_told_with_their_formulas() -> None:
-    page = told(recipes.GIGPO.to_dict())
+    page = described(recipes.GIGPO.to_dict())
     names = [link["component"] for link in page["phases"]["advantage"]]
     assert names == ["Discounted", "GroupRelative", "GroupRelative"]
     assert "gamma" in page["phases"]["advantage"][0]["formula"]
     assert page["source"].startswith("arXiv:")
     strange = {"name": "mine", "advantage": {"component": "not.installed:Thing", "weight": 2}}
     link = {"component": "not.installed:Thing", "options": {"weight": 2}, "says": "", "formula": ""}
-    assert told(strange)["phases"]["advantage"] == [link]
+    assert described(strange)["phases"]["advantage"] == [link]
 
 
 def test_modules_that_need_each_other_are_refused() -> None:

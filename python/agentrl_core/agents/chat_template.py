@@ -39,7 +39,7 @@ class TemplateSuffix:
 
     A short chat of a question and an answer replaces the real one, so the work depends only on the new messages, not
     on the length of the chat. For each kind of messages, one comparison with the rendered real chat checks that the
-    template writes them alike. If it does not, `behind` returns None, and the whole chat must be rendered.
+    template writes them alike. If it does not, `tokens_after` returns None, and the whole chat must be rendered.
     """
 
     def __init__(self, upstream: Upstream) -> None:
@@ -49,7 +49,7 @@ class TemplateSuffix:
         self._ended: dict[str, tuple[list[int], list[int]]] = {}
         """By options: a short chat that ends with an answer, and a list with its end token, empty without one."""
 
-    async def behind(
+    async def tokens_after(
         self,
         answered: Sequence[Json],
         following: Sequence[Json],
@@ -116,7 +116,7 @@ class TemplateSuffix:
             first, second = [
                 await self._tokenize([_QUESTION, each], None, options, open_turn=False) for each in _ANSWERS
             ]
-            self._ended[str(options)] = first or [], _alike_at_end(first, second)[:1]
+            self._ended[str(options)] = first or [], _common_suffix(first, second)[:1]
         return self._ended[str(options)]
 
     async def _answer_before(self, role: str, options: Json | None) -> _PlaceholderTurn | None:
@@ -126,7 +126,7 @@ class TemplateSuffix:
             await self._tokenize([_QUESTION, each, following], None, options, open_turn=False) for each in _ANSWERS
         ]
         _, own = await self._last(options)
-        shared = _alike_at_end(first, second)
+        shared = _common_suffix(first, second)
         if not shared or first is None:
             return None
         place = len(first) - len(shared)
@@ -141,12 +141,12 @@ class TemplateSuffix:
         whole = await self._tokenize([_QUESTION, answer, result], None, options, open_turn=False)
         if alone is None:
             return None
-        if own and own[0] in alone[_alike(alone, last) :]:
+        if own and own[0] in alone[_common_prefix_length(alone, last) :]:
             return _PlaceholderTurn(answer, own[0], alone.count(own[0]), (own[0],))
         if whole is None:
             return None
         # The template ends a call differently from an answer, or only by the start of the next message.
-        same = _alike(alone, whole)
+        same = _common_prefix_length(alone, whole)
         place = same - 1 if own and same == len(alone) else same
         if not 0 <= place < len(whole):
             return None
@@ -167,7 +167,7 @@ def _with_calls(calls: Sequence[Json]) -> Json:
     return {"role": "assistant", "content": "", "tool_calls": list(calls)}
 
 
-def _alike(first: list[int], second: list[int]) -> int:
+def _common_prefix_length(first: list[int], second: list[int]) -> int:
     """Count the first tokens that two chats have in common."""
     same = 0
     while same < min(len(first), len(second)) and first[same] == second[same]:
@@ -175,7 +175,7 @@ def _alike(first: list[int], second: list[int]) -> int:
     return same
 
 
-def _alike_at_end(first: list[int] | None, second: list[int] | None) -> list[int]:
+def _common_suffix(first: list[int] | None, second: list[int] | None) -> list[int]:
     """Return the last tokens that two chats have in common."""
     if first is None or second is None:
         return []

@@ -11,12 +11,12 @@ class RequestPosition(NamedTuple):
 
     Attributes:
         conversation: number of the conversation.
-        behind: index of the message that is the conversation's last answer; None: the history was changed.
+        last_answer: index of the message that is the conversation's last answer; None: the history was changed.
         is_new: whether the conversation begins with this request.
     """
 
     conversation: int
-    behind: int | None
+    last_answer: int | None
     is_new: bool
 
 
@@ -50,21 +50,21 @@ class SessionConversations:
     def begin(self, chain: Sequence[str]) -> RequestPosition:
         """Start a request, given the digests of its messages; its conversation is busy until `end` or `give_up`."""
         found: int | None = None
-        behind = None
+        last_answer = None
         for place in range(len(chain) - 2, -1, -1):
             if chain[place] in self._of:
                 found = self._of[chain[place]]
-                behind = place if self._tips[found] == chain[place] else None
+                last_answer = place if self._tips[found] == chain[place] else None
                 break
         else:
             same = [lane for lane, opening in enumerate(self._openings) if opening == chain[0]]
             found = max(same, default=None)
         if found is None or found in self._busy:
-            found, behind, is_new = self._add(chain[0]), None, True
+            found, last_answer, is_new = self._add(chain[0]), None, True
         else:
             is_new = False
         self._busy.add(found)
-        return RequestPosition(found, behind, is_new)
+        return RequestPosition(found, last_answer, is_new)
 
     def end(self, lane: int, chat: str) -> None:
         """Record an answered request: `chat` is the digest of the chat that ends with the answer, empty if unknown."""

@@ -33,39 +33,41 @@ class RequestDeduplicator:
 
     def __init__(self, before: Callable[[str, Json], ChatResponse | None]) -> None:
         self._before = before
-        self._asked: dict[str, _PendingRequest] = {}
+        self._pending: dict[str, _PendingRequest] = {}
         """Requests that are being answered, by their digests."""
-        self._unheard: set[str] = set()
+        self._undelivered: set[str] = set()
         """Digests of requests whose client had disconnected when they were answered."""
 
     async def once(
-        self, key: str, request: Json, ask: Callable[[], Awaitable[Any]], is_gone: IsGone, *, retry: bool
+        self, key: str, request: Json, generate: Callable[[], Awaitable[Any]], is_gone: IsGone, *, retry: bool
     ) -> ChatResponse:
         """Return the answer to a request, which is generated once even if the request is repeated.
 
         Args:
             key: digest of the request, as it came.
             request: the request.
-            ask: generates the answer.
+            generate: generates the answer.
             is_gone: returns whether the client has disconnected. If it has, the next equal request gets the same
                 answer, since it is likely from the same client.
             retry: whether the client marks the request as repeated.
         """
-        known = self._asked.get(key)
+        known = self._pending.get(key)
         if known is not None and (retry or await known.is_gone()):
             known.is_gone = is_gone
-            asked = known
-        elif known is None and (retry or key in self._unheard) and (answer := self._before(key, request)) is not None:
-            self._unheard.discard(key)
+            pending = known
+        elif (
+            known is None and (retry or key in self._undelivered) and (answer := self._before(key, request)) is not None
+        ):
+            self._undelivered.discard(key)
             return answer
         else:
-            asked = self._asked[key] = _PendingRequest(asyncio.ensure_future(ask()), is_gone)
+            pending = self._pending[key] = _PendingRequest(asyncio.ensure_future(generate()), is_gone)
         try:
             # Shielded, so that one cancelled waiter does not cancel the answer for the others.
-            answer = await asyncio.shield(asked.answer)
+            answer = await asyncio.shield(pending.answer)
         finally:
-            if asked.answer.done() and self._asked.get(key) is asked:
-                del self._asked[key]
-        if await asked.is_gone():
-            self._unheard.add(key)
+            if pending.answer.done() and self._pending.get(key) is pending:
+                del self._pending[key]
+        if await pending.is_gone():
+            self._undelivered.add(key)
         return answer

@@ -222,7 +222,7 @@ class Endpoint(Routes):
     def _all_routes(self) -> list[Route]:
         return [
             *self.routes(),
-            Route("/health", self._told(self._health, "chat")),
+            Route("/health", self._reporting_errors(self._health, "chat")),
             Route("/sessions", self.guarded(self._open), methods=["POST"]),
             Route("/sessions/{session}/reward", self.guarded(self._reward), methods=["POST"]),
             Route("/sessions/{session}/close", self.guarded(self._close), methods=["POST"]),

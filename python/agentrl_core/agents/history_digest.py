@@ -41,13 +41,13 @@ def digests(messages: Sequence[Mapping[str, Any]], context: object, known: Seque
     """
     digest = bytes.fromhex(known[-1]) if known else hashlib.sha256(_json(context)).digest()
     found = list(known)
-    spoken = (message for message in reversed(messages[: len(known)]) if message.get("role") == "assistant")
-    calls = _places(next(spoken, {}))
+    answers = (message for message in reversed(messages[: len(known)]) if message.get("role") == "assistant")
+    calls = _places(next(answers, {}))
     for message in messages[len(known) :]:
-        told = _told(message, calls)
+        digested = _digested(message, calls)
         if message.get("role") == "assistant":
             calls = _places(message)
-        digest = hashlib.sha256(digest + _json(told)).digest()
+        digest = hashlib.sha256(digest + _json(digested)).digest()
         found.append(digest.hex())
     return found
 
@@ -76,18 +76,18 @@ def _places(message: Mapping[str, Any]) -> dict[str, int]:
     return {str(call.get("id")): place for place, call in enumerate(message.get("tool_calls") or [])}
 
 
-def _told(message: Mapping[str, Any], calls: Mapping[str, int]) -> object:
+def _digested(message: Mapping[str, Any], calls: Mapping[str, int]) -> object:
     """Return the parts of a message that its digest depends on."""
     role, content = message.get("role"), message.get("content")
     text = text_of(content)
-    said: object = _said_in_parts(content) if text is None else text
+    body: object = _content_parts(content) if text is None else text
     if role == "assistant":
-        asked = [_call(call) for call in message.get("tool_calls") or []]
-        return [role, said.strip() if isinstance(said, str) else said, asked]
+        own_calls = [_call(call) for call in message.get("tool_calls") or []]
+        return [role, body.strip() if isinstance(body, str) else body, own_calls]
     if role == "tool":
         # Some clients rename calls, so a result is identified by the index of its call.
-        return [role, said, calls.get(str(message.get("tool_call_id")), message.get("name"))]
-    return ["system" if role == "developer" else role, said, message.get("name")]
+        return [role, body, calls.get(str(message.get("tool_call_id")), message.get("name"))]
+    return ["system" if role == "developer" else role, body, message.get("name")]
 
 
 def _call(call: Mapping[str, Any]) -> object:
@@ -99,7 +99,7 @@ def _call(call: Mapping[str, Any]) -> object:
     return [function.get("name"), arguments]
 
 
-def _said_in_parts(content: object) -> object:
+def _content_parts(content: object) -> object:
     """Return a content with images as texts and image hashes, which do not depend on how an image was sent."""
     if not isinstance(content, Sequence) or not any(isinstance(part, Image) for part in content):
         return content

@@ -100,7 +100,7 @@ class InProcessSession:
         del version
         if self._over:
             raise InvalidInputError(_OVER)
-        return await self._repeats.once(key, request, lambda: self._ask(request, key), is_gone, retry=retry)
+        return await self._repeats.once(key, request, lambda: self._answer(request, key), is_gone, retry=retry)
 
     async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> ChatResponse:
         """Return the model's continuation of a prompt, a conversation of one turn; see `routes.SessionHandler`."""
@@ -123,7 +123,7 @@ class InProcessSession:
                 raise InvalidInputError(f"messages: {error}") from error
         try:
             tokens = self._tokenizer.apply_chat_template(
-                [_said(message) for message in request["messages"]],
+                [_with_content(message) for message in request["messages"]],
                 tools=request.get("tools") or None,
                 add_generation_prompt=True,
                 tokenize=True,
@@ -142,7 +142,7 @@ class InProcessSession:
             with suppress(InvalidStateError):
                 waiting.set_exception(InvalidInputError(_OVER))
 
-    async def _ask(self, request: Json, key: str) -> ChatResponse:
+    async def _answer(self, request: Json, key: str) -> ChatResponse:
         messages, tools = request["messages"], request.get("tools") or None
         options = {**self._options, **checked_options(request.get("chat_template_kwargs"))} or None
         for message in messages:
@@ -160,14 +160,14 @@ class InProcessSession:
         place = self._lanes.begin(chain)
         # Every further choice begins its own conversation, with the whole history.
         others = [self._lanes.another(chain[0]) for _ in range(1, count)]
-        told = [_said(message) for message in messages]
-        following = told if place.behind is None else told[place.behind + 1 :]
-        calls = [ModelCall(place.conversation, place.behind is None, following, tools, chain[-1], most, options)]
+        history = [_with_content(message) for message in messages]
+        following = history if place.last_answer is None else history[place.last_answer + 1 :]
+        calls = [ModelCall(place.conversation, place.last_answer is None, following, tools, chain[-1], most, options)]
         calls += [
-            replace(calls[0], conversation=lane, replaces_history=True, messages=told, answer=Future())
+            replace(calls[0], conversation=lane, replaces_history=True, messages=history, answer=Future())
             for lane in others
         ]
-        texts = await self._told(calls)
+        texts = await self._answer_texts(calls)
         chat = None if self._template is None else self._template.with_options(options)
         opening = "" if chat is None else chat.decode(chat.prompt("agentrl question"))
         form = None if chat is None else chat.answer_form()
@@ -190,11 +190,11 @@ class InProcessSession:
             for lane in lanes
         ]
         choices = []
-        for call, text in zip(calls, await self._told(calls), strict=True):
+        for call, text in zip(calls, await self._answer_texts(calls), strict=True):
             self._lanes.end(call.conversation, "")
-            told: Json = {"content": text}
-            _cut(told, stops)
-            choices.append(ResponseChoice(told, [], [], "stop"))
+            reply: Json = {"content": text}
+            _cut(reply, stops)
+            choices.append(ResponseChoice(reply, [], [], "stop"))
         answer = self._given[key] = ChatResponse([], choices, dict(_NO_USAGE))
         return answer
 
@@ -213,7 +213,7 @@ class InProcessSession:
                 )
         return {"role": "prompt", "content": "", "tokens": prompt}
 
-    async def _told(self, calls: Sequence[ModelCall]) -> list[str]:
+    async def _answer_texts(self, calls: Sequence[ModelCall]) -> list[str]:
         """Offer calls together, and return the model's answers."""
         self._waiting.update(call.answer for call in calls)
         if self._over:
@@ -251,7 +251,7 @@ class InProcessEndpoint(Routes):
         self._template = Chat(tokenizer, self._options) if has_template else None
         # A processor has its tokenizer inside.
         self._tokenizer = tokenizer if self._template is None else self._template.tokenizer
-        self._talks: dict[str, tuple[str, InProcessSession]] = {}
+        self._sessions: dict[str, tuple[str, InProcessSession]] = {}
         self._lock = threading.Lock()
         self._serving = ExitStack()
         self._url = ""
@@ -268,8 +268,8 @@ class InProcessEndpoint(Routes):
     def conversation(self, session: str, *, begins: bool) -> InProcessSession:
         """Return a session, which must be open: sessions begin with their episodes; see `Routes.conversation`."""
         del begins
-        _, talk = self._known(session)
-        return talk
+        _, handler = self._known(session)
+        return handler
 
     def check_key(self, request: Request) -> None:
         """Require the key of the request's session; see `Routes.check_key`."""
@@ -300,39 +300,39 @@ class InProcessEndpoint(Routes):
             if not self._url or self._process != os.getpid():  # a forked child has none of its parent's threads
                 app = Starlette(routes=self.routes())
                 self._url, self._process = self._serving.enter_context(serving(app)), os.getpid()
-        name, key, talk = secrets.token_hex(8), secrets.token_urlsafe(24), self._talk(offer)
-        self._talks[name] = key, talk
-        return name, f"{self._url}/s/{name}/v1", key, talk
+        name, key, handler = secrets.token_hex(8), secrets.token_urlsafe(24), self._new_session(offer)
+        self._sessions[name] = key, handler
+        return name, f"{self._url}/s/{name}/v1", key, handler
 
     def _known(self, name: str) -> tuple[str, InProcessSession]:
-        if name not in self._talks:
+        if name not in self._sessions:
             raise NotFoundError(f"session {name!r:.60} does not exist or is over; use the base URL that run is given")
-        return self._talks[name]
+        return self._sessions[name]
 
-    def _talk(self, offer: Callable[[ModelCall], None]) -> InProcessSession:
+    def _new_session(self, offer: Callable[[ModelCall], None]) -> InProcessSession:
         return InProcessSession(offer, self._tokenizer, self._template, self._options)
 
     def close_session(self, name: str) -> None:
         """End a session; a second time does nothing."""
-        _, talk = self._talks.pop(name, ("", None))
-        if talk is not None:
-            talk.end()
+        _, handler = self._sessions.pop(name, ("", None))
+        if handler is not None:
+            handler.end()
 
     def close(self) -> None:
         """End all sessions and the endpoint, which starts again with the next agent."""
-        for name in list(self._talks):
+        for name in list(self._sessions):
             self.close_session(name)
         with self._lock:
             self._url = ""
             self._serving.close()
 
 
-def _said(message: Mapping[str, Any]) -> Json:
+def _with_content(message: Mapping[str, Any]) -> Json:
     """Return a message for a collector, which has a content or calls."""
-    told = for_template(message)
-    if told.get("content") is None and not told.get("tool_calls"):
-        told["content"] = ""
-    return told
+    converted = for_template(message)
+    if converted.get("content") is None and not converted.get("tool_calls"):
+        converted["content"] = ""
+    return converted
 
 
 def _options(request: Json) -> tuple[int | None, int, list[str]]:

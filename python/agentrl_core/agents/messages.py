@@ -69,6 +69,6 @@ def for_template(message: Mapping[str, Any]) -> Json:
 def _call(call: Json, place: int, text: str) -> Json:
     function = call.get("function", call)
     arguments = function.get("arguments")
-    told = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+    encoded = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
     name = f"call_{_core.rng.structural_seed(place, *text.encode()[:64]):016x}"
-    return {"id": name, "type": "function", "function": {"name": function.get("name"), "arguments": told}}
+    return {"id": name, "type": "function", "function": {"name": function.get("name"), "arguments": encoded}}

@@ -145,8 +145,8 @@ class SessionRecorder:
         *,
         images: Sequence[Image] = (),
         near: int,
-        said: Sequence[tuple[int, str, str]],
-        asked: str,
+        positions: Sequence[tuple[int, str, str]],
+        key: str,
     ) -> list[SessionTurn]:
         """Record an answer durably, as one turn for each of its choices.
 
@@ -157,9 +157,9 @@ class SessionRecorder:
             version: version of the weights.
             images: images in the prompt, in order.
             near: the turn that the prompt continues; -1: no known turn.
-            said: for each choice its conversation, the digest of the chat that ends with it, and for a new conversation
-                the digest of its first message.
-            asked: digest of the request.
+            positions: for each choice its conversation, the digest of the chat that ends with it, and for a new
+                conversation the digest of its first message.
+            key: digest of the request.
 
         Raises:
             InvalidInputError: the session is closed.
@@ -189,14 +189,14 @@ class SessionRecorder:
                         1.0 if top_p is None else float(top_p),
                         choice.message,
                         chat,
-                        asked,
+                        key,
                         lane,
                         opening,
                         choice.details,
                         shared_images=same,
                         images=hashes[same:],
                     )
-                    for place, (choice, (lane, chat, opening)) in enumerate(zip(answer.choices, said, strict=True))
+                    for place, (choice, (lane, chat, opening)) in enumerate(zip(answer.choices, positions, strict=True))
                 ]
                 alone = [_alone(turn, prompt, place) for place, turn in enumerate(turns)]
                 self._check(replace(recorded, turns=alone, pictures=shown))
@@ -417,8 +417,8 @@ def _ingested(forest: Forest, group: int, member: int, recorded: SessionRecord) 
     lanes: dict[int, int] = {}
     nodes: list[int] = []
     last = {turn.lane: turn.number for turn in recorded.turns}
-    is_paid = any(turn.reward is not None for turn in recorded.turns)
-    outcome = None if is_paid or recorded.closed is None else recorded.closed.get("reward")
+    has_rewards = any(turn.reward is not None for turn in recorded.turns)
+    outcome = None if has_rewards or recorded.closed is None else recorded.closed.get("reward")
     if not recorded.turns:
         lanes[0] = forest.start(group, member)
     for content in recorded.pictures.values():

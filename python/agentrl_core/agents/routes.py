@@ -161,7 +161,7 @@ class Routes(ABC):
             self.check_key(request)
             return await work(request)
 
-        return self._told(answer, "chat")
+        return self._reporting_errors(answer, "chat")
 
     async def body(self, request: Request) -> Json:
         """Read the JSON object in the body of a request."""
@@ -205,13 +205,15 @@ class Routes(ABC):
             dialect.FIELDS(body)
             if name == "responses" and body.get("previous_response_id"):
                 body = _continued(self.conversation(named, begins=False), body)
-            asked = decoded_images(dialect.asked(body), self.image_refusal)
+            upstream_request = decoded_images(dialect.parse_request(body), self.image_refusal)
             # A session begins after its first request has been checked.
             session = self.conversation(named, begins=True)
             await self.ready()
             retry = request.headers.get(RETRIES, "0") not in ("", "0")
             answer = session.complete if name == "completions" else session.chat
-            found = await answer(asked, self.policy_version, key=key, retry=retry, is_gone=request.is_disconnected)
+            found = await answer(
+                upstream_request, self.policy_version, key=key, retry=retry, is_gone=request.is_disconnected
+            )
             reply = dialect.reply(found, body, secrets.token_hex(12))
             if name == "responses":
                 session.histories[reply["id"]] = responses.history(body, reply)
@@ -219,7 +221,7 @@ class Routes(ABC):
                 return StreamingResponse(_sse(dialect.events(reply, body)), media_type="text/event-stream")
             return JSONResponse(reply)
 
-        return self._told(reply_to, name)
+        return self._reporting_errors(reply_to, name)
 
     def _counter(self) -> Callable[[Request], Awaitable[Response]]:
         """Return the route that counts the tokens of a request to `/v1/messages`."""
@@ -229,12 +231,12 @@ class Routes(ABC):
             body = await self.body(request)
             messages.FIELDS(body)
             session = self.conversation(named, begins=False)
-            asked = decoded_images(messages.asked(body), self.image_refusal)
-            return JSONResponse({"input_tokens": await session.count(asked)})
+            upstream_request = decoded_images(messages.parse_request(body), self.image_refusal)
+            return JSONResponse({"input_tokens": await session.count(upstream_request)})
 
-        return self._told(count, "messages")
+        return self._reporting_errors(count, "messages")
 
-    def _told(
+    def _reporting_errors(
         self, work: Callable[[Request], Awaitable[Response]], name: str
     ) -> Callable[[Request], Awaitable[Response]]:
         """Return a route that reports errors in the client's dialect."""
@@ -251,9 +253,9 @@ class Routes(ABC):
             except PermissionError:
                 return _failed(name, 401, "authentication_error", "the API key is missing or wrong")
             except RefusedError as error:
-                said = error.body.get("error") or {}
-                told = said.get("message") if isinstance(said, dict) else None
-                return _failed(name, error.status, "invalid_request_error", str(told or error))
+                details = error.body.get("error") or {}
+                message = details.get("message") if isinstance(details, dict) else None
+                return _failed(name, error.status, "invalid_request_error", str(message or error))
             except NotFoundError as error:
                 return _failed(name, 404, "not_found_error", str(error))
             except InvalidInputError as error:
@@ -335,9 +337,9 @@ def _sse(events: Iterator[tuple[str | None, Json | None]]) -> Iterator[str]:
 
 def _failed(dialect: str, status: int, kind: str, text: str) -> Response:
     # The message of another program can hold a lone surrogate.
-    told: dict[str, Any] = {"type": kind, "message": text.encode(errors="replace").decode()}
+    error: dict[str, Any] = {"type": kind, "message": text.encode(errors="replace").decode()}
     # After a timeout, the rest of the body is not read.
     headers = {"connection": "close"} if status == 408 else None
     if dialect == "messages":
-        return JSONResponse({"type": "error", "error": told}, status, headers)
-    return JSONResponse({"error": told | {"param": None, "code": None}}, status, headers)
+        return JSONResponse({"type": "error", "error": error}, status, headers)
+    return JSONResponse({"error": error | {"param": None, "code": None}}, status, headers)

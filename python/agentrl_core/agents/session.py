@@ -67,11 +67,11 @@ class Session:
             found = await self._upstream.complete(request)
             return found, -1, [""] * len(found.choices)
 
-        async def ask() -> ChatResponse:
+        async def generate() -> ChatResponse:
             return await self._kept(request, version, key, ["completions"], answer)
 
         self.recorded.check_open()
-        return await self._repeats.once(key, request, ask, is_gone, retry=retry)
+        return await self._repeats.once(key, request, generate, is_gone, retry=retry)
 
     async def count(self, request: Json) -> int:
         """Count the tokens that a chat's prompt would have as the next request of this session."""
@@ -96,18 +96,18 @@ class Session:
         ]
         return ChatResponse(prompt, choices, usage)
 
-    async def _answer(self, request: Json, version: int, asked: str) -> ChatResponse:
+    async def _answer(self, request: Json, version: int, key: str) -> ChatResponse:
         messages, tools = request["messages"], request.get("tools")
         options = request.get("chat_template_kwargs")
         chain = self._chats.digests(messages, [tools, options])
 
-        async def ask() -> tuple[ChatResponse, int, list[str]]:
+        async def generate() -> tuple[ChatResponse, int, list[str]]:
             near, tokens = await self._near(chain, messages, tools, options)
             answer = await self._upstream.chat(request, tokens)
-            said = [choice.message | {"role": "assistant"} for choice in answer.choices]
-            return answer, near, [digests([*messages, message], None, chain)[-1] for message in said]
+            replies = [choice.message | {"role": "assistant"} for choice in answer.choices]
+            return answer, near, [digests([*messages, message], None, chain)[-1] for message in replies]
 
-        return await self._kept(request, version, asked, chain, ask)
+        return await self._kept(request, version, key, chain, generate)
 
     async def _near(
         self, chain: Sequence[str], messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None
@@ -118,30 +118,30 @@ class Session:
             if turn is None or messages[place].get("role") != "assistant":
                 continue
             path = self.recorded.path(turn)
-            behind = await self._template.behind(
+            added = await self._template.tokens_after(
                 messages[: place + 1], messages[place + 1 :], tools, options, int(path[-1])
             )
-            return (-1, None) if behind is None else (turn, [*path.tolist(), *behind])
+            return (-1, None) if added is None else (turn, [*path.tolist(), *added])
         return -1, None
 
     async def _kept(
         self,
         request: Json,
         version: int,
-        asked: str,
+        key: str,
         chain: Sequence[str],
-        ask: Callable[[], Awaitable[tuple[ChatResponse, int, list[str]]]],
+        generate: Callable[[], Awaitable[tuple[ChatResponse, int, list[str]]]],
     ) -> ChatResponse:
-        """Call `ask` and record its choices: the first in the request's conversation, others in new conversations."""
+        """Call `generate` and record its choices: the first in the request's conversation, others in new ones."""
         place = self._lanes.begin(chain)
         try:
-            answer, near, chats = await ask()
+            answer, near, chats = await generate()
             lanes = [place.conversation, *(self._lanes.another(chain[0]) for _ in chats[1:])]
             openings = [chain[0] if place.is_new else "", *(chain[0] for _ in chats[1:])]
-            said = list(zip(lanes, chats, openings, strict=True))
+            positions = list(zip(lanes, chats, openings, strict=True))
             images = images_in(request.get("messages") or ())
             turns = self._recorder.turn(
-                self.recorded, answer, request, version, images=images, near=near, said=said, asked=asked
+                self.recorded, answer, request, version, images=images, near=near, positions=positions, key=key
             )
         except BaseException:
             self._lanes.give_up(place.conversation)

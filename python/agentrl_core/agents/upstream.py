@@ -191,14 +191,14 @@ class VllmUpstream:
         choices = []
         with self._reading("/v1/completions"):
             for choice in reply["choices"]:
-                told = choice["logprobs"]["token_logprobs"]
+                logprobs = choice["logprobs"]["token_logprobs"]
                 tokens = [int(token) for token in choice["token_ids"]]
                 details = choice["logprobs"] if request.get("logprobs") is not None else None
                 choices.append(
                     ResponseChoice(
                         {"content": str(choice["text"])},
                         tokens,
-                        _aligned(told, tokens),
+                        _aligned(logprobs, tokens),
                         str(choice["finish_reason"]),
                         details,
                     )

@@ -36,37 +36,37 @@ def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set
     for member in members.sort("trajectory_id").rows(named=True):
         leaves[member["leaf_node_id"]].append(member)
     tree = Tree(Text(f"group of {len(members)} trajectories, {nodes['tokens'].list.len().sum()} tokens"))
-    pending = [(tree, alike) for alike in reversed(_alike(children[None], children, leaves))]
+    pending = [(tree, equal) for equal in reversed(_equal_lines(children[None], children, leaves))]
     while pending:
-        above, alike = pending.pop()
-        row, line = alike[0][0], alike[0]
+        above, equal = pending.pop()
+        row, line = equal[0][0], equal[0]
         last = line[-1]["node_id"]
-        label = Text("", style="bold" if any(same[-1]["node_id"] in path for same in alike) else "")
+        label = Text("", style="bold" if any(same[-1]["node_id"] in path for same in equal) else "")
         if row["parent_end"] is not None and row["parent_end"] < len(rows[row["parent_id"]]["tokens"]):
             label.append(f"after token {row['parent_end']} of {len(rows[row['parent_id']]['tokens'])}: ")
         label.append(", ".join(f"{node['kind']} {len(node['tokens'])}" for node in line))
         label.append(f"  {words.preview(line[-1]['tokens'], _PREVIEW)}", style="dim")
-        if len(alike) > 1:
-            label.append(f"  x {len(alike)}", style="bold")
+        if len(equal) > 1:
+            label.append(f"  x {len(equal)}", style="bold")
         branch = above.add(label)
-        for told in _told([member for same in alike for member in leaves[same[-1]["node_id"]]], shown):
-            branch.add(_leaf(told, shown))
-        pending.extend((branch, same) for same in reversed(_alike(children[last], children, leaves)))
+        for outcome in _equal_outcomes([member for same in equal for member in leaves[same[-1]["node_id"]]], shown):
+            branch.add(_leaf(outcome, shown))
+        pending.extend((branch, same) for same in reversed(_equal_lines(children[last], children, leaves)))
     return tree
 
 
-def _alike(rows: list[dict[str, Any]], children: Any, leaves: Any) -> list[list[list[dict[str, Any]]]]:
+def _equal_lines(rows: list[dict[str, Any]], children: Any, leaves: Any) -> list[list[list[dict[str, Any]]]]:
     """Group lines by their first nodes, and merge lines that are equal, start at the same place, and end."""
     found: dict[object, list[list[dict[str, Any]]]] = {}
     for row in rows:
         line = _chain(row, children, leaves)
-        said = (row["parent_end"], *((node["kind"], *node["tokens"]) for node in line))
+        content = (row["parent_end"], *((node["kind"], *node["tokens"]) for node in line))
         goes_on = bool(children[line[-1]["node_id"]])
-        found.setdefault(row["node_id"] if goes_on else said, []).append(line)
+        found.setdefault(row["node_id"] if goes_on else content, []).append(line)
     return list(found.values())
 
 
-def _told(members: list[dict[str, Any]], shown: int) -> list[list[dict[str, Any]]]:
+def _equal_outcomes(members: list[dict[str, Any]], shown: int) -> list[list[dict[str, Any]]]:
     """Group members with equal outcomes; the displayed member is separate."""
     found: dict[object, list[dict[str, Any]]] = {}
     for member in members:

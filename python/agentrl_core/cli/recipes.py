@@ -61,8 +61,8 @@ def run(
     json: bool,
 ) -> int:
     """Print the list of recipes, the page of one, or a comparison of two."""
-    asked = [*needs, *(["critic"] if needs_critic else [])]
-    if do is not None and (phase or asked or facts or incomplete):
+    requirements = [*needs, *(["critic"] if needs_critic else [])]
+    if do is not None and (phase or requirements or facts or incomplete):
         raise InvalidInputError(
             f"recipes {do}: --phase, --needs, --facts and --incomplete apply to the list only; omit them"
         )
@@ -71,7 +71,7 @@ def run(
     elif do == "diff":
         _diff(*_wanted(do, names, 2), json=json)
     else:
-        _list(phase or [], asked, facts=facts, incomplete=incomplete, json=json)
+        _list(phase or [], requirements, facts=facts, incomplete=incomplete, json=json)
     return 0
 
 
@@ -114,9 +114,9 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, incomplete: bool,
     names = ["recipe", *(phases or ["source"]), *(["facts"] if facts else []), "for"]
     rows = []
     for page in found:
-        told = [page.phases[phase] for phase in phases] or [page.recipe.source]
-        said = [", ".join(fact.name for fact in page.facts)] if facts else []
-        rows.append([page.recipe.name, *told, *said, page.purpose])
+        changes = [page.phases[phase] for phase in phases] or [page.recipe.source]
+        fact_names = [", ".join(fact.name for fact in page.facts)] if facts else []
+        rows.append([page.recipe.name, *changes, *fact_names, page.purpose])
     print_columns(out, names, rows)
     out.print(f"{len(found)} of {len(pages)} recipes; agentrl recipes show NAME prints the page of one")
 
@@ -130,7 +130,7 @@ def _show(page: RecipePage, *, json: bool) -> None:
     parts = [
         f"{page.recipe.name}: {page.recipe.source or 'your own recipe'}",
         page.text,
-        "Decides\n" + "\n".join(f"  {phase}: {said}" for phase, said in page.phases.items()),
+        "Decides\n" + "\n".join(f"  {phase}: {change}" for phase, change in page.phases.items()),
         "\n".join(
             [
                 "Needs",

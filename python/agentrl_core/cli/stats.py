@@ -61,8 +61,8 @@ def _by_domain(store: Store) -> pl.DataFrame:
     """Return the metrics of each domain, one row per closed iteration."""
     import polars as pl
 
-    said = pl.DataFrame(store.metrics).filter(pl.col("name").str.starts_with("success@")).sort("name", "iteration")
-    return said.pivot("name", index="iteration", values="value")
+    metrics = pl.DataFrame(store.metrics).filter(pl.col("name").str.starts_with("success@")).sort("name", "iteration")
+    return metrics.pivot("name", index="iteration", values="value")
 
 
 def _bytes(store: Store, tables: Tables) -> str:

@@ -142,7 +142,7 @@ def evaluate(
     return value, means
 
 
-def paid(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.float64]:
+def token_rewards(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.float64]:
     """Return the reward at each token of a row: the rewards of turns at their ends, and the row's at its end.
 
     Args:

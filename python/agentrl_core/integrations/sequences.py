@@ -173,17 +173,17 @@ class Sequences:
         handles = np.append(np.asarray(trajectories, np.int64), -1)[draws]
         for number in range(int(within.max(initial=-1)) + 1):
             self._grow(forest, handles, within == number)
-        paid = np.bincount(draws[self._rows] + 1, self._paid, minlength=len(last) + 1)[1:]
+        rewards_of_draws = np.bincount(draws[self._rows] + 1, self._token_rewards, minlength=len(last) + 1)[1:]
         for (draw, row), trajectory in zip(last.items(), trajectories, strict=True):
             rewards = [float(values[row]) for values in self.components.values()]
             solved = None if self.success is None else bool(self.success[row])
-            forest.finish(trajectory, reward=float(paid[draw]), rewards=rewards or None, success=solved)
+            forest.finish(trajectory, reward=float(rewards_of_draws[draw]), rewards=rewards or None, success=solved)
         batch = forest.freeze()
         columns = {name: _joined(values, np.float64)[self._places] for name, values in self.columns.items()}
         return batch.with_columns("token", **columns) if columns else batch
 
     @functools.cached_property
-    def _paid(self) -> NDArray[np.float64]:
+    def _token_rewards(self) -> NDArray[np.float64]:
         """Return the reward at each token; a single number for a row is the reward at its last token."""
         lengths = self._lengths.tolist()
         rows = [
@@ -208,7 +208,7 @@ class Sequences:
         since = begins[runs]
         since[opens] = starts
         reward = np.full(len(begins), np.nan, np.float32)
-        reward[runs] = np.add.reduceat(self._paid[inside], since)
+        reward[runs] = np.add.reduceat(self._token_rewards[inside], since)
 
         def of(values: NDArray[Any], chosen: NDArray[np.int64]) -> list[NDArray[Any]]:
             return [values[bounds[run] : bounds[run + 1]] for run in chosen.tolist()]
@@ -227,17 +227,19 @@ class Sequences:
             # Rows of a rollout with the same context and tokens get different seeds, so that they stay distinct.
             seed=None if self.rollouts is None else entering,
         )
-        behind = np.flatnonzero(np.arange(len(begins)) > np.repeat(first, np.bincount(owner)[entering]))
-        if len(behind):
-            told = None if logprobs is None else of(logprobs, behind)
-            if told is not None:
-                told = [row if acts else row[:0] for row, acts in zip(told, action[behind].tolist(), strict=True)]
+        later = np.flatnonzero(np.arange(len(begins)) > np.repeat(first, np.bincount(owner)[entering]))
+        if len(later):
+            chosen_logprobs = None if logprobs is None else of(logprobs, later)
+            if chosen_logprobs is not None:
+                chosen_logprobs = [
+                    row if acts else row[:0] for row, acts in zip(chosen_logprobs, action[later].tolist(), strict=True)
+                ]
             forest.append_many(
-                handles[owner[behind]],
-                of(tokens, behind),
-                kind=np.where(action[behind], 1, 2).astype(np.uint8),  # an action, an observation
-                logprobs=told,
-                reward=reward[behind],
+                handles[owner[later]],
+                of(tokens, later),
+                kind=np.where(action[later], 1, 2).astype(np.uint8),  # an action, an observation
+                logprobs=chosen_logprobs,
+                reward=reward[later],
             )
 
     def spread(self, values: Any, *, fill: float = 0.0) -> list[NDArray[np.float64]]:

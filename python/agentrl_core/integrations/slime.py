@@ -134,7 +134,7 @@ class Functions:
                 f"--entropy-coef is 0, but recipe {self.recipe.name!r} needs the gradient of the entropy; set it to "
                 "another number (its size has no effect here)"
             )
-        _, said = get_log_probs_and_entropy(
+        _, outputs = get_log_probs_and_entropy(
             logits,
             args=args,
             unconcat_tokens=batch["unconcat_tokens"],
@@ -142,7 +142,7 @@ class Functions:
             response_lengths=batch["response_lengths"],
             with_entropy=True,
         )
-        logprobs = said["log_probs"]
+        logprobs = outputs["log_probs"]
         old = batch.get("rollout_log_probs" if args.use_rollout_logprobs else "log_probs")
         flat = torch.cat(logprobs)
         with torch.enable_grad():  # the reduction is linear: its derivatives are the weights
@@ -157,7 +157,7 @@ class Functions:
             _rows(batch["loss_masks"]),
             weight=_rows(weights),
             advantage=_rows(batch["advantages"]),
-            entropy=_rows(said["entropy"]),
+            entropy=_rows(outputs["entropy"]),
             columns=columns,
         )
         log = {name: flat.new_tensor(number * len(logprobs)) for name, number in metrics.items()}
@@ -208,7 +208,9 @@ def sequences(args: Any, samples: Sequence[Any]) -> Sequences:
         masks=masks,
         groups=[sample.group_index for sample in samples],
         rewards=[
-            padded.paid(mask, float(sample.get_reward_value(args)), (sample.metadata or {}).get("step_rewards"))
+            padded.token_rewards(
+                mask, float(sample.get_reward_value(args)), (sample.metadata or {}).get("step_rewards")
+            )
             for sample, mask in zip(samples, masks, strict=True)
         ],
         rollouts=[
@@ -235,7 +237,7 @@ def samples_of(batch: Batch, *, first: int = 0) -> list[list[Any]]:
         raise MissingDependencyError("slime is not installed; install it by its own instructions") from error
     rows = Sequences.of(batch)
     truncated = batch.column("status", "draw") == CODES["status"].index("truncated")
-    paid = batch.column("reward", "draw")
+    rewards = batch.column("reward", "draw")
     groups: dict[Any, list[Any]] = {}
     for row, draw in enumerate(rows.rollouts or ()):
         place = int(str(draw))
@@ -245,7 +247,7 @@ def samples_of(batch: Batch, *, first: int = 0) -> list[list[Any]]:
             rollout_id=first + place,
             tokens=[*rows.prompts[row].tolist(), *rows.responses[row].tolist()],
             response_length=len(rows.responses[row]),
-            reward=float(paid[place]),
+            reward=float(rewards[place]),
             loss_mask=rows.masks[row].tolist(),
             rollout_log_probs=None if rows.logprobs is None else rows.logprobs[row].tolist(),
             status=Sample.Status.TRUNCATED if truncated[place] else Sample.Status.COMPLETED,

@@ -119,7 +119,7 @@ def fused(
     pack = pack.to(hidden.device)
     scale = pack.streams.inverse_temperature
     hidden, weight, workspace = _checked(hidden, weight, bias, pack.source_row, pack.target, scale, workspace)
-    scale, softcap = _behind(scale, factor, softcap)
+    scale, softcap = _folded_scale(scale, factor, softcap)
     if policy.outputs:
         raise UnsupportedError(
             f"{policy.title()} reads the model's answer {policy.outputs[0]!r}, which loss.fused does not make; use "
@@ -229,12 +229,12 @@ def linear_logprob(
     if inverse_temperature is None:
         inverse_temperature = torch.ones(len(target), device=hidden.device)
     hidden, weight, workspace = _checked(hidden, weight, bias, source_row, target, inverse_temperature, workspace)
-    scale, softcap = _behind(inverse_temperature, factor, softcap)
+    scale, softcap = _folded_scale(inverse_temperature, factor, softcap)
     logprob, entropy, _ = linear_logprob_and_lse(hidden, weight, bias, source_row, target, scale, softcap, workspace)
     return logprob, entropy
 
 
-def _behind(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor, float | None]:
+def _folded_scale(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor, float | None]:
     """Check factor and soft cap; return scale and soft cap with the factor folded in."""
     for name, value in (("factor", factor), ("softcap", softcap)):
         if value is not None and not 0.0 < value < float("inf"):

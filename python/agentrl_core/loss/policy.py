@@ -131,5 +131,5 @@ class Policy(WeightedLoss):
             bounds.below(ratio) & (tokens.advantage_negative < 0)
         )
         metrics: dict[str, Any] = {"ratio": ratio, "clip_fraction": outside, "approximate_kl": (-moved).expm1() + moved}
-        said = metric_sums(tokens, entropy=tokens.entropy, **extra)
-        return loss, said | metric_sums(tokens, tokens.compared, "compared", **metrics)
+        sums = metric_sums(tokens, entropy=tokens.entropy, **extra)
+        return loss, sums | metric_sums(tokens, tokens.compared, "compared", **metrics)

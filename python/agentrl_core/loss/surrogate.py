@@ -224,8 +224,8 @@ class Clip(ClipRange):
         old = tokens.stream("old_logprob")
         if self.center == "interpolated":
             version = tokens.stream("policy_version")
-            behind = torch.where(version < 0, 0.0, tokens.stream("iteration") - version).clamp(min=1.0)
-            moved = (1.0 - 1.0 / behind) * (tokens.logprob.detach() - old)
+            staleness = torch.where(version < 0, 0.0, tokens.stream("iteration") - version).clamp(min=1.0)
+            moved = (1.0 - 1.0 / staleness) * (tokens.logprob.detach() - old)
         else:
             moved = tokens.stream("proximal_logprob") - old
         return torch.where(tokens.compared, moved, 0.0).clamp(-20.0, 20.0).exp()

@@ -125,7 +125,7 @@ def annotate(
     require_torch("annotate")
     from agentrl_core.model.layouts import check_layout
     from agentrl_core.model.pack_images import with_processor
-    from agentrl_core.model.questions import ask
+    from agentrl_core.model.questions import run_on_packs
     from agentrl_core.model.ranks import reshard
 
     check_layout(layout)
@@ -192,7 +192,7 @@ def annotate(
         from agentrl_core.model.collectives import check_first_has
 
         check_first_has(batch, among)
-    made = ask(lambda: planned(cast("Batch", batch)), answer, among, ready)
+    made = run_on_packs(lambda: planned(cast("Batch", batch)), answer, among, ready)
     reshard(model)
     return cast("Given", made)
 
@@ -415,14 +415,14 @@ def _probed(
         refuse_images_in(layout)
     runs_trees = images is None and layout_of(model, layout) == "tree"
     questions = ProbePacks(batch, probe, images)
-    asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
+    questions_of_tokens, values = [np.zeros(0, np.int64)], [np.zeros(0)]
 
     def keep(question: NDArray[Any], answers: NDArray[Any]) -> None:
-        asked.append(question)
+        questions_of_tokens.append(question)
         values.append(answers[:, 0].astype(np.float64))
 
     def annotated() -> Batch:
-        after, before = questions.columns(np.concatenate(asked), np.concatenate(values))
+        after, before = questions.columns(np.concatenate(questions_of_tokens), np.concatenate(values))
         return batch.with_columns("step", **{column: after}).with_columns("draw", **{f"{column}_before": before})
 
     return _of_trees(questions.packs(max_tokens), keep, annotated, layout, runs_trees=runs_trees)

@@ -200,7 +200,7 @@ class SequenceAttention(Attention):
             self.max_seqlen,
             self.max_seqlen,
             scale=scaling,
-            window_size=(-1 if window is None else window - 1, 0),  # tokens before a query and behind it
+            window_size=(-1 if window is None else window - 1, 0),  # tokens before a query and after it
             enable_gqa=query.shape[1] != key.shape[1],
         )
         return out
@@ -292,9 +292,9 @@ class TreeAttention(Attention):
         ends = nn.functional.pad(self.subtree_end, (0, count * _FLEX_BLOCK - total))
         per_block = ends.view(count, _FLEX_BLOCK)
         block = torch.arange(count, device=device)
-        begin, behind = block * _FLEX_BLOCK, (block * _FLEX_BLOCK + _FLEX_BLOCK).clamp(max=total)
+        begin, stop = block * _FLEX_BLOCK, (block * _FLEX_BLOCK + _FLEX_BLOCK).clamp(max=total)
         seen = (block <= block[:, None]) & (per_block.amax(1) > begin[:, None])
-        full = (block < block[:, None]) & (per_block.amin(1) >= behind[:, None])
+        full = (block < block[:, None]) & (per_block.amin(1) >= stop[:, None])
 
         mask = flex_masks.on_path(ends)
         if span != _ALL:
@@ -352,12 +352,12 @@ def _block_bounds(ends: Tensor) -> list[int]:
 
     Rows of two branches have few keys in common.
     """
-    behind_leaves = (ends == torch.arange(1, len(ends) + 1)).nonzero().squeeze(1) + 1
+    after_leaves = (ends == torch.arange(1, len(ends) + 1)).nonzero().squeeze(1) + 1
     bounds = [0]
     while bounds[-1] < len(ends):
         most = bounds[-1] + _QUERY_BLOCK
-        leaves = int(torch.searchsorted(behind_leaves, most, right=True))
-        last = int(behind_leaves[leaves - 1]) if leaves else 0
+        leaves = int(torch.searchsorted(after_leaves, most, right=True))
+        last = int(after_leaves[leaves - 1]) if leaves else 0
         bounds.append(last if last > bounds[-1] else most)
     return bounds
 

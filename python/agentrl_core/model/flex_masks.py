@@ -26,10 +26,10 @@ def on_path(subtree_end: Tensor) -> Mask:
 
 def in_span(mask: Mask, positions: Tensor, window: int, chunk: int) -> Mask:
     """Return a mask limited to a window and a chunk of positions. `positions`: `[T]`."""
-    behind_window, chunks = positions + window, positions // chunk
+    window_ends, chunks = positions + window, positions // chunk
 
     def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        near = positions[query] < behind_window[key]
+        near = positions[query] < window_ends[key]
         return mask(batch, head, query, key) & near & (chunks[query] == chunks[key])
 
     return seen

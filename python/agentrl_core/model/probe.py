@@ -69,7 +69,7 @@ class Probe:
 class ProbePacks:
     """Packs that score a probe before the action of each step, and at the end of each draw.
 
-    With S steps, question s < S is asked before step s, and question S + d at the end of draw d. An empty context
+    With S steps, question s < S is evaluated before step s, and question S + d at the end of draw d. An empty context
     predicts nothing, so it has no question. The model sees the images before a question.
 
     Args:
@@ -137,12 +137,12 @@ class ProbePacks:
         offsets = np.cumsum(np.append(0, lengths + np.diff(self._tail_offsets)[draws]))
         row = np.repeat(np.arange(len(rows)), np.diff(offsets))
         place = np.arange(offsets[-1]) - offsets[row]
-        behind = place - lengths[row]  # index in the probe; negative in the context
-        in_probe = behind >= 0
+        index = place - lengths[row]  # index in the probe; negative in the context
+        in_probe = index >= 0
         tokens = np.empty(len(row), np.int32)
         tokens[~in_probe] = self._text[(begins[row] + place)[~in_probe]]
-        tokens[in_probe] = self._tails[(self._tail_offsets[draws][row] + behind)[in_probe]]
-        scored = in_probe & (behind >= self._probe.starts[draws][row])
+        tokens[in_probe] = self._tails[(self._tail_offsets[draws][row] + index)[in_probe]]
+        scored = in_probe & (index >= self._probe.starts[draws][row])
         if self._images is None:
             tree = tree_layout(tokens, offsets, trained=scored)
             pack = Pack.from_tree(tree, entropy_gradient=False)
@@ -151,25 +151,27 @@ class ProbePacks:
             pack, tree = self._images.pack(tokens, offsets, offsets[part] + further, images, trained=scored)
         return pack, tree, self._questions[rows][row]
 
-    def columns(self, asked: _Indices, values: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def columns(
+        self, questions: _Indices, values: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Reduce the values of scored tokens to one value after each step, and one before the first step of each draw.
 
         Args:
-            asked: question of each scored token.
+            questions: question of each scored token.
             values: the model's output for each scored token.
 
         Returns:
             The step column and the draw column.
         """
-        total = np.bincount(asked, values, minlength=len(self))
-        count = np.bincount(asked, minlength=len(self))
+        total = np.bincount(questions, values, minlength=len(self))
+        count = np.bincount(questions, minlength=len(self))
         scale = np.maximum(count, 1) if self._probe.reduce == "mean" else 1
         answers = np.where(count > 0, total / scale, np.nan).astype(np.float32)
         steps = int(self._steps[-1])
-        first, behind = self._steps[:-1], self._steps[1:]
-        has_steps = behind > first
+        first, ends = self._steps[:-1], self._steps[1:]
+        has_steps = ends > first
         after = np.append(answers[1:steps], np.float32(np.nan))[:steps]
-        after[behind[has_steps] - 1] = answers[steps:][has_steps]
+        after[ends[has_steps] - 1] = answers[steps:][has_steps]
         before = np.full(len(first), np.nan, np.float32)
         before[has_steps] = answers[first[has_steps]]
         return after, before

@@ -28,7 +28,7 @@ class Questions(Generic[Asked]):
     annotated: Callable[[], Batch]
 
 
-def ask(
+def run_on_packs(
     planned: Callable[[], Questions[Asked]],
     answer: Callable[[Asked], Any],
     group: Group | None,

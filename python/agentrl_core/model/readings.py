@@ -343,14 +343,14 @@ def value_head_of(outer: nn.Module, inner: nn.Module, outputs: Sequence[str]) ->
                 f"outputs: pack.run cannot give the answer {name!r}, only {', '.join(ANSWERS)}; compute it and add it: "
                 f"dataclasses.replace(pack.run(model, outputs=()), {name}=...)"
             )
-    asked = next((name for name in outputs if name in VALUES), None)
-    if asked is None:
+    wanted = next((name for name in outputs if name in VALUES), None)
+    if wanted is None:
         return None
     for part in outer.modules():
         head = part._modules.get(VALUE_HEAD)  # noqa: SLF001 - getattr on a wrapper would return the inner one's
         if head is not None and (part is inner or any(each is inner for each in part.modules())):
             return head
     raise UnsupportedError(
-        f"{type(inner).__name__} has no value head for the answer {asked!r}; give it one before it is wrapped: "
+        f"{type(inner).__name__} has no value head for the answer {wanted!r}; give it one before it is wrapped: "
         "model.value_head = torch.nn.Linear(model.config.hidden_size, 1)"
     )

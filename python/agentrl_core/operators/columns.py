@@ -66,7 +66,7 @@ def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[
     return array if is_plain(array, "d") else array.astype(np.float64)
 
 
-def alike(**columns: object) -> list[NDArray[Any]]:
+def common_dtype(**columns: object) -> list[NDArray[Any]]:
     """Convert columns of numbers to one dtype: float32 if all are, else float64.
 
     Args:

@@ -96,9 +96,9 @@ def tree_layout(
     flat = _int32(tokens)
     count = len(flat)
     added = {} if summed is None else _columns(summed, "summed", count)
-    alike = {}
+    shared = {}
     if same is not None:
-        alike = {name: values.astype(np.float32, copy=False) for name, values in _columns(same, "same", count).items()}
+        shared = {name: values.astype(np.float32, copy=False) for name, values in _columns(same, "same", count).items()}
     take = None
     if buffers is not None:
         if not all(callable(getattr(buffers, name, None)) for name in ("take", "next")):
@@ -109,18 +109,18 @@ def tree_layout(
         flat,
         columns.integers(offsets, "offsets"),
         None if trained is None else columns.flags(trained, "trained", length=count),
-        list(alike.values()),
+        list(shared.values()),
         take,
     )
     rows = TreeRows(*laid_out, streams={})
-    if added or alike:
+    if added or shared:
         pairs = len(rows.token)
-        for name in (*added, *alike):
+        for name in (*added, *shared):
             new = np.empty(pairs, np.float32) if take is None else take(f"stream {name}", pairs, np.float32)
             rows.streams[name] = new
         _core.pack.pair_streams(
             [(values, rows.streams[name]) for name, values in added.items()],
-            [(values, rows.streams[name]) for name, values in alike.items()],
+            [(values, rows.streams[name]) for name, values in shared.items()],
             rows.pair_offsets,
             rows.pair_tokens,
         )

@@ -56,10 +56,10 @@ class _SequenceRows:
         """Read the sequences and the columns by name; all columns have the shape of the first one."""
         arrays = [columns.numbers(values, name, dimensions=(1, 2)) for name, values in given.items()]
         table = arrays[0]
-        dtype, shape, alike = table.dtype, table.shape, True
+        dtype, shape, same_form = table.dtype, table.shape, True
         for array in arrays[1:]:
             if array.dtype != dtype or array.shape != shape:
-                dtype, alike = np.result_type(*arrays), False
+                dtype, same_form = np.result_type(*arrays), False
                 break
         order: NDArray[np.int64] | None = None
         if sequence_ids is not None:
@@ -91,7 +91,7 @@ class _SequenceRows:
             rows.ends = rows.flags(ends, "ends")
         if bootstrap is not None:
             rows.bootstrap = rows.arranged(columns.numbers(bootstrap, "bootstrap", dimensions=(1, 2)), "bootstrap")
-        if alike and order is None and len(shape) == 1:
+        if same_form and order is None and len(shape) == 1:
             return rows, arrays
         return rows, [rows.arranged(array, name) for name, array in zip(given, arrays, strict=True)]
 
@@ -168,10 +168,12 @@ def discounted(
         >>> returns.discounted([0.0, 5.0, 1.0], [7, 8, 7], gamma=0.5).tolist()
         [0.5, 5.0, 1.0]
     """
-    rows, (paid,) = _SequenceRows.of({"rewards": rewards}, sequence_ids, offsets, mask, ends, bootstrap)
+    rows, (reward_rows,) = _SequenceRows.of({"rewards": rewards}, sequence_ids, offsets, mask, ends, bootstrap)
     buffer = rows.buffer(out, 1)
     return rows.back(
-        _core.returns.discounted(paid, rows.offsets, rows.bootstrap, gamma, mask=rows.mask, ends=rows.ends, out=buffer)
+        _core.returns.discounted(
+            reward_rows, rows.offsets, rows.bootstrap, gamma, mask=rows.mask, ends=rows.ends, out=buffer
+        )
     )
 
 
@@ -226,9 +228,9 @@ def gae(
         ([[0.125, 0.0, 0.75]], [[0.625, 0.0, 1.0]])
     """
     given = {"rewards": rewards, "values": values}
-    rows, (paid, expected) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
+    rows, (reward_rows, expected) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
     both = _core.returns.gae(
-        paid,
+        reward_rows,
         expected,
         rows.offsets,
         rows.bootstrap,
@@ -239,7 +241,7 @@ def gae(
         ends=rows.ends,
         out=rows.buffer(out, 2),
     )
-    return rows.back(both[: len(paid)]), rows.back(both[len(paid) :])
+    return rows.back(both[: len(reward_rows)]), rows.back(both[len(reward_rows) :])
 
 
 def v_trace(
@@ -291,9 +293,9 @@ def v_trace(
         ([[0.5, 0.5]], [[1.0, 1.0]])
     """
     given = {"rewards": rewards, "values": values, "log_ratios": log_ratios}
-    rows, (paid, expected, ratios) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
+    rows, (reward_rows, expected, ratios) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
     both = _core.returns.v_trace(
-        paid,
+        reward_rows,
         expected,
         ratios,
         rows.offsets,
@@ -305,7 +307,7 @@ def v_trace(
         mask=rows.mask,
         ends=rows.ends,
     )
-    return rows.back(both[: len(paid)]), rows.back(both[len(paid) :])
+    return rows.back(both[: len(reward_rows)]), rows.back(both[len(reward_rows) :])
 
 
 def n_step(
@@ -347,9 +349,9 @@ def n_step(
         [[3.5, 1.5, 1.0]]
     """
     given = {"rewards": rewards, "values": values}
-    rows, (paid, expected) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
+    rows, (reward_rows, expected) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
     sums = _core.returns.n_step(
-        paid,
+        reward_rows,
         expected,
         rows.offsets,
         rows.bootstrap,

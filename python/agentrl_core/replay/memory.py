@@ -96,7 +96,7 @@ class Memory(Stateful):
     def next(self, state: State, closed: IterationRecord) -> State:
         """Return the rows after an iteration."""
         kept = self._used(MemoryRows.from_state(state, self.kept_columns), closed)
-        fresh = self._worth(closed)
+        fresh = self._finished_rows(closed)
         fresh = replace(fresh, priority=self._priorities(fresh, closed, float(kept.priority.max(initial=1.0))))
         kept = kept.plus(fresh.take(~np.isin(fresh.trajectory_id, kept.trajectory_id)))
         if self.max_age is not None:
@@ -158,7 +158,7 @@ class Memory(Stateful):
         arrivals = _core.replay.race(np.ascontiguousarray(ids), key=key)
         return np.asarray(np.log(arrivals) - self.exponent * np.log(weights))
 
-    def _worth(self, closed: IterationRecord) -> MemoryRows:
+    def _finished_rows(self, closed: IterationRecord) -> MemoryRows:
         """Return the rows to add: finished trajectories that match `where`."""
         new = np.flatnonzero(np.asarray(closed.finished.column("source", "draw")) == _FRESH)
         ended = closed.finished.select_draws(new)
@@ -169,8 +169,8 @@ class Memory(Stateful):
         fits = np.isfinite(fresh.score)
         if self.where is not None:
             ids = np.asarray(ended.column("trajectory_id", "draw"))
-            known, said = (matched(batch, self.where.column, ids) for batch in (closed.batch, ended))
-            held = self.where.holds(ended, np.where(np.isfinite(known), known, said))
+            known, at_end = (matched(batch, self.where.column, ids) for batch in (closed.batch, ended))
+            held = self.where.holds(ended, np.where(np.isfinite(known), known, at_end))
             fits = np.isin(fresh.trajectory_id, ids[held])
         if self.unit == "group":
             fits = np.isin(fresh.group_id, fresh.group_id[fits])

@@ -123,7 +123,9 @@ class TextLibrary(Replay):
         """Return the library after an iteration: update values of used entries, then apply the edits."""
         if self.used:
             state = self._valued(state, closed)
-        return self.edited(state, [_parsed(said) for said in _said(closed.finished, self.edits)], closed.iteration)
+        return self.edited(
+            state, [_parsed(edits) for edits in _texts_of(closed.finished, self.edits)], closed.iteration
+        )
 
     def edited(self, state: State, proposals: Iterable[object], iteration: int) -> State:
         """Apply edits to the library: one list of edits per rollout, as in the class description."""
@@ -162,10 +164,10 @@ class TextLibrary(Replay):
         if not finished.num_draws or not finished.has("score", "draw"):
             return state
         scores: dict[int, list[float]] = {}
-        for said, score in zip(
-            _said(finished, self.used), Rows(finished, "draw").values("score").tolist(), strict=True
+        for ids, score in zip(
+            _texts_of(finished, self.used), Rows(finished, "draw").values("score").tolist(), strict=True
         ):
-            for number in {int(part) for part in said.split(",") if part.strip().isdecimal()}:
+            for number in {int(part) for part in ids.split(",") if part.strip().isdecimal()}:
                 if np.isfinite(score):
                     scores.setdefault(number, []).append(score)
         entries = []
@@ -183,19 +185,19 @@ def _entries(state: State) -> list[TextEntry]:
     return [TextEntry(**entry) for entry in state["entries"]]
 
 
-def _said(batch: Batch, name: str) -> list[str]:
+def _texts_of(batch: Batch, name: str) -> list[str]:
     """Return the texts of a key column for the draws of a batch; empty if missing."""
     if not batch.num_draws:
         return []
     try:
-        return [said or "" for said in batch.texts(name, "draw")]
+        return [value or "" for value in batch.texts(name, "draw")]
     except NotFoundError:
         return [""] * batch.num_draws
 
 
-def _parsed(said: str) -> Any:
+def _parsed(text: str) -> Any:
     try:
-        return json.loads(said) if said else None
+        return json.loads(text) if text else None
     except (ValueError, RecursionError):
         return None
 

@@ -61,11 +61,11 @@ class WinRate(BatchComponent):
         # A pair counts once, with the mean of its two directions if both are given.
         ends = np.stack([np.minimum(first, second), np.maximum(first, second)])
         pairs, place = np.unique(ends, axis=1, return_inverse=True)
-        told = np.bincount(place.reshape(-1), minlength=pairs.shape[1])
+        counts = np.bincount(place.reshape(-1), minlength=pairs.shape[1])
         wins = np.bincount(
-            place.reshape(-1), weights=np.where(first < second, probability, 1.0 - probability), minlength=len(told)
+            place.reshape(-1), weights=np.where(first < second, probability, 1.0 - probability), minlength=len(counts)
         )
-        scores = win_rates(pairs[0], pairs[1], wins / told, len(rows))
+        scores = win_rates(pairs[0], pairs[1], wins / counts, len(rows))
         if self.include_self:
             compared = np.bincount(pairs.reshape(-1), minlength=len(rows))
             scores = (scores * compared + 0.5) / (compared + 1.0)

@@ -57,12 +57,12 @@ class OutcomeScore(BatchComponent):
         rows = Rows(batch, self.level)
         scores = rows.values("reward")
         if self.success is not None or self.failure is not None:
-            worth = np.where(
+            adjusted = np.where(
                 rows.flags("success"),
                 scores if self.success is None else self.success,
                 scores if self.failure is None else self.failure,
             )
-            scores = np.where(np.isfinite(scores) & rows.is_known("success"), worth, np.nan)
+            scores = np.where(np.isfinite(scores) & rows.is_known("success"), adjusted, np.nan)
         return rows.write(**{SCORES[self.level].name: scores})
 
 

@@ -23,14 +23,14 @@ class MixedTasks(Sequence[tuple[str, Task]]):
 
     Args:
         worlds: the tasks of each world, by the world's name.
-        asking: a lock held while a task is created, for access from several threads; None: one thread.
+        lock: held while a task is created, for access from several threads; None: one thread.
     """
 
     def __init__(
-        self, worlds: Mapping[str, Sequence[Task]], asking: AbstractContextManager[object] | None = None
+        self, worlds: Mapping[str, Sequence[Task]], lock: AbstractContextManager[object] | None = None
     ) -> None:
         self._worlds = worlds
-        self._asking = nullcontext() if asking is None else asking
+        self._lock = nullcontext() if lock is None else lock
         lengths = sorted({len(tasks) for tasks in worlds.values()} - {0})
         self._begins: list[int] = []
         """First row of each stretch in which the same worlds alternate."""
@@ -69,7 +69,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         first, names = self._turns[part]
         number, which = divmod(row - self._begins[part], len(names))
         name = names[which]
-        with self._asking:
+        with self._lock:
             return name, self._worlds[name][first + number]
 
     def annotate(self, name: object, values: object) -> None:
@@ -93,8 +93,8 @@ class MixedTasks(Sequence[tuple[str, Task]]):
             missing = [task_id for task_id in ids if task_id not in values]
             unknown = sorted(set(map(str, values)) - set(ids))
             if missing or unknown:
-                said = f"task {missing[0]!r} has none" if missing else f"there is no task {unknown[0]!r}"
-                raise InvalidInputError(f"values: {said}; give one number for each of the pool's {len(self)} tasks")
+                problem = f"task {missing[0]!r} has none" if missing else f"there is no task {unknown[0]!r}"
+                raise InvalidInputError(f"values: {problem}; give one number for each of the pool's {len(self)} tasks")
             values = [values[task_id] for task_id in ids]
         try:
             numbers = np.array(values, np.float64)

@@ -61,19 +61,19 @@ def check_runs(
         RecipeError: the recipe itself cannot run.
     """
     name = f"recipe {recipe.name!r}"
-    said: Mapping[str, Any] = getattr(world, "facts", {})
+    facts: Mapping[str, Any] = getattr(world, "facts", {})
     missing = [
         column.name
         for column in required_facts({phase: recipe.chain(phase) for phase in PHASES})
-        if column.name not in said
+        if column.name not in facts
     ]
     if missing:
         raise InvalidInputError(
-            f"{name} reads facts that these tasks do not have: {', '.join(missing)}; available: {', '.join(said)}. Set "
-            f"the recipe's column options to those names, or copy the loop and use an environment that declares them; "
-            f"`agentrl recipes --facts` lists the facts of each recipe"
+            f"{name} reads facts that these tasks do not have: {', '.join(missing)}; available: {', '.join(facts)}. "
+            f"Set the recipe's column options to those names, or copy the loop and use an environment that declares "
+            f"them; `agentrl recipes --facts` lists the facts of each recipe"
         )
-    recipe.check(facts=by_level({**said, **recipe.rollout.facts}))
+    recipe.check(facts=by_level({**facts, **recipe.rollout.facts}))
     if recipe.rollout.at(0).queried_models:
         raise InvalidInputError(
             f"{name} queries model {recipe.rollout.at(0).queried_models[0]!r} during collection, which agentrl train "
@@ -153,9 +153,11 @@ def check_runs(
 
 def other_stages(recipe: Recipe) -> list[str]:
     """Return the stages that run once, on the first batch, before its advantages are computed."""
-    behind = {action.stage for action in recipe.at(0).chain("hooks") if isinstance(action, RepeatStage)}
+    repeated = {action.stage for action in recipe.at(0).chain("hooks") if isinstance(action, RepeatStage)}
     return [
-        stage for stage in dict.fromkeys(each.stage for each in _trainings(recipe)) if stage not in behind | {"update"}
+        stage
+        for stage in dict.fromkeys(each.stage for each in _trainings(recipe))
+        if stage not in repeated | {"update"}
     ]
 
 
@@ -167,10 +169,10 @@ def _moved(recipe: Recipe) -> set[str]:
 
 def _learns_from_teacher(recipe: Recipe) -> bool:
     """Return whether a column or a loss of the recipe needs a teacher that hooks do not modify."""
-    asked = {column.name for column in recipe.model_columns} | {
+    requested = {column.name for column in recipe.model_columns} | {
         output.partition(":")[0] for training in _trainings(recipe) for output in training.loss.outputs
     }
-    return bool(asked & {_TEACHER_COLUMN, "divergence"})
+    return bool(requested & {_TEACHER_COLUMN, "divergence"})
 
 
 def _trainings(recipe: Recipe) -> list[Train]:

@@ -37,8 +37,8 @@ def with_old_logprobs(batch: Batch, name: OldLogprob) -> Batch:
         return batch
     codes = np.asarray(batch.column("old_logprob", "draw"), np.uint8)
     fresh = np.asarray(batch.column("source", "draw")) == CODES["source"].index("fresh")
-    said = np.where(fresh, np.uint8(CODES["old_logprob"].index(name)), codes)
-    return Batch(batch._core.with_old_logprobs(said))  # noqa: SLF001 -- stored in the table of draws
+    updated = np.where(fresh, np.uint8(CODES["old_logprob"].index(name)), codes)
+    return Batch(batch._core.with_old_logprobs(updated))  # noqa: SLF001 -- stored in the table of draws
 
 
 def old_logprobs(batch: Batch) -> OldLogprobs:

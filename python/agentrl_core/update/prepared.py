@@ -261,9 +261,9 @@ def _idle(batch: Batch, credit: dict[str, NDArray[np.float32]]) -> NDArray[np.bo
     ends = batch.offsets("token")[batch.offsets("step")]
     counts, idle = np.diff(ends), np.ones(len(ends) - 1, np.bool_)
     # For a draw without tokens, `reduceat` would use those of the next draw.
-    said = np.flatnonzero(counts)
-    if len(said):
-        idle[said] = ~np.logical_or.reduceat(np.logical_or.reduce(advantages), ends[said])
+    nonempty = np.flatnonzero(counts)
+    if len(nonempty):
+        idle[nonempty] = ~np.logical_or.reduceat(np.logical_or.reduce(advantages), ends[nonempty])
     spread: NDArray[np.bool_] = np.repeat(idle, counts)
     return spread
 

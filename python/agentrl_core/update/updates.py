@@ -121,10 +121,10 @@ class Updates:
                 for part in parts:
                     part.metrics.begin_pass()
                 yield from self._steps(parts, number + 1)
-                said: dict[str, float] = {}
+                means: dict[str, float] = {}
                 for part in parts:
-                    said.update(named_metrics(part.prepared.model, part.metrics.of_pass()))
-                if not self.between.goes_on(place, repeat, said):
+                    means.update(named_metrics(part.prepared.model, part.metrics.of_pass()))
+                if not self.between.goes_on(place, repeat, means):
                     break
 
     def _steps(self, parts: Sequence[_Part], again: int) -> Iterator[Update]:
@@ -157,9 +157,9 @@ class Updates:
         """
         found: dict[str, Any] = {}
         for part in self._every_part():
-            said = part.metrics.means()
+            means = part.metrics.means()
             stage = "" if part in self._parts else f"{part.training.stage}."
-            found.update({f"{stage}{name}": value for name, value in named_metrics(part.prepared.model, said).items()})
+            found.update({f"{stage}{name}": value for name, value in named_metrics(part.prepared.model, means).items()})
         return found if self.between is None else {**found, **self.between.metrics()}
 
     def with_losses(self, model: str = "policy") -> Batch:

@@ -26,19 +26,19 @@ def recipes_of(store: Store) -> tuple[list[dict[str, Any]], dict[str, int]]:
     of: dict[str, int] = {}
     closed = writes.filter(pl.col("state").is_not_null()) if "state" in writes.columns else writes.clear()
     for iteration, state in closed.select("iteration", "state").rows():
-        said = (json.loads(state) or {}).get("run")
-        recipe = said.get("recipe") if isinstance(said, dict) else None
+        run = (json.loads(state) or {}).get("run")
+        recipe = run.get("recipe") if isinstance(run, dict) else None
         if not isinstance(recipe, dict):
             continue
         text = json.dumps(recipe, sort_keys=True)
         if text not in texts:
             texts[text] = len(made)
-            made.append(told(recipe))
+            made.append(described(recipe))
         of[str(iteration)] = texts[text]
     return made, of
 
 
-def told(table: dict[str, Any]) -> dict[str, Any]:
+def described(table: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe for the page: name, source, and components of the phases that make advantages.
 
     Stores may be untrusted, so no module that they name is imported: foreign components are shown by name only.

@@ -22,14 +22,14 @@ class Sign(NamedTuple):
         name: name of the sign.
         value: the formatted number.
         level: `good`, `watch` or `bad`.
-        says: the meaning of the sign, and what to do.
+        meaning: the meaning of the sign, and what to do.
         filter: name of the page's filter for affected groups; empty if there is none.
     """
 
     name: str
     value: str
     level: str
-    says: str
+    meaning: str
     filter: str = ""
 
 
@@ -128,13 +128,13 @@ def _not_finite(tables: Tables, wanted: pl.Expr) -> Sign:
     broken: Any = tables.metrics.filter(wanted, ~pl.col("value").is_finite()).select("name").collect()["name"]
     names = sorted(set(broken))
     level = "bad" if "loss" in names else "watch" if names else "good"
-    said = f"measured numbers are not finite: {', '.join(names[:3])}" if names else "all measured numbers are finite"
-    return Sign("not finite", str(len(broken)), level, said)
+    meaning = f"measured numbers are not finite: {', '.join(names[:3])}" if names else "all measured numbers are finite"
+    return Sign("not finite", str(len(broken)), level, meaning)
 
 
-def _share(name: str, value: float | None, watch: float, bad: float, says: str, filtered: str) -> Sign | None:
+def _share(name: str, value: float | None, watch: float, bad: float, meaning: str, filtered: str) -> Sign | None:
     """Return the sign for a share that should be small; None if the share is unknown."""
     if value is None or value != value:  # noqa: PLR0124  # NaN
         return None
     level = "bad" if value >= bad else "watch" if value >= watch else "good"
-    return Sign(name, f"{value:.0%}", level, says, filtered)
+    return Sign(name, f"{value:.0%}", level, meaning, filtered)

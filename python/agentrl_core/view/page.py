@@ -27,7 +27,7 @@ from agentrl_core.integrations.polars.vocabulary import Vocabulary, used
 from agentrl_core.view.blocks import Chosen, blocks, packed, plain
 from agentrl_core.view.credit import recipes_of
 from agentrl_core.view.groups import of_groups
-from agentrl_core.view.health import signs
+from agentrl_core.view.health import Sign, signs
 from agentrl_core.view.images import PageImages
 from agentrl_core.view.modules import joined
 from agentrl_core.view.statistics import statistics
@@ -120,7 +120,7 @@ class Page:
             "recipes": made,
             "recipe_of": of,
             "images": images.facts,
-            "signs": [sign._asdict() for sign in signs(tables, numbers, groups)],
+            "signs": [_sign(sign) for sign in signs(tables, numbers, groups)],
             "draw_columns": [name for name in tables.draw_columns.collect_schema().names() if name != "draw_id"],
         }
         parts = [_data(f"block-{number}", block) for number, block in enumerate(blocks(tables, chosen))]
@@ -155,6 +155,12 @@ def _data(name: str, content: bytes) -> str:
     return f'<script type="text/plain" id="{name}">{base64.b64encode(content).decode()}</script>'
 
 
+def _sign(sign: Sign) -> dict[str, str]:
+    """Return a health sign as JSON for the page's script."""
+    fields = sign._asdict()
+    return {("says" if name == "meaning" else name): value for name, value in fields.items()}
+
+
 def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) -> str:
     assets = files("agentrl_core.view") / "assets"
     style = (assets / "page.css").read_text(encoding="utf-8")
@@ -166,7 +172,7 @@ def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) 
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    said = json.dumps(about).replace("<", "\\u003c")
+    encoded = json.dumps(about).replace("<", "\\u003c")
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -175,7 +181,7 @@ def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) 
             f"<title>{html.escape(visible(title))}</title>",
             f"<style>{style}</style></head>",
             '<body><div id="page"></div>',
-            f'<script type="text/plain" id="about">{said}</script>',
+            f'<script type="text/plain" id="about">{encoded}</script>',
             _data("contents", contents),
             f"<script>{script}</script>",  # before the blocks, so that the page paints while they load
             *parts,

@@ -139,8 +139,8 @@ class MarkedScaled(BatchComponent):
         """Require exactly one factor 0 for `keep`, and `own_mean` only with `kl_weight` or `imitation`."""
         alone = not self.own_mean or self.of in ("kl_weight", "imitation")
         self.require(alone, "own_mean", "it is for of='kl_weight' or of='imitation'")
-        tells = self.of != "keep" or (self.marked == 0.0) != (self.plain == 0.0)
-        self.require(tells, "marked", "give 0 to what is left out, and another number to what is kept")
+        one_zero = self.of != "keep" or (self.marked == 0.0) != (self.plain == 0.0)
+        self.require(one_zero, "marked", "give 0 to what is left out, and another number to what is kept")
 
     def own_needs(self) -> Iterable[Column]:
         """Return the marking column: spans of tokens, or a fact of steps."""

@@ -91,7 +91,7 @@ Event = tuple[str | None, Json | None]
 """Name and data of a server-sent event; without data it is the end of an OpenAI stream."""
 
 
-def asked(body: Json) -> Json:
+def parse_request(body: Json) -> Json:
     """Convert a body to a request to the upstream's `/v1/chat/completions`."""
     return {name: value for name, value in body.items() if name not in _OURS and value is not None}
 

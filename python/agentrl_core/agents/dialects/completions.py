@@ -27,7 +27,7 @@ FIELDS = Object(
 """Rule of a body: a text or the ids of one prompt, and how to sample."""
 
 
-def asked(body: Json) -> Json:
+def parse_request(body: Json) -> Json:
     """Convert a body to a request to the upstream's `/v1/completions`."""
     if body.get("echo"):
         raise InvalidInputError("echo is true; leave it out: the prompt's tokens are recorded without it")

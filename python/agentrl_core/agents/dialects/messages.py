@@ -54,7 +54,7 @@ FIELDS = Object(
 """Rule of a body."""
 
 
-def asked(body: Json) -> Json:
+def parse_request(body: Json) -> Json:
     """Convert a body to a request to the upstream's `/v1/chat/completions`."""
     request: Json = {name: body[name] for name in _SAME if body.get(name) is not None}
     if body.get("max_tokens") is not None:

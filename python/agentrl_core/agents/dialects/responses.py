@@ -49,7 +49,7 @@ FIELDS = Object(
 """Rule of a body."""
 
 
-def asked(body: Json) -> Json:
+def parse_request(body: Json) -> Json:
     """Convert a body to a request to the upstream's `/v1/chat/completions`."""
     request: Json = {name: body[name] for name in _SAME if body.get(name) is not None}
     if body.get("max_output_tokens") is not None:
@@ -106,12 +106,12 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
                 "status": "completed",
             }
         )
-    asked_for = {
+    fields = {
         name: body.get(name)
         for name in ("instructions", "metadata", "previous_response_id", "temperature", "top_p", "max_output_tokens")
     }
     into, out = answer.usage.get("prompt_tokens", len(answer.prompt)), len(choice.tokens)
-    return asked_for | {
+    return fields | {
         "id": f"resp_{name}",
         "object": "response",
         "created_at": int(time.time()),

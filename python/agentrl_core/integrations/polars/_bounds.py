@@ -30,11 +30,11 @@ Bounds = Mapping[str, Any]
 """The bounds of columns: the least and the greatest value, as two numbers or as two arrays with one for each block
 of rows; or the `ColumnTexts` of blocks."""
 
-Told = Callable[[Bounds], tuple[Any, Any]]
+BoundsCheck = Callable[[Bounds], tuple[Any, Any]]
 """Returns whether any row with values between the bounds can pass, and whether all do; arrays for array bounds."""
 
 
-def teller(predicate: pl.Expr) -> Told:
+def bounds_check(predicate: pl.Expr) -> BoundsCheck:
     """Return a function that decides by column bounds whether the rows of files and blocks pass a predicate.
 
     Each required part of the predicate that reads a single column with bounds is evaluated on all values between them,
@@ -44,32 +44,32 @@ def teller(predicate: pl.Expr) -> Told:
     Example:
         >>> import numpy as np
         >>> import polars as pl
-        >>> from agentrl_core.integrations.polars._bounds import teller
-        >>> told = teller((pl.col("iteration") % 10 == 7) & (pl.col("reward") > 0))
-        >>> can, every = told({"iteration": (np.array([0, 0]), np.array([6, 7]))})
+        >>> from agentrl_core.integrations.polars._bounds import bounds_check
+        >>> check = bounds_check((pl.col("iteration") % 10 == 7) & (pl.col("reward") > 0))
+        >>> can, every = check({"iteration": (np.array([0, 0]), np.array([6, 7]))})
         >>> can.tolist(), every.tolist()
         ([False, True], [False, False])
     """
-    parts = [_teller(term) for term in terms(predicate)]
+    parts = [_term_check(term) for term in terms(predicate)]
 
-    def told(bounds: Bounds) -> tuple[Any, Any]:
+    def check(bounds: Bounds) -> tuple[Any, Any]:
         can, every = True, True
         for part in parts:
             one, all_of_them = part(bounds)
             can, every = can & one, every & all_of_them
         return can, every
 
-    return told
+    return check
 
 
-def _teller(term: pl.Expr) -> Told:
+def _term_check(term: pl.Expr) -> BoundsCheck:
     names = set(term.meta.root_names())
     if len(names) != 1:
         return _unknown
     (name,) = names
     listed = _listed(term, name)
 
-    def told(bounds: Bounds) -> tuple[Any, Any]:
+    def check(bounds: Bounds) -> tuple[Any, Any]:
         if name not in bounds:
             return _unknown(bounds)
         known = bounds[name]
@@ -89,7 +89,7 @@ def _teller(term: pl.Expr) -> Told:
         count = np.searchsorted(passing, last, "right") - np.searchsorted(passing, first)
         return count > 0, count == last - first + 1
 
-    return told
+    return check
 
 
 def _of_texts(term: pl.Expr, name: str, known: ColumnTexts) -> tuple[Any, Any]:

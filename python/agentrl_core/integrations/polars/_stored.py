@@ -11,7 +11,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from agentrl_core.data.store import Store
-from agentrl_core.integrations.polars._bounds import Bounds, ColumnTexts, Told, teller
+from agentrl_core.integrations.polars._bounds import Bounds, BoundsCheck, ColumnTexts, bounds_check
 from agentrl_core.integrations.polars._paths import Indices, ranges
 
 # Columns that computed tables always have.
@@ -60,16 +60,16 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
     ) -> Iterator[pl.DataFrame]:
         table = _Table(store, name, schema)
         wanted = pl.Schema({column: schema[column] for column in columns or schema})
-        told = None if predicate is None else teller(predicate)
+        check = None if predicate is None else bounds_check(predicate)
         left, found = most, False
         for first, count, bounds in store._core.ranges(name):  # noqa: SLF001
             height = count if left is None else min(count, left)
             left = None if left is None else left - height
             file = _RowRanges(np.array([first]), np.array([first + height]))
-            if predicate is None or told is None:
+            if predicate is None or check is None:
                 part: pl.DataFrame | None = table.read(file, wanted)
             else:
-                part = table.chosen(file, bounds, wanted, predicate, told)
+                part = table.chosen(file, bounds, wanted, predicate, check)
             if height and part is not None:
                 found = True
                 yield part
@@ -112,24 +112,24 @@ class _Table(NamedTuple):
         )
 
     def chosen(
-        self, file: _RowRanges, bounds: Bounds, wanted: pl.Schema, predicate: pl.Expr, told: Told
+        self, file: _RowRanges, bounds: Bounds, wanted: pl.Schema, predicate: pl.Expr, check: BoundsCheck
     ) -> pl.DataFrame | None:
         """Return the rows of a file that pass a predicate; None if its bounds exclude all rows."""
-        can, every = told(bounds)
+        can, every = check(bounds)
         if not can or every:
             return self.read(file, wanted) if can else None
         first, end = int(file.firsts[0]), int(file.ends[0])
         ends, of_blocks, texts = self.store._core.blocks(self.name, first, end - first)  # noqa: SLF001
         known = {**of_blocks, **{name: ColumnTexts(*of_column) for name, of_column in texts.items()}}
-        can, every = (np.broadcast_to(one, len(ends)) for one in told(known))
+        can, every = (np.broadcast_to(one, len(ends)) for one in check(known))
         rows = _RowRanges(np.append(first, ends[:-1])[can], ends[can])
         if every[can].all():
             return self.read(rows, wanted) if len(rows.ends) else None
-        asked = pl.Schema({column: self.schema[column] for column in predicate.meta.root_names()})
-        if not asked or _has_lists(asked) or not _has_lists(wanted):
-            return self.read(rows, pl.Schema({**wanted, **asked})).filter(predicate).select(wanted.names())
+        needed = pl.Schema({column: self.schema[column] for column in predicate.meta.root_names()})
+        if not needed or _has_lists(needed) or not _has_lists(wanted):
+            return self.read(rows, pl.Schema({**wanted, **needed})).filter(predicate).select(wanted.names())
         # Lists are most of a row's data, so the rows to read are selected by the other columns first.
-        passes = self.read(rows, asked).select(predicate.fill_null(value=False)).to_series()
+        passes = self.read(rows, needed).select(predicate.fill_null(value=False)).to_series()
         numbers = rows.numbers()[passes.to_numpy()]
         cuts = np.flatnonzero(np.diff(numbers) > 1)
         return (

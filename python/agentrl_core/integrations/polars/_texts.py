@@ -25,9 +25,9 @@ def chats(frame: pl.DataFrame, tables: Tables, vocabulary: Vocabulary) -> pl.Dat
     _refuse(frame, "messages")
     keyed = frame.select("trajectory_id").with_row_index("row")
     special = [token for token, marks in enumerate(vocabulary.special.tolist()) if marks]
-    said = pl.col("tokens").list.head("end").list.eval(pl.element().filter(~pl.element().is_in(special)))
+    texts = pl.col("tokens").list.head("end").list.eval(pl.element().filter(~pl.element().is_in(special)))
     nodes = path_nodes(keyed, tables, WantedColumns.of("tokens", "kind")).select(
-        "row", said, role=pl.col("kind").replace_strict(_ROLES)
+        "row", texts, role=pl.col("kind").replace_strict(_ROLES)
     )
     nodes = nodes.with_columns(turn=pl.struct("row", "role").rle_id())
     turns = nodes.group_by("turn", maintain_order=True).agg(

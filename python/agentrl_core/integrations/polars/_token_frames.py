@@ -54,10 +54,10 @@ def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl
     """Add the nodes of paths; see the namespace method `agentrl.nodes`."""
     own = tables.nodes.collect_schema().names()
     prefix = {name: f"node_{name}" if name in frame.columns or name == "end" else name for name in own}
-    asked = {name: other for name, other in prefix.items() if other in wanted or name == "node_id"}
-    nodes, found = _paths_of(frame, tables, asked)
+    columns = {name: other for name, other in prefix.items() if other in wanted or name == "node_id"}
+    nodes, found = _paths_of(frame, tables, columns)
     rows = frame[found.path].with_columns(end=pl.Series(found.end, dtype=pl.Int32))
-    return pl.concat([rows, nodes.frame[found.node].rename(asked)], how="horizontal")
+    return pl.concat([rows, nodes.frame[found.node].rename(columns)], how="horizontal")
 
 
 def paths(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:

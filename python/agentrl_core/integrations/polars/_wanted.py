@@ -49,13 +49,13 @@ def lazily(frame: pl.LazyFrame, schema: pl.Schema, work: Work) -> Any:
         parts = [] if predicate is None else terms(predicate)
         before = [part for part in parts if given.keys() >= set(part.meta.root_names())]
         after = [part for part in parts if not given.keys() >= set(part.meta.root_names())]
-        asked = WantedColumns.of(*chosen).also(*(name for part in after for name in part.meta.root_names()))
+        requested = WantedColumns.of(*chosen).also(*(name for part in after for name in part.meta.root_names()))
         # `work` needs the names of all columns to name the added ones.
         read = (
-            pl.col(name) if name in asked or name in KEYS else pl.lit(None, kind).alias(name)
+            pl.col(name) if name in requested or name in KEYS else pl.lit(None, kind).alias(name)
             for name, kind in given.items()
         )
-        made = work(frame.filter(*before).select(*read).collect(), asked)
+        made = work(frame.filter(*before).select(*read).collect(), requested)
         made = made.filter(*after).select(chosen)
         yield made if most is None else made.head(most)
 

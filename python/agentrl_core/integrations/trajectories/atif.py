@@ -103,9 +103,11 @@ def _episode(
         raise UnsupportedError(f"{where} holds sub-agents; give their trajectories one by one")
     messages, sampled = messages_of(trajectory, where)
     steps = [step for step in steps_in(trajectory, where) if is_sampled(step)]
-    told = [object_of(step, "metrics") for step in steps]
-    exact = [metrics.get("completion_token_ids") is not None for metrics in told]
-    exact = [known and each.get("prompt_token_ids") is not None for known, each in zip(exact, told, strict=True)]
+    metrics_of_steps = [object_of(step, "metrics") for step in steps]
+    exact = [metrics.get("completion_token_ids") is not None for metrics in metrics_of_steps]
+    exact = [
+        known and each.get("prompt_token_ids") is not None for known, each in zip(exact, metrics_of_steps, strict=True)
+    ]
     if any(exact) and not all(exact):
         raise InvalidInputError(
             f"{where}: {sum(exact)} of {len(exact)} steps of the agent have token ids; give token ids for all of them "
@@ -122,7 +124,7 @@ def _episode(
                 ),
                 images=images_in(shown[:place]),
             )
-            for step, metrics, place in zip(steps, told, sampled, strict=True)
+            for step, metrics, place in zip(steps, metrics_of_steps, sampled, strict=True)
         ]
     else:
         turns = turns_of(messages, template(images), tools, chat=where, sampled=sampled)
@@ -155,12 +157,12 @@ def _turn(metrics: Mapping[str, Any], step: Mapping[str, Any], where: str, *, tr
             f"{where}: llm_call_count is {count}, so its token ids are of several model calls; give one step for each "
             "call"
         )
-    said, logprobs = metrics["completion_token_ids"], metrics.get("logprobs")
-    if logprobs is not None and len(logprobs) != len(said):
+    output, logprobs = metrics["completion_token_ids"], metrics.get("logprobs")
+    if logprobs is not None and len(logprobs) != len(output):
         raise InvalidInputError(
-            f"{where}: logprobs has {len(logprobs)} values for {len(said)} completion_token_ids; give one for each"
+            f"{where}: logprobs has {len(logprobs)} values for {len(output)} completion_token_ids; give one for each"
         )
-    return TrajectoryTurn(metrics["prompt_token_ids"], said, logprobs, trained=trained)
+    return TrajectoryTurn(metrics["prompt_token_ids"], output, logprobs, trained=trained)
 
 
 def _without_ids(step: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -116,13 +116,13 @@ def from_chats(
             turns = [decoded_turn(chat, plain_tokenizer, template, f"chat {place}")]
         else:
             turns = turns_of(messages, template, chat.get("tools") or (), chat=f"chat {place}")
-        paid = chat.get("step_rewards")
-        if paid is not None:
-            if not isinstance(paid, (list, tuple)) or len(paid) != len(turns):
+        rewards = chat.get("step_rewards")
+        if rewards is not None:
+            if not isinstance(rewards, (list, tuple)) or len(rewards) != len(turns):
                 raise InvalidInputError(
-                    f"chat {place}: step_rewards is {paid!r:.60}; give {len(turns)} numbers, one for each answer"
+                    f"chat {place}: step_rewards is {rewards!r:.60}; give {len(turns)} numbers, one for each answer"
                 )
-            turns = [replace(turn, reward=reward) for turn, reward in zip(turns, paid, strict=True)]
+            turns = [replace(turn, reward=reward) for turn, reward in zip(turns, rewards, strict=True)]
         task, group = names_of(CHATS, chat)
         task = str(place) if task is None else task
         episodes.append(
@@ -175,23 +175,23 @@ def to_chats(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> 
             chat = {**episode.record, **changed(CHATS, episode.record, episode.facts)}
             yield chat if found == given else {**chat, "step_rewards": found}
             continue
-        paid: list[float | None] | None = [turn.reward for turn in episode.turns]
-        paid = paid if any(reward is not None for reward in paid or ()) else None
-        if paid is not None and len(episode.turns) < sum(each["role"] == "assistant" for each in episode.messages):
-            paid = _for_answers(episode.messages, paid)
+        rewards: list[float | None] | None = [turn.reward for turn in episode.turns]
+        rewards = rewards if any(reward is not None for reward in rewards or ()) else None
+        if rewards is not None and len(episode.turns) < sum(each["role"] == "assistant" for each in episode.messages):
+            rewards = _for_answers(episode.messages, rewards)
         own, others = carried(CHATS, episode.format_name, episode.record)
         shared = {
             "messages": list(episode.messages),
             "tools": list(episode.tools),
             **episode.facts,
-            "step_rewards": paid,
+            "step_rewards": rewards,
         }
         shared = {name: value for name, value in shared.items() if value is not None and value != []}
         yield {**own, **shared, **others, **episode.extra}
 
 
-def _for_answers(messages: Sequence[Mapping[str, Any]], paid: Sequence[float | None]) -> list[float | None]:
+def _for_answers(messages: Sequence[Mapping[str, Any]], rewards: Sequence[float | None]) -> list[float | None]:
     """Return the rewards of all answers, None for answers that were not sampled."""
-    rest = iter(paid)
+    rest = iter(rewards)
     answers = [message for message in messages if message["role"] == "assistant"]
     return [next(rest, None) if is_trained(message, "a message") else None for message in answers]

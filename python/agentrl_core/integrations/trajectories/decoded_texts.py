@@ -99,5 +99,5 @@ def _chats(prompt: str, template: ChatTemplate, plain: _Plain) -> list[list[dict
 def _between(template: ChatTemplate, plain: _Plain) -> str:
     """Return the decoded text between an answer and the next question."""
     messages: Sequence[dict[str, Any]] = [QUESTION, ANSWER, _NEXT]
-    behind = plain(template.render(messages)).rpartition(ANSWER["content"])[2]
-    return behind.partition(_NEXT["content"])[0]
+    rest = plain(template.render(messages)).rpartition(ANSWER["content"])[2]
+    return rest.partition(_NEXT["content"])[0]

@@ -131,7 +131,7 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
     if episode.success not in (None, False, True):
         raise InvalidInputError(f"success is {episode.success!r:.40}; give true or false, or null if it is not known")
     turns = episode.turns
-    paid = [as_number(turn.reward, f"reward of turn {place}") for place, turn in enumerate(turns)]
+    step_rewards = [as_number(turn.reward, f"reward of turn {place}") for place, turn in enumerate(turns)]
     contexts = [_tokens(turn.context, f"the context of turn {place}") for place, turn in enumerate(turns)]
     actions = [_tokens(turn.action, f"the action of turn {place}") for place, turn in enumerate(turns)]
     logprobs = [_logprobs(turn, place) for place, turn in enumerate(turns)]
@@ -145,7 +145,7 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
         contexts,
         actions,
         logprobs=logprobs,
-        reward=np.asarray(paid, np.float32),
+        reward=np.asarray(step_rewards, np.float32),
         trainable=trainable,
         images=[[image.sha256 for image in turn.images] for turn in turns] if blobs else None,
         columns={ROUTED_EXPERTS: experts} if any(experts) else None,
@@ -217,7 +217,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
     contexts, of_tokens, of_steps = batch.contexts(), batch.offsets("token"), batch.offsets("step")
     tokens = np.asarray(batch.column("token", "token"))
     logprobs = np.asarray(batch.column("behaviour_logprob", "token"), np.float64)
-    paid = np.asarray(batch.column("reward", "step"), np.float64)
+    step_rewards = np.asarray(batch.column("reward", "step"), np.float64)
     mask = np.asarray(batch.column("trainable", "token"), bool) if batch.has("trainable", "token") else None
     turns: list[TrajectoryTurn] = []
     for place in range(len(contexts.draws)):
@@ -230,7 +230,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
                     contexts.tokens[begin : begin + max(int(contexts.begins[step]), 0)].tolist(),
                     tokens[own].tolist(),
                     logprobs[own].tolist() if known else None,
-                    _shortest(paid[step]) if np.isfinite(paid[step]) else None,
+                    _shortest(step_rewards[step]) if np.isfinite(step_rewards[step]) else None,
                     mask is None or bool(mask[own].any()),
                 )
             )

@@ -20,7 +20,7 @@ CARRIED = "agentrl"
 Record = Mapping[str, Any]
 
 # The fields of a record that its messages represent, also in another format.
-_SPOKEN: Mapping[str, tuple[str, ...]] = {
+_REPRESENTED: Mapping[str, tuple[str, ...]] = {
     CHATS: ("messages", "tools", "task", "group", "reward", "success", "step_rewards"),
     ATIF: ("steps", "schema_version"),
     VERIFIERS: ("nodes", "tools", "version", "rewards"),
@@ -84,7 +84,7 @@ def carried(target: str, format_name: str, record: Record) -> tuple[dict[str, An
     Returns:
         The fields that the record has for the target itself, and the entry with those of other formats.
     """
-    rest = {name: value for name, value in record.items() if name not in _SPOKEN.get(format_name, ())}
+    rest = {name: value for name, value in record.items() if name not in _REPRESENTED.get(format_name, ())}
     slot = {ATIF: "extra", VERIFIERS: "info"}.get(format_name)
     inner = rest if slot is None else object_of(rest, slot)
     others: dict[str, Any] = {}

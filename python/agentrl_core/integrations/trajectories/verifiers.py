@@ -75,7 +75,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
     if not all(isinstance(node, Mapping) and isinstance(node.get("message"), Mapping) for node in nodes):
         raise InvalidInputError(f"trace {place}: a node has no message; give the record of a trace")
     read: list[list[int]] = []  # for each node, all tokens up to its end
-    paid = object_of(trace, "info").get("step_rewards")
+    step_rewards = object_of(trace, "info").get("step_rewards")
     turns: list[TrajectoryTurn] = []
     images: list[tuple[Image, ...]] = []  # for each node, all images up to its end
     for number, node in enumerate(nodes):
@@ -107,11 +107,12 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
                 f"{int(mask.sum())} are sampled and {len(logprobs or ())} have log-probs; mark all of them as sampled, "
                 "and give a log-prob for each or for none"
             )
-        if paid is not None and len(turns) >= len(paid):
+        if step_rewards is not None and len(turns) >= len(step_rewards):
             raise InvalidInputError(
-                f"trace {place} has {len(paid)} step_rewards, but more sampled nodes; give one for each sampled node"
+                f"trace {place} has {len(step_rewards)} step_rewards, but more sampled nodes; give one for each "
+                "sampled node"
             )
-        reward = None if paid is None else paid[len(turns)]
+        reward = None if step_rewards is None else step_rewards[len(turns)]
         turns.append(TrajectoryTurn(before + tokens[:first], action.tolist(), logprobs, reward, images=shown))
     name, group = names_of(VERIFIERS, trace)
     name = str(place) if name is None else name
@@ -191,12 +192,12 @@ def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequen
     whole = sum(known.values()) if known else None
     if as_given(whole, episode.reward) != whole:
         made["rewards"] = _rewards_of(episode)
-    paid = [turn.reward for turn in episode.turns]
+    step_rewards = [turn.reward for turn in episode.turns]
     info = object_of(made, "info")
-    given = info.get("step_rewards") or [None] * len(paid)
+    given = info.get("step_rewards") or [None] * len(step_rewards)
     differs: dict[str, Any] = {}
-    if [as_given(*pair) for pair in zip(given, paid, strict=True)] != given:
-        differs["step_rewards"] = paid
+    if [as_given(*pair) for pair in zip(given, step_rewards, strict=True)] != given:
+        differs["step_rewards"] = step_rewards
     task, group = names_of(VERIFIERS, made)
     if episode.group != (group or task or episode.task):
         differs[CARRIED] = {**object_of(info, CARRIED), "group": episode.group}
@@ -214,7 +215,7 @@ def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | Non
     for place, message in enumerate(episode.messages):
         node: dict[str, Any] = {"parent": place - 1 if place else None, "message": dict(message), "sampled": False}
         tokens: list[int] = []
-        said = 0
+        sampled = 0
         if place + 1 in answers:
             turn = turns[answers.index(place + 1)]
             tokens = list(turn.context[read:])
@@ -225,17 +226,17 @@ def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | Non
             tokens = [*([] if place else turn.context), *turn.action]
             read = len(turn.context) + len(turn.action)
             if turn.trained:
-                said = len(turn.action)
+                sampled = len(turn.action)
                 node["logprobs"] = list(turn.logprobs or ())
                 node["sampled"] = True
                 if advantages is not None:
                     node["advantages"] = list(advantages[number])
-        nodes.append({**node, "token_ids": tokens, "mask": [False] * (len(tokens) - said) + [True] * said})
-    paid = [turn.reward for turn in turns if turn.trained]
+        nodes.append({**node, "token_ids": tokens, "mask": [False] * (len(tokens) - sampled) + [True] * sampled})
+    step_rewards = [turn.reward for turn in turns if turn.trained]
     facts = {"group": episode.group} | ({} if episode.success is None else {"success": episode.success})
     info = object_of(own, "info") | {CARRIED: object_of(others, CARRIED) | facts}
-    if any(reward is not None for reward in paid):
-        info["step_rewards"] = paid
+    if any(reward is not None for reward in step_rewards):
+        info["step_rewards"] = step_rewards
     return {
         **own,
         "version": 1,

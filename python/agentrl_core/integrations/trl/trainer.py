@@ -70,8 +70,8 @@ class RecipeTrainer(GRPOTrainer):
         if isinstance(rollouts, Rollouts) and rollouts.batch is not None:
             batch = self._with_credit(rollouts.batch)
             rollouts.batch = batch
-            said = Sequences.of(batch, columns=_MADE).columns
-            spread: list[Any] = [said[name] for name in _MADE]
+            columns_of_rows = Sequences.of(batch, columns=_MADE).columns
+            spread: list[Any] = [columns_of_rows[name] for name in _MADE]
         else:
             rows = self._rows(output)
             batch = self._with_credit(rows.batch)
@@ -134,7 +134,7 @@ class RecipeTrainer(GRPOTrainer):
             masks=masks,
             groups=[row // size for row in range(len(rows))],
             rewards=[
-                padded.paid(mask, reward, row["step_rewards"])
+                padded.token_rewards(mask, reward, row["step_rewards"])
                 for mask, reward, row in zip(masks, rewards.tolist(), rows, strict=True)
             ],
             logprobs=chances if chances is not None and all(np.isfinite(row).all() for row in chances) else None,

@@ -112,8 +112,8 @@ def rollout_samples(batch: Batch, *, version: int = 0) -> Iterator[RolloutSample
         turns = np.cumsum(np.append(kept[:1], kept[1:] & ~kept[:-1])) - 1
         for advantage, held in _parts(credit, kept, turns, row):
             end = int(np.flatnonzero(held)[-1]) + 1
-            behind = len(prompt) + end
-            masks, chances = np.zeros(behind, np.int64), np.zeros(behind, np.float32)
+            total = len(prompt) + end
+            masks, chances = np.zeros(total, np.int64), np.zeros(total, np.float32)
             masks[len(prompt) :] = held[:end]
             chances[len(prompt) :] = np.where(held, rows.logprobs[row], 0.0)[:end]
             yield RolloutSample(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PREFIX = "agentrl_"
 """Prefix of agentrl_core's names in verl's registries, which no name of verl has."""
 
-TOLD = ("reward", "group_id", "trajectory_id", "task_id", "iteration", "step", "turn")
+DERIVED = ("reward", "group_id", "trajectory_id", "task_id", "iteration", "step", "turn")
 """The facts that can be derived from verl's arguments of an estimator: rewards, mask and group of each row."""
 
 _CREDIT = ("reward", "advantage", "weight")
@@ -35,7 +35,7 @@ rows_of_trainer: ContextVar[dict[str, Any] | None] = ContextVar("rows_of_trainer
 
 
 @contextmanager
-def knowing(**rows: Any) -> Iterator[None]:
+def extra_columns(**rows: Any) -> Iterator[None]:
     """Pass further columns of the rows to estimators that are called inside the block."""
     token = rows_of_trainer.set(rows)
     try:
@@ -66,7 +66,7 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
                 f"{name}: {link.title()} changes with the iteration, which the data of verl does not contain; use a "
                 "Collector"
             )
-        needed |= dict.fromkeys(column.name for column in link.needs if column.name not in (*TOLD, *made))
+        needed |= dict.fromkeys(column.name for column in link.needs if column.name not in (*DERIVED, *made))
         made |= {column.name for column in link.makes}
     if "keep" in made:
         raise RecipeError(

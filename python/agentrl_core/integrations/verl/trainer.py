@@ -20,7 +20,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from agentrl_core.integrations.verl.dataproto import COLUMNS
-from agentrl_core.integrations.verl.registry import Estimator, knowing
+from agentrl_core.integrations.verl.registry import Estimator, extra_columns
 
 _TOKENS = {"prompts": "prompts", "responses": "responses", "rollout_log_probs": "logprobs"}
 _OF_TOKENS = {name: column for name, column in COLUMNS.items() if name != "advantages"}
@@ -40,7 +40,7 @@ class Credited(PPOTrainer):
         name = str(self.config.algorithm.adv_estimator)
         if not isinstance(core_algos.ADV_ESTIMATOR_REGISTRY.get(name), Estimator):
             return super()._compute_advantage(batch, metrics=metrics)
-        with knowing(**self._rows(batch), iteration=int(self.global_steps)):
+        with extra_columns(**self._rows(batch), iteration=int(self.global_steps)):
             return super()._compute_advantage(batch, metrics=metrics)
 
     def _rows(self, batch: Any) -> dict[str, Any]:
@@ -52,14 +52,14 @@ class Credited(PPOTrainer):
         rows["columns"] = {ours: tensors[theirs] for theirs, ours in _OF_TOKENS.items() if theirs in tensors}
         rows["rollouts"] = [key.rsplit("_", 1)[0] for key in batch.keys]
         if "extra_fields" in found.keys():  # noqa: SIM118 - a TensorDict iterates over rows
-            said = [dict(extra or {}).get("reward_extra_info") or {} for extra in found["extra_fields"].tolist()]
+            infos = [dict(extra or {}).get("reward_extra_info") or {} for extra in found["extra_fields"].tolist()]
             names = [
-                name for name in said[0] if all(isinstance(row.get(name), (int, float, np.number)) for row in said)
+                name for name in infos[0] if all(isinstance(row.get(name), (int, float, np.number)) for row in infos)
             ]
-            rows["components"] = {name: [float(row[name]) for row in said] for name in names}
+            rows["components"] = {name: [float(row[name]) for row in infos] for name in names}
             solved = next((name for name in ("success", "acc") if name in names), None)
             if solved is not None:
-                rows["success"] = [row[solved] > 0 for row in said]
+                rows["success"] = [row[solved] > 0 for row in infos]
         return rows
 
 

@@ -51,7 +51,7 @@ def chats_of_calls(calls: Iterable[RecordedCall]) -> list[dict[str, Any]]:
         fitting = [
             chat
             for chat in chats
-            if list(chat.tools) == list(call.tools) and _alike(chat.known, known[: len(chat.known)])
+            if list(chat.tools) == list(call.tools) and _is_continued(chat.known, known[: len(chat.known)])
         ]
         chat = max(fitting, key=lambda each: len(each.known), default=None)
         if chat is None:
@@ -82,7 +82,7 @@ def _comparable(message: Mapping[str, Any], where: str) -> tuple[object, ...]:
     return plain["role"], plain["content"], calls, plain.get("tool_call_id"), plain.get(REASONING[0])
 
 
-def _alike(before: Sequence[Any], after: Sequence[Any]) -> bool:
+def _is_continued(before: Sequence[Any], after: Sequence[Any]) -> bool:
     return len(before) == len(after) and all(
         old[:-1] == new[:-1] and new[-1] in (None, old[-1]) for old, new in zip(before, after, strict=True)
     )

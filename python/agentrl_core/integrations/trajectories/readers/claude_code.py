@@ -20,7 +20,7 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     text_of,
 )
 
-_SPOKEN = ("user", "assistant")
+_MESSAGE_TYPES = ("user", "assistant")
 _MARKS = ("sessionId", "parentUuid", "isSidechain")
 _CUT = ("max_tokens", "model_context_window_exceeded", "pause_turn")
 _INTERRUPTED = "[Request interrupted by user]"
@@ -32,7 +32,7 @@ def recognised(value: object) -> bool:
     """Return whether a line is a message of a session."""
     return (
         isinstance(value, Mapping)
-        and value.get("type") in _SPOKEN
+        and value.get("type") in _MESSAGE_TYPES
         and isinstance(value.get("message"), Mapping)
         and any(name in value for name in _MARKS)
     )
@@ -63,7 +63,7 @@ class _Session:
             if entry.get("isApiErrorMessage"):
                 self.left_out["error of the server"] += 1
             identity = str(entry.get("uuid") or f"line {number}")
-            if "uuid" not in entry and not (entry.get("type") in _SPOKEN and "message" in entry):
+            if "uuid" not in entry and not (entry.get("type") in _MESSAGE_TYPES and "message" in entry):
                 self.left_out[f"entry of type {entry.get('type')!r}"] += 1
                 continue
             if identity in self.lines:  # a resumed session begins with a copy of the previous one
@@ -78,7 +78,7 @@ class _Session:
                 )
             if parent is not None:
                 self.lines[parent].children.append(identity)
-            if _spoken(line):
+            if _is_message(line):
                 self._register(line)
 
     def _register(self, line: _Line) -> None:
@@ -121,7 +121,7 @@ class _Session:
         keys: list[tuple[object, object]] = []
         replied: set[object] = set()
         for line in path:
-            if not _spoken(line):
+            if not _is_message(line):
                 continue
             if line.entry["type"] == "assistant":
                 key = _answer_key(line)
@@ -209,7 +209,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             continue
         messages, reasons, _ = session.chat(path)
         session.trained.update(keys)
-        entry = next(line.entry for line in path if _spoken(line))
+        entry = next(line.entry for line in path if _is_message(line))
         left_out = [_ABSENT, *(f"{count} of: {what}" for what, count in sorted(session.left_out.items()))]
         left_out += _others(path)
         chat = {
@@ -223,13 +223,13 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 
 
 def _others(path: Sequence[_Line]) -> list[str]:
-    counts = Counter(str(line.entry.get("type")) for line in path if not _spoken(line))
+    counts = Counter(str(line.entry.get("type")) for line in path if not _is_message(line))
     return [f"{count} of: entry of type {kind!r}" for kind, count in sorted(counts.items())]
 
 
-def _spoken(line: _Line) -> bool:
+def _is_message(line: _Line) -> bool:
     return (
-        line.entry.get("type") in _SPOKEN
+        line.entry.get("type") in _MESSAGE_TYPES
         and isinstance(line.entry.get("message"), Mapping)
         and not line.entry.get("isApiErrorMessage")
     )

@@ -114,7 +114,7 @@ class _Conversation:
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:
     """Yield a chat for the start of a session, and another one after each compaction of its history."""
-    talk = _Conversation(hidden_reasoning)
+    conversation = _Conversation(hidden_reasoning)
     identity: object = None
     begun = ""
     for record in records:
@@ -136,9 +136,9 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
                 )
             if identity is None:
                 identity = meta.get("id")
-                _instruct(talk, meta, where)
+                _instruct(conversation, meta, where)
         elif kind == "response_item":
-            talk.add(payload or {}, where)
+            conversation.add(payload or {}, where)
         elif kind == "event_msg":
             if (payload or {}).get("type") == "thread_rolled_back":
                 refuse(where, "the history was rolled back, which the items before it do not show", "leave it out")
@@ -146,12 +146,12 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             history = (payload or {}).get("replacement_history")
             if not isinstance(history, list):
                 refuse(where, "the history was compacted and the log does not hold the new one", "cut the file there")
-            yield _chat(talk, identity, begun)
-            talk, begun = _Conversation(hidden_reasoning), where
-            _copy(talk, history, where)
+            yield _chat(conversation, identity, begun)
+            conversation, begun = _Conversation(hidden_reasoning), where
+            _copy(conversation, history, where)
         elif kind not in (*_STATES, None) or (kind is None and "record_type" not in entry):
-            talk.add(entry, where)  # earlier versions write items without an envelope
-    yield _chat(talk, identity, begun)
+            conversation.add(entry, where)  # earlier versions write items without an envelope
+    yield _chat(conversation, identity, begun)
 
 
 def _is_of_an_agent(text: str) -> bool:
@@ -160,25 +160,25 @@ def _is_of_an_agent(text: str) -> bool:
     return isinstance(found, Mapping) and found.keys() >= _OF_AN_AGENT
 
 
-def _copy(talk: _Conversation, history: Sequence[Any], where: str) -> None:
+def _copy(conversation: _Conversation, history: Sequence[Any], where: str) -> None:
     """Start a conversation with a copied history, whose answers are not trained."""
     copied = _Conversation("omit")
     for item in history:
         copied.add(item, where)
-    talk.messages = [
+    conversation.messages = [
         {**message, "weight": 0} if message["role"] == "assistant" else message for message in copied.messages
     ]
-    talk._calls = copied._calls  # noqa: SLF001 -- the same class
+    conversation._calls = copied._calls  # noqa: SLF001 -- the same class
 
 
-def _instruct(talk: _Conversation, meta: Mapping[str, Any], where: str) -> None:
+def _instruct(conversation: _Conversation, meta: Mapping[str, Any], where: str) -> None:
     given = meta.get("base_instructions") or meta.get("instructions")
     text = given.get("text") if isinstance(given, Mapping) else given
     if text:
-        talk.messages.append({"role": "system", "content": text_of(text, where)})
+        conversation.messages.append({"role": "system", "content": text_of(text, where)})
 
 
-def _chat(talk: _Conversation, identity: object, where: str) -> Message:
+def _chat(conversation: _Conversation, identity: object, where: str) -> Message:
     task = None if identity is None else str(identity)
-    chat = {"messages": talk.messages, "task": task, "session_id": task, "left_out": [_ABSENT]}
-    return finished(chat, talk.reasons, where)
+    chat = {"messages": conversation.messages, "task": task, "session_id": task, "left_out": [_ABSENT]}
+    return finished(chat, conversation.reasons, where)

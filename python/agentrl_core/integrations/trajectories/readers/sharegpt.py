@@ -76,10 +76,10 @@ def _with_system(messages: list[Message], system: str, where: str) -> list[Messa
 def _message(item: object, where: str) -> Message:
     if not isinstance(item, Mapping):
         raise InvalidInputError(f"{where} is {item!r:.60}; give an object with 'from' and 'value'")
-    said = next((item[name] for name in _NAMES if item.get(name) is not None), None)
-    role = _ROLES.get(str(said).lower())
+    sender = next((item[name] for name in _NAMES if item.get(name) is not None), None)
+    role = _ROLES.get(str(sender).lower())
     if role is None:
-        raise InvalidInputError(f"{where}: 'from' is {said!r:.40}; give one of {', '.join(sorted(_ROLES))}")
+        raise InvalidInputError(f"{where}: 'from' is {sender!r:.40}; give one of {', '.join(sorted(_ROLES))}")
     if partial := next((name for name in _PARTIAL if item.get(name) is not None), None):
         refuse(where, f"it has {partial!r}, a mask of parts of a message", "split the message, or give 'weight' 0 or 1")
     keys = [name for name in _TEXTS if name in item]
@@ -92,7 +92,7 @@ def _message(item: object, where: str) -> Message:
         if role != "assistant" and item["loss"]:
             refuse(where, "it is not an answer and has loss", "set its loss to false")
         message["weight"] = item["loss"]
-    if str(said).lower() != "function_call":
+    if str(sender).lower() != "function_call":
         return {**message, "content": text_of(given, where)}
     calls = from_json(given)
     calls = calls if isinstance(calls, list) else [calls]

@@ -139,8 +139,8 @@ def _messages(given: Any, where: str) -> list[Message]:
         else:
             refuse(where, f"it holds a part of type {kind!r}, which a chat of texts cannot hold", "leave the trace out")
     if replies:
-        spoken = [{"role": "user", "content": "\n".join(texts)}] if any(texts) else []
-        return [*replies, *spoken]
+        questions = [{"role": "user", "content": "\n".join(texts)}] if any(texts) else []
+        return [*replies, *questions]
     message: Message = {"role": given["role"], "content": "\n".join(texts)}
     if given.get("name"):
         message["name"] = given["name"]
@@ -228,8 +228,8 @@ def _of_events(span: RecordedSpan) -> tuple[list[Message], Answers] | None:
         elif event["name"] == "gen_ai.choice":
             message = from_json(body.get("message")) or body
             message = {**message, "tool_calls": from_json(message.get("tool_calls")) or []}
-            said = _old({**message, "role": message.get("role") or "assistant"}, span.where)[0]
-            answers.append((said, str(body.get("finish_reason") or "")))
+            answer = _old({**message, "role": message.get("role") or "assistant"}, span.where)[0]
+            answers.append((answer, str(body.get("finish_reason") or "")))
     return (context, answers) if context or answers else None
 
 
