@@ -132,7 +132,7 @@ def test_the_page_of_a_run(naming: str, tmp_path: Path, stranger: Callable[[], b
         given = NAMING[naming]["advantage"]
         names = [link["component"] for link in (given if isinstance(given, list) else [given])]
         assert [link["component"] for link in links] == names, "other names are shown as text"
-        assert [bool(link["says"]) for link in links] == [
+        assert [bool(link["purpose"]) for link in links] == [
             name in ("GroupRelative", "agentrl_core.schedule:Choice") for name in names
         ]
 

@@ -203,7 +203,7 @@ def test_recipes_are_told_with_their_formulas() -> None:
     assert "gamma" in page["phases"]["advantage"][0]["formula"]
     assert page["source"].startswith("arXiv:")
     strange = {"name": "mine", "advantage": {"component": "not.installed:Thing", "weight": 2}}
-    link = {"component": "not.installed:Thing", "options": {"weight": 2}, "says": "", "formula": ""}
+    link = {"component": "not.installed:Thing", "options": {"weight": 2}, "purpose": "", "formula": ""}
     assert described(strange)["phases"]["advantage"] == [link]
 
 

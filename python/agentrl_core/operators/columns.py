@@ -66,24 +66,6 @@ def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[
     return array if is_plain(array, "d") else array.astype(np.float64)
 
 
-def common_dtype(**columns: object) -> list[NDArray[Any]]:
-    """Convert columns of numbers to one dtype: float32 if all are, else float64.
-
-    Args:
-        columns: columns by argument name, of equal length.
-
-    Raises:
-        InvalidInputError: as for `numbers`.
-    """
-    arrays: list[NDArray[Any]] = []
-    for name, values in columns.items():
-        arrays.append(numbers(values, name, length=len(arrays[0]) if arrays else None))
-    if len({array.dtype for array in arrays}) == 1:
-        return arrays
-    kind = np.result_type(*arrays)
-    return [array.astype(kind, copy=False) for array in arrays]
-
-
 def like(results: NDArray[np.float64], column: NDArray[Any]) -> NDArray[Any]:
     """Convert a result to the dtype of the input column.
 

@@ -63,6 +63,6 @@ def _link(phase: str, options: dict[str, Any]) -> dict[str, Any]:
     return {
         "component": options.get("component", ""),
         "options": {name: value for name, value in options.items() if name != "component"},
-        "says": " ".join(text.partition("\n\n")[0].split()),
+        "purpose": " ".join(text.partition("\n\n")[0].split()),
         "formula": inspect.cleandoc(formula[1]) if formula else "",
     }

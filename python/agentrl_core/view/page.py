@@ -27,7 +27,7 @@ from agentrl_core.integrations.polars.vocabulary import Vocabulary, used
 from agentrl_core.view.blocks import Chosen, blocks, packed, plain
 from agentrl_core.view.credit import recipes_of
 from agentrl_core.view.groups import of_groups
-from agentrl_core.view.health import Sign, signs
+from agentrl_core.view.health import signs
 from agentrl_core.view.images import PageImages
 from agentrl_core.view.modules import joined
 from agentrl_core.view.statistics import statistics
@@ -120,7 +120,7 @@ class Page:
             "recipes": made,
             "recipe_of": of,
             "images": images.facts,
-            "signs": [_sign(sign) for sign in signs(tables, numbers, groups)],
+            "signs": [sign._asdict() for sign in signs(tables, numbers, groups)],
             "draw_columns": [name for name in tables.draw_columns.collect_schema().names() if name != "draw_id"],
         }
         parts = [_data(f"block-{number}", block) for number, block in enumerate(blocks(tables, chosen))]
@@ -153,12 +153,6 @@ class Page:
 
 def _data(name: str, content: bytes) -> str:
     return f'<script type="text/plain" id="{name}">{base64.b64encode(content).decode()}</script>'
-
-
-def _sign(sign: Sign) -> dict[str, str]:
-    """Return a health sign as JSON for the page's script."""
-    fields = sign._asdict()
-    return {("says" if name == "meaning" else name): value for name, value in fields.items()}
 
 
 def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) -> str:

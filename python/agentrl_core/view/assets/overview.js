@@ -32,9 +32,9 @@ export function health(run, go) {
   const last = run.iterations.at(-1)?.iteration;
   const chips = run.about.signs.map((sign) =>
     h("button", {
-      class: `sign ${sign.level}`, title: sign.filter ? `${sign.value} ${sign.says}: show the groups` : `${sign.value} ${sign.says}`, data: { name: sign.name },
+      class: `sign ${sign.level}`, title: sign.filter ? `${sign.value} ${sign.meaning}: show the groups` : `${sign.value} ${sign.meaning}`, data: { name: sign.name },
       onclick: () => go(sign.filter ? { all: true, filter: sign.filter } : { iteration: last }),
-    }, h("b", {}, sign.value), h("span", {}, sign.name), h("small", {}, sign.says)));
+    }, h("b", {}, sign.value), h("span", {}, sign.name), h("small", {}, sign.meaning)));
   return h("section", { class: "health", "aria-label": "Health of the latest iterations" }, chips);
 }
 

@@ -79,7 +79,7 @@ function fraction(above, below) {
 function chain(recipe) {
   return h("details", { open: true }, h("summary", {}, `Recipe ${recipe.name}`, h("small", {}, ` ${recipe.source}`)),
     Object.entries(recipe.phases).filter(([, links]) => links.length).map(([phase, links]) => [h("h4", {}, phase), links.map((link) => h("div", { class: "link" },
-      h("b", {}, link.component), h("p", {}, link.says), link.formula && h("pre", {}, link.formula), h("p", { class: "options" }, Object.entries(link.options).filter(([, value]) => typeof value !== "object").map(([name, value]) => h("code", {}, `${name}=${value}`)))))]));
+      h("b", {}, link.component), h("p", {}, link.purpose), link.formula && h("pre", {}, link.formula), h("p", { class: "options" }, Object.entries(link.options).filter(([, value]) => typeof value !== "object").map(([name, value]) => h("code", {}, `${name}=${value}`)))))]));
 }
 
 export function whyPane(group, chosen, choose) {
