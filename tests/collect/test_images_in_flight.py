@@ -38,7 +38,7 @@ def test_a_window_ends_batches_half_way() -> None:
 
 
 def test_groups_that_a_cut_stops_are_carried_over() -> None:
-    generate = Moving()
+    generate = Moving(pause=0.01)
     batches = trained(generate, UnevenGallery(), BatchPolicy(oversample=2.0), until=6)
     assert generate.halves() > 0, "the cut aborted requests"
     assert sum(map(mixed_steps, batches)) > 0

@@ -89,7 +89,7 @@ def test_a_turn_that_the_template_opens_with_reasoning_is_kept_as_it_was_sampled
             None,
             "moves a message of role 'user' in an observation after a prompt of 'system', 'user'",
         ),
-        ("mistral", [USER], TOOLS, "renders a prompt of 'user' with tools otherwise"),
+        ("mistral", [USER], TOOLS, "renders a prompt of 'user' with tools differently when the conversation continues"),
     ],
 )
 def test_what_a_template_cannot_say_is_refused_each_time(name, content, tools, message):

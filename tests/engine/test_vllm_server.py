@@ -144,6 +144,8 @@ def test_aborted_requests_have_exactly_what_was_generated(generate):
         return await asyncio.gather(*tasks)
 
     at_once = asyncio.run(run(0.0))
+    while at_once[0].finish_reason == "length":  # a busy machine may generate all tokens before the abort arrives
+        at_once = asyncio.run(run(0.0))
     assert (at_once[0].finish_reason, at_once[0].policy_version) == ("abort", 0)
     length, seconds = 0, 0.05
     while not 0 < length < 100:  # the test needs a moment in the middle, even on a fast machine

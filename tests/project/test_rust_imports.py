@@ -169,7 +169,7 @@ def test_known_arrows_are_found(root: Path) -> None:
         ("advantage/gigpo", "group/normalise"),
         ("group/moments", "group/grid"),
         ("group/columns", "float"),
-        ("weight/select", "weight/top"),
+        ("weight/select", "weight/top_options"),
     } <= compute
     assert ("group", "group/normalise") not in compute, "to export a name is not to use it"
 

@@ -54,12 +54,13 @@ class Moving(engine.Transformers):
     Args:
         at: number of generation steps after which new weights come; 0: never.
         dies: number of the request at which the process ends; 0: never.
+        pause: seconds before each generation step, so that requests end after a decision about them.
     """
 
-    def __init__(self, *, at: int = 0, dies: int = 0, version: int = 0) -> None:
+    def __init__(self, *, at: int = 0, dies: int = 0, version: int = 0, pause: float = 0.0) -> None:
         super().__init__(policy(version), processor(), copy=True, batch_invariant=True)
         self.policy_version = version
-        self.at, self.left, self.steps = at, dies, 0
+        self.at, self.left, self.steps, self.pause = at, dies, 0, pause
         self.segments: list[tuple[Request, Segment]] = []
         self.asked = 0
 
@@ -74,6 +75,7 @@ class Moving(engine.Transformers):
 
     def _step(self) -> dict[int, Segment]:
         self.steps += 1
+        time.sleep(self.pause)
         if self.steps == self.at:
             new = self.policy_version + 1
             threading.Thread(target=self.update_weights, args=(policy(new), new)).start()

@@ -38,7 +38,7 @@ impl Pairs {
 /// Two values agree if their bits are equal or both are NaN. `identities` are below `count`.
 ///
 /// ```
-/// use agentrl_compute::pack::pairs;
+/// use agentrl_compute::pack::fold;
 ///
 /// let old = [-1.0_f32, -2.0, -1.0, -3.0, -9.0];
 /// let pairs = fold(vec![0, 1, 0, 1, 0], 2, &[true, true, true, true, false], &[&old])?;
