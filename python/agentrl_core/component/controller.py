@@ -23,8 +23,9 @@ class Controller(Stateful, Changing, ABC):
     """Base class of numbers that follow metrics. Any numeric option of a component may be one.
 
     It moves once per iteration, in `Collector.end_iteration`, by the metrics of the iteration, or after every optimizer
-    step, by the metrics of that step. If a metric is missing or NaN, the number stays and the event is counted. A
-    subclass defines the metrics it `reads`, its state at `begin`, how it `move`s, and its `value`.
+    step, by the metrics of that step. If a metric is missing or NaN, the number stays and the event is counted. A step
+    without its metrics, such as a critic's, is passed over, unless no step of the iteration has them. A subclass defines
+    the metrics it `reads`, its state at `begin`, how it `move`s, and its `value`.
 
     Args:
         every: how often it moves: `iteration` or `step`.

@@ -277,8 +277,8 @@ class HookRunner:
 
     def _value(self, place: str, when: Controller, metrics: Mapping[str, float]) -> float:
         """Return a controller's value from the latest metrics."""
-        if when.every == "step" and f"{place}.when" in self._states and self._of_steps:
-            return when.value(self._states[f"{place}.when"])
+        if f"{place}.when" in self._followed and self._of_steps:
+            return when.value(self._state(f"{place}.when", when))
         return when.value(when.moved(self._state(f"{place}.when", when), metrics))
 
     def _state(self, place: str, controller: Controller) -> State:
