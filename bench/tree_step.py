@@ -61,12 +61,12 @@ class Grown:
         """Return random tokens."""
         return self._rng.integers(0, self._vocabulary, count).tolist()
 
-    def turn(self, trajectory: int, observed: int, said: int) -> None:
+    def turn(self, trajectory: int, observed: int, sampled: int) -> None:
         """Append an observation, then an action."""
         if observed:
             self.forest.append(trajectory, self.words(observed), kind="observation")
-        logprobs = -self._rng.uniform(7.0, 9.0, said)  # near those of a random model, so that few are clipped
-        self.forest.append(trajectory, self.words(said), kind="action", logprobs=logprobs)
+        logprobs = -self._rng.uniform(7.0, 9.0, sampled)  # near those of a random model, so that few are clipped
+        self.forest.append(trajectory, self.words(sampled), kind="action", logprobs=logprobs)
         self.forest.step(trajectory)
 
     def finish(self, trajectory: int) -> None:

@@ -105,9 +105,9 @@ def test_patience_that_is_over_ends_an_episode(tmp_path: Path) -> None:
 def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: str, how: str) -> None:
     world = FailingWorld(str(tmp_path), ("fine", how), runs)
     collect = collector(world)
-    with pytest.warns(RuntimeWarning, match=r"failed 3 times \(last error: OSError: the server is down") as told:
+    with pytest.warns(RuntimeWarning, match=r"failed 3 times \(last error: OSError: the server is down") as warned:
         batch = collect(tasks=4, group_size=2)
-    assert len([each for each in told if "failed 3 times" in str(each.message)]) == 1
+    assert len([each for each in warned if "failed 3 times" in str(each.message)]) == 1
     without_tokens = how.startswith("reset")
     assert by_task(batch) == {"fine": ["finished"] * 4, **({} if without_tokens else {how: ["failed"] * 4})}
     assert batch.num_draws == 4

@@ -19,6 +19,9 @@ ONE_PAGE = 3
 PACKAGE = ROOT / "python" / "agentrl_core"
 FOLDERS = sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.glob("*/*.py")} - {"_core"})
 
+LEAST = {"docstrings": 50_000, "docstrings of recipes": 50_000, "comments of Rust and CUDA": 40_000}
+"""Words of some kinds, at least: a kind that is not found would be under every budget. Of the others 10 000."""
+
 OF_WORDS = {("docs/vocabulary.md", "say, said")}
 """Pages about words: the vocabulary has the word that the field says for the same."""
 
@@ -31,6 +34,13 @@ def texts() -> dict[str, str]:
         parts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
         found[str(path.relative_to(ROOT))] = "\n\n".join(parts)
     return found
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_all_pages_together_are_under_the_budget(phrase: str) -> None:
+    found, words = counts(texts().values())
+    assert words > 20_000
+    assert found[phrase] <= BUDGET[phrase]
 
 
 @pytest.mark.parametrize("phrase", PHRASES)
@@ -54,10 +64,10 @@ def test_docstrings_are_under_the_budget(folder: str, phrase: str) -> None:
     assert found <= budget, f"{folder}: {phrase} {found} times"
 
 
-@pytest.mark.parametrize("kind", sources())
+@pytest.mark.parametrize("kind", sorted(sources().keys() - {"pages"}))
 def test_all_texts_of_a_kind_are_under_the_budget(kind: str) -> None:
     found, words = counts(sources()[kind])
-    assert words > 10_000
+    assert words > LEAST.get(kind, 10_000)
     above = {phrase: round(number, 2) for phrase, number in found.items() if number > BUDGET[phrase]}
     assert not above
 

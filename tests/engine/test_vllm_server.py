@@ -143,9 +143,10 @@ def test_aborted_requests_have_exactly_what_was_generated(generate):
         generate.abort(Request(requests[0].tokens, 0, sampling))  # which no request had
         return await asyncio.gather(*tasks)
 
-    at_once = asyncio.run(run(0.0))
-    while at_once[0].finish_reason == "length":  # a busy machine may generate all tokens before the abort arrives
+    for _ in range(10):  # on a busy machine, all tokens may be generated before the abort arrives
         at_once = asyncio.run(run(0.0))
+        if at_once[0].finish_reason == "abort":
+            break
     assert (at_once[0].finish_reason, at_once[0].policy_version) == ("abort", 0)
     length, seconds = 0, 0.05
     while not 0 < length < 100:  # the test needs a moment in the middle, even on a fast machine

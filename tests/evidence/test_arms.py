@@ -8,6 +8,8 @@ from pathlib import Path
 import arms
 import numpy as np
 import pytest
+import records
+import studies
 import training
 import warm_start
 from arms import Arm, Negated
@@ -15,6 +17,7 @@ from worlds import WORLDS, World
 
 from agentrl_core import recipes
 from agentrl_core.component.component import PHASES
+from agentrl_core.exceptions import AgentRLError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -76,3 +79,13 @@ def test_negated_scores(tiny: tuple[World, warm_start.Start]) -> None:
     before, after = batch.column("score", "draw"), Negated()(batch).column("score", "draw")
     np.testing.assert_array_equal(after, -before)
     assert np.isnan(after[2])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("world", sorted(WORLDS.keys() - set(studies.SCREENED)))
+def test_no_other_world_takes_a_recipe_that_the_screened_one_refuses(world: str) -> None:
+    refused = {run["arm"] for run in records.study("screening") if run["status"] == "refused"}
+    assert refused
+    for name in sorted(refused):
+        with pytest.raises(AgentRLError):
+            training.check(WORLDS[world], arms.arm(name))

@@ -178,14 +178,14 @@ class Speaker(engine.Scripted):
     def _reply(self, request: Request) -> ScriptedReply:
         rng = np.random.default_rng(request.seed)
         context = self._tokenizer.decode(request.tokens)
-        asked = (answer for words, answer in ASKED.items() if words in context)
-        said = next(asked, SAYINGS[int(rng.integers(len(SAYINGS)))])
-        if "<question>" in said and "go on" not in context:
-            said = "look"  # no text was read that could answer the question
-        count = len(self.chat.action(said))
+        fitting = (answer for words, answer in ASKED.items() if words in context)
+        reply = next(fitting, SAYINGS[int(rng.integers(len(SAYINGS)))])
+        if "<question>" in reply and "go on" not in context:
+            reply = "look"  # no text was read that could answer the question
+        count = len(self.chat.action(reply))
         noise = 0.1 * rng.standard_normal(count)
         entropies = rng.random(count) * rng.choice([0.5, self._surprise])
-        return ScriptedReply(said, (noise - self._surprise).tolist(), entropies.tolist())
+        return ScriptedReply(reply, (noise - self._surprise).tolist(), entropies.tolist())
 
     async def generate(self, request: Request) -> engine.Segment:
         segment = await super().generate(request)

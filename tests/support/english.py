@@ -90,7 +90,7 @@ def sources() -> dict[str, Iterable[str]]:
     package = sorted((ROOT / "python/agentrl_core").rglob("*.py"))
     recipes = [path for path in package if "recipes" in path.parts]
     core = [path for path in package if "recipes" not in path.parts]
-    native = [path for suffix in ("rs", "cu") for path in sorted(ROOT.glob(f"c*/**/*.{suffix}"))]
+    native = [*sorted((ROOT / "crates").rglob("*.rs")), *sorted((ROOT / "cuda").rglob("*.cu"))]
     programs = [path for folder in ("bench", "tools", "examples") for path in sorted((ROOT / folder).rglob("*.py"))]
     tests = sorted((ROOT / "tests").rglob("*.py"))
     pages = [*sorted((ROOT / "docs").rglob("*.md")), *ROOT.glob("*.md")]

@@ -19,7 +19,7 @@ BEGIN = "a"
 class Maze:
     """Actions are single tokens; `doors[place][token]` is the place that it leads to, or the reward of an end.
 
-    `says(seed, place, number)` returns the engine's token in a place for its n-th request there, and its log-prob. A
+    `choose(seed, place, number)` returns the engine's token in a place for its n-th request there, and its log-prob. A
     request for the likeliest tokens returns `likely[place]`.
     """
 
@@ -29,10 +29,10 @@ class Maze:
     def __init__(
         self,
         doors: Mapping[str, Mapping[int, str | float]],
-        says: Callable[[int, str, int], tuple[int, float]],
+        choose: Callable[[int, str, int], tuple[int, float]],
     ) -> None:
         self.doors = doors
-        self.says = says
+        self.choose = choose
         self.asked: dict[str, int] = {}
         self.places = {place: 20 + number for number, place in enumerate(sorted(doors))}
         """Return the token of an observation."""
@@ -66,7 +66,7 @@ class Maze:
         place = names[int(request.tokens[-1])]
         number = self.asked.get(place, 0)
         self.asked[place] = number + 1
-        token, logprob = self.says(request.seed, place, number)
+        token, logprob = self.choose(request.seed, place, number)
         logprobs = np.array([logprob, 0.0], np.float32)
         return Segment(np.array([token, END], np.int32), logprobs, -logprobs, "stop", self.policy_version, request.seed)
 
@@ -82,8 +82,8 @@ def in_turn(table: Mapping[str, Sequence[tuple[int, float]]]) -> Callable[[int, 
 class Babbler:
     """An engine that samples token by token from a table of the previous tokens, and returns the likeliest candidates.
 
-    `table(said)` returns the candidates with their probabilities, the likeliest first. Temperature 0 samples the first;
-    otherwise the seed decides.
+    `table(sampled)` returns the candidates with their probabilities, the likeliest first. Temperature 0 samples the
+    first; otherwise the seed decides.
     """
 
     vocabulary_size, entropy_estimator, policy_version, shares_parameters = 64, "exact", 0, False
@@ -113,14 +113,14 @@ class Babbler:
 
     async def generate(self, request: Request) -> Segment:
         sampling, rng = request.sampling, np.random.default_rng(request.seed)
-        said: list[int] = []
+        sampled: list[int] = []
         numbers: list[float] = []
         top: list[list[tuple[int, float]]] = []
-        while len(said) < sampling.max_tokens and (not said or said[-1] != END):
-            candidates = list(self.table((*request.tokens[2:].tolist(), *said)))
+        while len(sampled) < sampling.max_tokens and (not sampled or sampled[-1] != END):
+            candidates = list(self.table((*request.tokens[2:].tolist(), *sampled)))
             weights = np.array([probability for _, probability in candidates])
             row = 0 if sampling.temperature == 0 else int(rng.choice(len(weights), p=weights / weights.sum()))
-            said.append(candidates[row][0])
+            sampled.append(candidates[row][0])
             numbers.append(0.0 if sampling.temperature == 0 else float(np.log(weights[row] / weights.sum())))
             filled = candidates + [(0, 1e-30)] * sampling.top
             top.append(filled[: sampling.top])
@@ -131,8 +131,8 @@ class Babbler:
                 np.log(np.array([[probability for _, probability in row] for row in top])).astype(np.float32),
             )
         logprobs = np.array(numbers, np.float32)
-        finish: Any = "stop" if said[-1] == END else "length"
-        return Segment(np.array(said, np.int32), logprobs, -logprobs, finish, 0, request.seed, likely)
+        finish: Any = "stop" if sampled[-1] == END else "length"
+        return Segment(np.array(sampled, np.int32), logprobs, -logprobs, finish, 0, request.seed, likely)
 
     def update_weights(self, _model: object, version: int) -> None:
         self.policy_version = version

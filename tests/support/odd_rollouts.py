@@ -32,13 +32,13 @@ ODD_TASK = 1
 
 
 class World(SmallWorld):
-    """An engine and environment in one: `said` changes the engine's result for the odd task."""
+    """An engine and environment in one: `change` alters the engine's result for the odd task."""
 
     def __init__(
-        self, answer: Answer = paying, said: Callable[[Segment], Any] = lambda segment: segment, **parts: Any
+        self, answer: Answer = paying, change: Callable[[Segment], Any] = lambda segment: segment, **parts: Any
     ) -> None:
         super().__init__(answer)
-        self.said, self.parts = said, parts
+        self.change, self.parts = change, parts
         self.facts: Mapping[str, ExtraColumn] = {
             "n": ExtraColumn("step"),
             "k": ExtraColumn("step", "key"),
@@ -68,7 +68,7 @@ class World(SmallWorld):
 
     async def generate(self, request: Request) -> Any:
         segment = await super().generate(request)
-        return self.said(segment) if ODD_TASK in request.tokens[1:2] else segment
+        return self.change(segment) if ODD_TASK in request.tokens[1:2] else segment
 
 
 def collected(world: Any, folder: Path, *, recipe: Any = recipes.GRPO) -> Batch:
@@ -152,12 +152,12 @@ def odd_rows(batch: Batch) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
 def segment(given: dict[str, Any], folder: Path) -> None:
     """Check the segment that an engine returns; all four places of the odd task get it."""
 
-    def said(of: Segment) -> Segment:
+    def change(of: Segment) -> Segment:
         top = TopLogprobs(given["top_tokens"], given["top_logprobs"])
         fields = {name: value for name, value in given.items() if not name.startswith("top_")}
         return Segment(**fields, seed=of.seed, top=top)
 
-    batch = collected(World(said=said), folder)
+    batch = collected(World(change=change), folder)
     nodes, _, _ = odd_rows(batch)
     actions = nodes.filter(pl.col("kind") == 1)
     for name, expected in (("tokens", whole), ("logprobs", numbers), ("entropies", numbers)):
@@ -297,9 +297,9 @@ async def end(group: Any, given: dict[str, Any]) -> None:
 
 
 def explained(batch: Batch, given: dict[str, Any], _: list[Any]) -> None:
-    said = [json.loads(info) for info in batch.trajectories.column("info") if info is not None]
+    infos = [json.loads(info) for info in batch.trajectories.column("info") if info is not None]
     for kind in ("stop", "mask", "drop"):
-        assert any(given[kind] in each.values() for each in said), (kind, said)
+        assert any(given[kind] in each.values() for each in infos), (kind, infos)
 
 
 async def write(group: Any, given: dict[str, Any]) -> None:

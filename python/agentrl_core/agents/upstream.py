@@ -270,8 +270,10 @@ class VllmUpstream:
             reply = parsed(response.content, f"the reply of {path}")
         except InvalidInputError as error:
             if response.status_code == 200:
-                reason = str(error).partition(";")[0]
-                raise EngineError(f"the server at {self._url}: {reason}; give the address of a vLLM server") from error
+                raise EngineError(
+                    f"the server at {self._url} answers {path} with {shown(response.text)}, not JSON; give the address "
+                    "of a vLLM server"
+                ) from error
             reply = {"error": {"message": response.text[:500]}}
         if 400 <= response.status_code < 500 and isinstance(reply, dict):
             raise RefusedError(response.status_code, reply)

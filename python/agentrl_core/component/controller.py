@@ -24,8 +24,8 @@ class Controller(Stateful, Changing, ABC):
 
     It moves once per iteration, in `Collector.end_iteration`, by the metrics of the iteration, or after every optimizer
     step, by the metrics of that step. If a metric is missing or NaN, the number stays and the event is counted. A step
-    without its metrics, such as a critic's, is passed over, unless no step of the iteration has them. A subclass defines
-    the metrics it `reads`, its state at `begin`, how it `move`s, and its `value`.
+    without its metrics, such as a critic's, is passed over, unless no step of the iteration has them. A subclass
+    defines the metrics it `reads`, its state at `begin`, how it `move`s, and its `value`.
 
     Args:
         every: how often it moves: `iteration` or `step`.
@@ -72,6 +72,7 @@ class Controller(Stateful, Changing, ABC):
         if self.every == "iteration":
             return self.moved(state, closed.metrics)
         measured = [metrics for metrics in closed.steps if self.is_measured_by(metrics)]
+        # If no step has them, the first one counts as a miss.
         return functools.reduce(self.moved, measured or closed.steps[:1], state)
 
     def is_measured_by(self, metrics: Mapping[str, float]) -> bool:

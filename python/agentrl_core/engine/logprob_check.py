@@ -243,7 +243,7 @@ def _cause(
         )
     return "weights", (
         f"all sequences differ from their first token, at any temperature; the weights of the engine are not the "
-        f"model's, though it says that they are of version {', '.join(map(str, versions))}: call engine.update_weights"
+        f"model's, although it reports version {', '.join(map(str, versions))}: call engine.update_weights"
     )
 
 

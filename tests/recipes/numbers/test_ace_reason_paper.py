@@ -57,15 +57,15 @@ def stays(example: Example) -> Found:
 @EXAMPLES.by("a response longer than the stage's limit is right only after the limit grows")
 def longer(example: Example) -> Found:
     lengths, program = example.values["length"].astype(int), RECIPE.rollout
-    said = [f"{1:0{length - 1}}" for length in lengths]  # the example states one number; a part of it is 0
+    answers = [f"{1:0{length - 1}}" for length in lengths]  # the example states one number; a part of it is 0
     found = {}
     for stage, name in zip((0, 1, 2, 5), ("at_8K", "at_16K", "at_24K", "at_32K"), strict=True):
         limited = replace(program, limits=(program.limit(stage * program.every),))
         run = solve(
             RECIPE.replace(select=recipes.GRPO.select, rollout=limited),
-            in_turn(*said),
+            in_turn(*answers),
             world=PaidRiddles(),
-            group_size=len(said),
+            group_size=len(answers),
             sampling=Sampling(max_tokens=40_000),
             context_tokens=50_000,
         )
