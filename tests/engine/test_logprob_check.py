@@ -65,7 +65,7 @@ def test_weights_of_another_version_and_unsaid_ones(make_model, tokenizer):
     generate = engine.Transformers(other, tokenizer)
     finding = found(generate, model, version=0)
     assert finding.cause == "weights"
-    assert "says that they are of version 0" in finding.message
+    assert "reports version 0" in finding.message
     assert finding.largest > 0.1
     generate.update_weights(other, 3)
     finding = found(generate, model, version=0)
