@@ -13,7 +13,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::{Error, Result};
 
-/// Rows of one piece. Waking a thread costs up to 40 µs and a row of most kernels 1 to 5 ns, so less is not worth it.
+/// Rows of one piece. Waking a thread costs up to 40 µs and a row of most kernels 1 to 5 ns, so fewer rows are
+/// not worth a thread.
 pub(crate) const PIECE: usize = 1 << 15;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);

@@ -34,7 +34,7 @@ except ImportError as error:
         "env.Agents needs Starlette and uvicorn: pip install 'agentrl-core[agents]'"
     ) from error
 
-_OVER = "the episode of this agent is over, so that the request is not answered; end the agent"
+_OVER = "the episode of this agent is over, so the request is not answered; end the agent"
 _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -112,9 +112,7 @@ class InProcessSession:
     async def count(self, request: Json) -> int:
         """Count the tokens of a chat as the template renders it; see `routes.SessionHandler`."""
         if self._tokenizer is None:
-            raise InvalidInputError(
-                "tokenizer is None, so that tokens cannot be counted; make env.Agents(tokenizer=...)"
-            )
+            raise InvalidInputError("tokenizer is None, so tokens cannot be counted; make env.Agents(tokenizer=...)")
         if self._template is not None and images_in(request["messages"]):
             chat = self._template.with_options(request.get("chat_template_kwargs"))
             try:
@@ -280,8 +278,8 @@ class InProcessEndpoint(Routes):
         """Why images are refused: the chat template shows none; None: accepted, subject to the collector's checks."""
         if self._template is None:
             return (
-                "which env.Agents takes only with the processor of a model that takes images; send texts, or give it "
-                "as tokenizer="
+                "which env.Agents takes only with the processor of a model that takes images; send texts, or give such "
+                "a processor as tokenizer="
             )
         if not self._template.shows_images():
             return (

@@ -310,7 +310,7 @@ def trim_heap(tokens: int) -> None:
 
 @cache
 def _trim() -> Callable[[int], int] | None:
-    """Call `malloc_trim` of glibc, which returns free memory to the system."""
+    """Return `malloc_trim` of glibc, which returns free memory to the system; None on other systems."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # another C library or system

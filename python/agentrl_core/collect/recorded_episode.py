@@ -248,8 +248,7 @@ class RecordedEpisode:
                 if (repairs > _REPAIRS and left <= 0) or not self._world.replayable:
                     raise EpisodeError(
                         f"environment {self._world.title}, step {len(self.moves) + 1} of task {self._task.task_id!r} "
-                        f"failed {repairs} times (last error: {reason}); correct the environment, or "
-                        f"raise its limits"
+                        f"failed {repairs} times (last error: {reason}); correct the environment"
                     )
                 self._progress.repairs += 1
                 if repairs and self._world.patience:

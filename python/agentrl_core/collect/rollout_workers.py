@@ -292,7 +292,7 @@ class WorkerDriver:
             known = self._agents.setdefault(name, number)
             if known != number or list(self._agents.values()).count(number) > 1:
                 raise InvalidInputError(
-                    f"Collector: rollout workers do not number agents alike (agent {name!r} is {known} and {number}); "
+                    f"Collector: rollout workers do not number agents alike ({self._agents}, then {part.agents}); "
                     f"give each agent an engine, engine={{{name!r}: ...}}, so that its number is fixed"
                 )
 

@@ -68,7 +68,7 @@ class Controller(Stateful, Changing, ABC):
         return {**self.move(state, *found), MISSED: state[MISSED]}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Return the state after an iteration, with the moves of all its optimizer steps if it follows these."""
+        """Return the state after an iteration: moved once, or with `every="step"` by each step that has the metrics."""
         if self.every == "iteration":
             return self.moved(state, closed.metrics)
         measured = [metrics for metrics in closed.steps if self.is_measured_by(metrics)]

@@ -86,8 +86,8 @@ def _write_config(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) 
         tokenizer.save_pretrained(folder)
     except (ValueError, TypeError) as error:
         raise InvalidInputError(
-            f"update_weights: transformers cannot save the config or tokenizer: {error}; correct it (the engine keeps "
-            "its weights)"
+            f"update_weights: transformers cannot save the config or tokenizer ({error}); correct them (the engine "
+            "keeps its weights)"
         ) from error
 
 

@@ -357,7 +357,10 @@ class Decoder:
         self.top: list[list[tuple[NDArray[np.int32], NDArray[np.float32]]]] = [[] for _ in rows]
 
     def run(self, continues: Callable[[], bool] | None) -> NDArray[np.bool_]:
-        """Sample tokens for all rows until a row ends or, if given, `continues()` is false; return which rows ended."""
+        """Sample a token for each row, and more while no row ends and `continues()` is true; return which rows ended.
+
+        With `continues=None` it samples one token for each row.
+        """
         rows = self.rows
         kinds = np.unique(rows["kind"]).tolist()
         members = [np.arange(len(rows)) if len(kinds) == 1 else np.flatnonzero(rows["kind"] == kind) for kind in kinds]

@@ -165,7 +165,10 @@ class EngineImages:
         return made
 
     def blocks(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Return for each token the number, from 1, of its image if image tokens attend to each other, 0 otherwise."""
+        """Return the number of each token's image, from 1, or 0 outside images.
+
+        None: image tokens do not attend to each other.
+        """
         if not self._whole:
             return None
         shows = ids == self._token

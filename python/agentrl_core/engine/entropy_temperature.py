@@ -63,6 +63,6 @@ class EntropyTemperature:
             raise InvalidInputError(f"EntropyTemperature: change is {self.change}; give a number from 0 to below 1")
 
     def height(self, log_entropy: float) -> float:
-        """Return h, the relative change of the temperature in [-1, 1], for a log-entropy."""
+        """Return h in [-1, 1] for a log-entropy; the relative change of the temperature is `change * h`."""
         width = max(self.above if log_entropy > self.zero else self.below, LEAST)
         return min(max((log_entropy - self.zero) / width, -1.0), 1.0)

@@ -89,7 +89,10 @@ class RunningBatch:
         return len(self._requests)
 
     def run(self, version: int, continues: Callable[[], bool] | None = None) -> dict[int, Segment]:
-        """Run steps until a row ends or, if given, `continues()` is false; return segments of ended rows, by number."""
+        """Run a step, and more while no row ends and `continues()` is true; return segments of ended rows, by number.
+
+        With `continues=None` it runs one step.
+        """
         ended = self._decoder.run(continues)
         return self._leave(ended, version, aborted=False) if ended.any() else {}
 

@@ -230,7 +230,7 @@ class Transformers(ContinuousBatching):
         self._kept = self._images = None
 
     def _of_each(self, batches: list[RunningBatch], continues: Callable[[], bool] | None = None) -> dict[int, Segment]:
-        """Run steps of some batches; return ended segments by number, and remove empty batches."""
+        """Run each batch as `RunningBatch.run` does; return ended segments by number, and remove empty batches."""
         ended: dict[int, Segment] = {}
         for rows in batches:
             ended |= rows.run(self.policy_version, continues)

@@ -195,12 +195,12 @@ class Sum(Loss):
 
     @property
     def normaliser(self) -> str | None:
-        """The stream whose weighted mean divides the loss, as in both terms."""
+        """The stream whose weighted mean divides the loss: as in both terms, or as in `first` if they differ."""
         return self.first.normaliser
 
     @property
     def equal_groups(self) -> bool:
-        """Whether all groups have equal weight, as in both terms."""
+        """Whether all groups have equal weight: as in both terms, or as in `first` if they differ."""
         return self.first.equal_groups
 
     @property

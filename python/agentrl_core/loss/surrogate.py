@@ -149,7 +149,8 @@ class Clip(ClipRange):
     """Clip range of the ratio r, the same for every token: beyond it, the objective gains nothing.
 
     Args:
-        low: for negative advantages, above 0 and at most 1: 1 - low is the lower bound (1: no lower bound).
+        low: for negative advantages, above 0: the lower bound, by `scale`. With `linear` it is at most 1 (1: no lower
+            bound).
         high: for positive advantages, at least 0: 1 + high is the upper bound. A value above `low` is the
             clip-higher of DAPO (arXiv:2503.14476).
         dual: for negative advantages the objective is bounded below by dual * A (arXiv:1912.09729); above 1,
@@ -208,7 +209,7 @@ class Clip(ClipRange):
         return lower[self.scale], math.exp(self.high) if self.scale == "log" else 1.0 + self.high
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other bounds read it
-        """Return the interval around the centre of each token; its width is the same for every token."""
+        """Return the interval around the centre of each token, with the same bounds of the ratio to the centre."""
         lower, upper = self.interval()
         if self.center == "one":
             return ClipBounds(lower, upper, self.dual)

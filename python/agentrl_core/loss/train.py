@@ -25,8 +25,8 @@ class Train(Component):
             returned by `recipe.updates(batch, stage=...)` for any batch that has the columns of the loss.
         epochs: passes over a batch, at least 1; None: as in the recipe.
         minibatches: optimizer steps of a pass, at least 1; None: as in the recipe.
-        deal: how draws are divided into minibatches: `mixed`: at random; `by_source`: each minibatch gets the same
-            number of draws of every source (fresh, replay, expert, ...), up to one.
+        deal: how draws are divided into minibatches: `mixed`: at random; `by_source`: the draws of each source (fresh,
+            replay, expert, ...) are spread evenly, so that their numbers in two minibatches differ by at most one.
         where: the draws to train on; None: all. A stage may have several losses of one model on different draws.
         keep: whether the column `keep` leaves tokens out of this loss. None: yes, except for a critic (a model other
             than the policy whose values the loss trains), because filters of the policy's tokens do not apply to it.

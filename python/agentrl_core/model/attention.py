@@ -271,7 +271,7 @@ class TreeAttention(Attention):
                 near = mask.any(0)
                 keys, mask = keys[near], mask[:, near]
             first, last = int(keys[0]), int(keys[-1])
-            in_one_piece = last - first + 1 == len(keys)  # a slice is a view; autograd would keep a copy of an index
+            in_one_piece = last - first + 1 == len(keys)  # a view; an index would copy, for autograd too
             place: slice | Tensor = slice(first, last + 1) if in_one_piece else keys.to(device)
             found.append((slice(begin, end), place, mask.to(device)))
         return found

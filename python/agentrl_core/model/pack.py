@@ -41,7 +41,10 @@ class Streams(dict[str, Tensor]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"the pack has no stream {name!r}; use one of: {', '.join(self) or 'none'}") from None
+            raise AttributeError(
+                f"the pack has no stream {name!r} (it has: {', '.join(self) or 'none'}); run a pack of a loss that "
+                "reads it"
+            ) from None
 
 
 class RowLoss(Protocol):

@@ -89,8 +89,8 @@ class Prefix:
         title = f"trajectory {trajectory_id} behind {turns} turns"
         if not 0 <= turns <= last - first or (tokens and turns == last - first):
             raise InvalidInputError(
-                f"Prefix: turns is {turns} for trajectory {trajectory_id}, and tokens is {tokens}; give turns from 0 "
-                f"to {last - first - bool(tokens)}"
+                f"Prefix: turns is {turns} and tokens is {tokens} for trajectory {trajectory_id}, which has "
+                f"{last - first} turns; give at most that many turns, and fewer with tokens"
             )
         of_token, contexts = drawn.offsets("token"), drawn.contexts()
         own = np.flatnonzero(contexts.draws == draw)[0]
@@ -131,8 +131,8 @@ class Prefix:
         turns = len(branch.turns) if turns is None else turns
         if not 0 <= turns <= len(branch.turns) or (tokens and turns == len(branch.turns)):
             raise InvalidInputError(
-                f"Prefix: turns is {turns} for branch {branch.name}, and tokens is {tokens}; give turns from 0 to "
-                f"{len(branch.turns) - bool(tokens)}"
+                f"Prefix: turns is {turns} and tokens is {tokens} for branch {branch.name}, which has "
+                f"{len(branch.turns)} turns; give at most that many turns, and fewer with tokens"
             )
         path = branch.tokens
         spans = [(turn.begin.tokens, turn.begin.tokens + turn.length) for turn in branch.turns[: turns + bool(tokens)]]

@@ -100,7 +100,7 @@ class SearchTree:
 
     @property
     def visits(self) -> NDArray[np.uint32]:
-        """`uint32[turns]`: the number of branches through each turn that ended with a reward."""
+        """`uint32[turns]`: the number of branches that go through each turn and ended with a reward."""
         return self._core.visits
 
     @property
@@ -264,9 +264,9 @@ class GroupTree(SearchTree):
     def expand(self, turns: Sequence[int], *, score: float | None = None) -> list[Branch]:
         """Return branches that continue after turns, one each; -1 is the start.
 
-        If the turn is the last one of a running branch, that branch itself is returned, once; otherwise a fork of the
-        turn's branch. After a turn of a stored search, a new branch starts with the actions up to that turn as a
-        prefix, which it did not sample and which is not trained.
+        If the turn is the last one of a running branch without an open action, that branch itself is returned, once;
+        otherwise a fork of the turn's branch. After a turn of a stored search, a new branch starts with the actions up
+        to that turn as a prefix, which it did not sample and which is not trained.
 
         Args:
             turns: rows, in any order.

@@ -70,7 +70,7 @@ class GreedyAllocator(Allocator):
         weight: w: `information` or `one`; or `failures`.
         low: fewest rollouts of a task; if the total is too small, all tasks get the same number.
         high: most rollouts of a task.
-        gain_above: smallest gain of a rollout (exclusive); rollouts with less are not made.
+        gain_above: a rollout is only made if its gain is larger than this.
 
     Raises:
         RecipeError: an option is out of range.

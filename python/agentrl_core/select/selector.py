@@ -79,7 +79,7 @@ class Selection:
                 raise InvalidInputError(f"{title}: {name}[{place}]={getattr(self, name)[place]}; {remedy}")
 
     def take(self, order: NDArray[np.int64]) -> Self:
-        """Return the groups of some rows, in the given order."""
+        """Return the groups at some positions of the selection, in the given order."""
         columns: dict[str, Any] = {option.name: getattr(self, option.name) for option in fields(self)}
         taken: dict[str, Any] = {name: None if each is None else each[order] for name, each in columns.items()}
         return type(self)(**taken)

@@ -41,7 +41,8 @@ impl Options {
         self.bounded(spread, if self.variance_eps > 0.0 { enlarged(spread, self.variance_eps) } else { spread })
     }
 
-    /// Return the divisor for a spread and its root. There is no branch, so several are computed at once.
+    /// Return the divisor for a spread; `root` is `sqrt(spread² + variance_eps)`. Branchless, so that several are
+    /// computed at once.
     #[inline(always)]
     fn bounded(&self, spread: f64, root: f64) -> f64 {
         let divisor = greater(root, self.scale_at_least) + self.eps;

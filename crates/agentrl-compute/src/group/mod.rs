@@ -6,16 +6,16 @@
 //! Files, each after the files that it uses:
 //!
 //! - `columns` holds and checks the rows, `options` the options;
-//! - `accumulator` adds numbers exactly, `extent` is the count and range of values, `grid` rounds values so that
+//! - `fixed_point` adds numbers exactly, `extent` is the count and range of values, `grid` rounds values so that
 //!   integer sums are exact, `moments` turns those sums into count, mean, deviation and range;
 //! - `lanes` computes the statistics of many small groups at once, `sums` only sums;
-//! - `votes` holds the votes of neighbouring groups, `buckets` collects them if the rows of groups are scattered, and
-//!   `grouped` runs work on each group on all threads;
-//! - `statistics`, `order` (quantiles), `reduce` (one number for each group, or a column computed within groups) and
-//!   `normalise` are the public functions. `normalise` turns the statistics of a group into a `rule` (with `beta` for
-//!   one of its scales) and applies it to the rows, by `runs` if ids never decrease; `whitened` is its shortcut for one
-//!   group of all rows;
-//! - `partial` splits statistics over several ranks.
+//! - `vote_buffer` holds the votes of neighbouring groups, `buckets` collects them if the rows of groups are scattered,
+//!   and `per_group` runs work on each group on all threads;
+//! - `statistics`, `quantiles`, `reduce` (one number for each group, or a column computed within groups) and
+//!   `normalise` are the public functions. `normalise` turns the statistics of a group into a rule (`affine`, with
+//!   `beta` for one of its scales) and applies it to the rows, by `contiguous` if ids never decrease; `whitened` is its
+//!   shortcut for one group of all rows;
+//! - `distributed` splits statistics over several ranks.
 
 mod affine;
 mod beta;

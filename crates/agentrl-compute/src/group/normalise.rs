@@ -43,8 +43,8 @@ pub struct Extra<'a> {
 /// exactly their value, so equal values give 0.
 ///
 /// Rows that are not valid get 0. Groups get 0 if their spread is at most `scale_above`, or if it is 0 and nothing is
-/// added to it. With [`Singleton::Zero`](Singleton), groups with too few votes get 0 too; with
-/// [`Singleton::Raw`](Singleton), they get the value itself over the divisor of a spread of 1.
+/// added to it. With [`Singleton::Zero`](super::Singleton::Zero), groups with too few votes get 0 too; with
+/// [`Singleton::Raw`](super::Singleton::Raw), they get the value itself over the divisor of a spread of 1.
 ///
 /// Sources: GRPO arXiv:2402.03300 (the defaults), Dr.GRPO arXiv:2503.20783 (no scale), RLOO arXiv:2402.14740 (leave one
 /// out, no scale), MC-GRPO (median and mad), `BNPO` (beta).

@@ -48,7 +48,8 @@ pub fn history(states: &[u32], trajectories: &[u32], groups: &[u32], levels: usi
     let mut made = vec![History { valid: vec![true; states.len()], keys: now.clone() }];
     for _ in 1..levels {
         let shorter = &made[made.len() - 1];
-        // The ids of the step before at the shorter level, and of the current state. Without a step before: `u32::MAX`.
+        // Pairs of the id of the step before at the shorter level and the id of the current state. If there is no step
+        // before, or it is not valid at that level, the first id is `u32::MAX`.
         let earlier: Vec<Option<u32>> =
             before.iter().map(|&row| row.filter(|&row| shorter.valid[row as usize])).collect();
         let past: Vec<u32> =

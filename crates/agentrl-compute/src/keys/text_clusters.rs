@@ -21,7 +21,7 @@ pub enum Similarity {
     /// group.
     Sequence,
     /// The share of common word shingles, estimated from sketches: for many or long texts. A text is compared with the
-    /// clusters that share a band with it. There are many of them if most texts are just not similar enough.
+    /// clusters that share a band with it: many, if the similarity of most texts is just below the threshold.
     Jaccard(Sketch),
 }
 

@@ -97,7 +97,7 @@ impl<'a> RowTree<'a> {
     /// `same`.
     ///
     /// # Errors
-    /// See [`TokenRows::new`] and [`fold`]; `Overflow` for 2³¹ nodes or more.
+    /// See [`TokenRows::new`] and [`fold`](super::fold()); `Overflow` for 2³¹ nodes or more.
     pub fn new(tokens: Ragged<'a, i32>, trained: Option<&[bool]>, same: &[&[f32]]) -> Result<Self> {
         let rows = TokenRows::new(tokens, trained)?;
         let trie = Trie::new(&rows, &in_order(&rows, tokens.len()));

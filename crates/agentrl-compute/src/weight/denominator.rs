@@ -75,9 +75,9 @@ impl<'a> TokenUnits<'a> {
 /// Return the loss weight of a token with share 1, for each row of tokens; see [`Denominator`] for the formulas.
 ///
 /// Row `i` is a token, or several tokens of one turn. It belongs to draw `units.draws[i]`, and the shares of its
-/// trained tokens sum to `shares[i]` (see [`shares`]). `valid` has one value for each draw. Rows without a share and
-/// rows of an invalid draw have weight 0. The weight of a token is its own share times the weight of its row; it has
-/// the same bits whether a row is a token or a turn.
+/// trained tokens sum to `shares[i]` (see [`shares`](super::shares())). `valid` has one value for each draw. Rows
+/// without a share and rows of an invalid draw have weight 0. The weight of a token is its own share times the weight of
+/// its row; it has the same bits whether a row is a token or a turn.
 ///
 /// ```
 /// use agentrl_compute::weight::{Denominator, TokenUnits, token_weights};

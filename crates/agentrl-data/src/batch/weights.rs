@@ -1,4 +1,5 @@
-//! Loss weights of the action tokens of an update: shares of branches in their tokens, and denominators.
+//! Loss weights of the action tokens of an update: division of shared tokens among branches, and
+//! denominators.
 
 use agentrl_compute::keys;
 use agentrl_compute::weight::{self, Denominator, Shared, TokenUnits};

@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
         self.batch.nodes()[name].as_primitive::<Int64Type>().value(row)
     }
 
-    /// Return the state keys after nodes, as far as the steps and the end of the trajectory record them.
+    /// Map nodes to the key of the state after them, for nodes whose key a step or the end of the trajectory records.
     fn state_keys(&self, row: usize, contexts: &[Context], index: &Index<'_>) -> Result<BTreeMap<usize, [u8; 16]>> {
         let mut found = BTreeMap::new();
         let final_keys = array(self.batch.trajectories(), "final_state_key")?.as_fixed_size_binary();

@@ -25,7 +25,7 @@ pub struct SearchTree {
     taken: Vec<(i64, u32)>,
     /// Row of each turn that was read from a table, by the trajectory that first took it and the number of the step.
     stored: HashMap<(i64, u32), u32>,
-    /// Seed of the first tokens of each first turn that was read from a table, by the row of the turn.
+    /// Seed of the first node of each first turn that was read from a table, by the row of the turn; only known ones.
     seeds: HashMap<u32, i64>,
     /// The live group that the tree follows.
     key: Option<GroupHandle>,
@@ -68,8 +68,8 @@ impl SearchTree {
         &self.taken
     }
 
-    /// Return the seed of the first tokens that were sampled in the episode of a turn that was read from a table.
-    /// `None` if no seed is recorded.
+    /// Return the seed of the node with which the first step of a turn's episode begins, for a turn that was read from
+    /// a table. `None` if that node has no seed, for example because it was not sampled.
     pub fn seed(&self, turn: u32) -> Result<Option<i64>> {
         Ok(self.search.path(turn)?.first().and_then(|first| self.seeds.get(first)).copied())
     }

@@ -18,7 +18,7 @@ use super::segment::{READ_BYTES, Segment, read_run, runs};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug, fixed_width_lists};
 
-/// The texts of a column, and pairs of the index of a block and the index of a text in it.
+/// The texts of a column, and pairs in two lists: the index of a block, and the index of a text that it contains.
 pub type Texts = (Vec<String>, Vec<i64>, Vec<i64>);
 
 /// Bounds and texts of consecutive blocks.

@@ -91,7 +91,7 @@ pub(crate) fn missing(path: &Path) -> Error {
     failed("find", path)(io::ErrorKind::NotFound.into())
 }
 
-/// Largest number of bytes to read at once: a file can have any length without using space on the disk.
+/// Largest number of bytes to read at once. A limit is needed, because a sparse file can have any length.
 pub(crate) const MAX_FILE_BYTES: u64 = 4 << 30;
 
 /// Read a whole file of at most `most` bytes.

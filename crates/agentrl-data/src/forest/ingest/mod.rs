@@ -319,8 +319,8 @@ impl Group {
         let origin = |node: usize| Some(handle(self.key, node));
         let mut pieces = Vec::new();
         if place.is_none() && (replaced == prompt.len() || prompt.images.is_some()) {
-            // The prompt shares no beginning with earlier contexts: it is a context of its own, not a rewrite of
-            // another.
+            // The prompt shares no beginning with an earlier context. If it also repeats no tokens of one, or if images
+            // are compared, it is a context of its own, not a rewrite.
             pieces.push((Kind::Prompt, prompt.len(), None));
         } else if alignment.at > at || self.shown(place).count() < prompt.images.map_or(0, <[_]>::len) {
             // The positions of new images are unknown, so one node has them.
