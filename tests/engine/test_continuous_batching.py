@@ -164,15 +164,34 @@ def test_a_cancelled_wait_frees_its_row(generate, whole):
         leaving, staying = (asyncio.create_task(generate.generate(ask())) for _ in range(2))
         await gate.stands()
         leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
+        await gate.told()
         await gate.pass_(2)
         gate.open()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
         return await staying
 
     begins(asyncio.run(cancel()), whole)
     assert gate.running[:3] == [2, 1, 1]
     assert not generate._open_requests
+
+
+def test_a_cancelled_wait_ends_when_no_thread_uses_the_model(generate):
+    gate, model = Gate(generate), generate.model.train()
+
+    async def cancel():
+        tasks = [asyncio.create_task(generate.generate(ask(seed))) for seed in range(2)]
+        await gate.stands()
+        for task in tasks:
+            task.cancel()
+        await gate.told()
+        assert not model.training and not any(task.done() for task in tasks)
+        gate.open()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.gather(*tasks)
+        return model.training, model.config._attn_implementation
+
+    assert asyncio.run(cancel()) == (True, "sdpa")
 
 
 def test_a_step_that_fails_fails_what_runs_and_the_engine_goes_on(generate, whole):

@@ -104,7 +104,10 @@ class ContinuousBatching(ABC):
         self._ends = False
 
     async def generate(self, request: Request) -> Segment:
-        """Generate the segment of one request; cancelling the caller drops the request and frees its place.
+        """Generate the segment of one request.
+
+        Cancelling the caller drops the request. The caller ends when the engine has dropped it: after the last one, no
+        thread uses the model, so that it can be trained or given to another engine.
 
         Raises:
             InvalidInputError: the value is not a request, or the engine does not support it; the engine is closed, or
@@ -118,7 +121,13 @@ class ContinuousBatching(ABC):
         queued = _QueuedRequest(next(self._numbers), request, loop, loop.create_future())
         self._register(queued)
         try:
-            return await queued.answer
+            return await asyncio.shield(queued.answer)
+        except asyncio.CancelledError:
+            queued.leaves = True
+            self._mail.put("leaves")
+            with suppress(AgentRLError):
+                await asyncio.shield(queued.answer)
+            raise
         finally:
             self._strike(queued)
 
@@ -259,15 +268,12 @@ class ContinuousBatching(ABC):
         _hand_over([(queued, aborted(queued.request, self.policy_version)) for queued in turn])
 
     def _strike(self, queued: _QueuedRequest) -> None:
-        """Remove an answered or cancelled request."""
+        """Remove an answered request from the open ones."""
         with self._lock:
             same = self._open_requests[queued.request]
             same.remove(queued)
             if not same:
                 del self._open_requests[queued.request]
-        if not queued.answer.done() or queued.answer.cancelled():
-            queued.leaves = True
-            self._mail.put("leaves")
 
     def _start(self) -> None:
         """Start the thread unless it runs; the caller holds the lock."""
