@@ -5,8 +5,9 @@
 The iteration is GRPO on two tasks with two rollouts each, a tool, `engine.Transformers` and a store: collect, credit,
 updates, new weights for the engine, end of the iteration. The second iteration of the process is counted, in all
 threads. `--files` lists the entered files, with their functions and calls; `--list` lists each function with its calls,
-and the moves between each two files. The size of folder `collect` follows: files, lines, lines of code and record types
-(dataclasses).
+and the moves between each two files. The rows end with the iteration without `engine/` and `model/`, which run the
+transformer itself. The size of folder `collect` follows: files, lines, lines of code, and record types (dataclasses),
+with those of which the iteration makes an object.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ import agentrl_core as arl
 from agentrl_core import engine, env, recipes, warm_start
 
 PACKAGE = Path(arl.__file__).parent
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""Names of comprehensions, each of which Python 3.11 calls as a function."""
 
 
 class Trace:
@@ -39,12 +42,14 @@ class Trace:
         part: the current part of the iteration; empty: nothing is counted.
         functions: calls of each function, by part, file and name.
         moves: moves by part and the two files.
+        records: dataclasses of folder `collect` of which an object was made.
     """
 
     def __init__(self) -> None:
         self.part = ""
         self.functions: Counter[tuple[str, str, str]] = Counter()
         self.moves: Counter[tuple[str, str, str]] = Counter()
+        self.records: set[str] = set()
         self._root = f"{PACKAGE}/"
         threading.setprofile(self)
         sys.setprofile(self)
@@ -55,6 +60,8 @@ class Trace:
             return
         name = self._file(frame)
         if name is None:
+            if (frame.f_code.co_filename, frame.f_code.co_name) == ("<string>", "__init__"):  # that of a dataclass
+                self._add_record(type(frame.f_locals["self"]))
             return
         self.functions[self.part, name, frame.f_code.co_qualname] += 1
         caller = frame.f_back
@@ -64,18 +71,32 @@ class Trace:
         if before is not None and before != name:
             self.moves[self.part, before, name] += 1
 
+    def _add_record(self, record: type) -> None:
+        """Add the class of a record, if it is one of folder `collect`."""
+        if record.__module__.startswith("agentrl_core.collect."):
+            self.records.add(record.__qualname__)
+
     def _file(self, frame: FrameType) -> str | None:
         """Return the path of a frame's file in the package; None: it is outside."""
         name = frame.f_code.co_filename
         return name[len(self._root) :] if name.startswith(self._root) else None
 
-    def row(self, part: str | None = None) -> dict[str, int]:
-        """Return the counts of a part, or of all parts."""
-        functions = {key: count for key, count in self.functions.items() if part in (None, key[0])}
-        moves = {key: count for key, count in self.moves.items() if part in (None, key[0])}
+    def row(self, part: str | None = None, without: tuple[str, ...] = ()) -> dict[str, int]:
+        """Return the counts of a part, or of all parts; moves inside folders of `without` do not count."""
+        functions = {
+            key: count
+            for key, count in self.functions.items()
+            if part in (None, key[0]) and not key[1].startswith(without)
+        }
+        moves = {
+            key: count
+            for key, count in self.moves.items()
+            if part in (None, key[0]) and not all(file.startswith(without) for file in key[1:])
+        }
         return {
             "files": len({file for _, file, _ in functions}),
             "functions": len({key[1:] for key in functions}),
+            "comprehensions of these": len({key[1:] for key in functions if key[2].endswith(COMPREHENSIONS)}),
             "calls": sum(functions.values()),
             "moves": sum(moves.values()),
             "inside engine": sum(count for (_, a, b), count in moves.items() if a[:7] == b[:7] == "engine/"),
@@ -156,13 +177,18 @@ def main() -> None:
     trace = Trace()
     tokens = run(trace)
     parts = {part: trace.row(part) for part in dict.fromkeys(part for part, _, _ in trace.functions)}
-    rows = {**parts, "whole iteration": trace.row()}
+    rows = {
+        **parts,
+        "whole iteration": trace.row(),
+        "without engine and model": trace.row(without=("engine/", "model/")),
+    }
     print(f"| part | {' | '.join(rows['whole iteration'])} |")
     print(f"|---|{'---|' * len(rows['whole iteration'])}")
     for part, row in rows.items():
         print(f"| {part} | {' | '.join(f'{count:,}' for count in row.values())} |")
     print(f"\n{int(tokens['generated'])} tokens were generated.")
     print("collect/: " + ", ".join(f"{count:,} {name}" for name, count in size_of_collect().items()))
+    print(f"of these, {len(trace.records)} are made in the iteration: {', '.join(sorted(trace.records))}")
     if options.files:
         functions: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for (_, file, name), count in trace.functions.items():
@@ -181,7 +207,7 @@ def main() -> None:
         found = {
             "parts": rows,
             "tokens": tokens,
-            "collect": size_of_collect(),
+            "collect": {**size_of_collect(), "records made": sorted(trace.records)},
             "files": sorted({f for _, f, _ in trace.functions}),
         }
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
