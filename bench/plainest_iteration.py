@@ -82,7 +82,7 @@ class Trace:
         return name[len(self._root) :] if name.startswith(self._root) else None
 
     def row(self, part: str | None = None, without: tuple[str, ...] = ()) -> dict[str, int]:
-        """Return the counts of a part, or of all parts; moves inside folders of `without` do not count."""
+        """Return the counts of a part, or of all parts; without the files of some folders, and moves among these."""
         functions = {
             key: count
             for key, count in self.functions.items()
