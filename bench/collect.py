@@ -3,9 +3,9 @@
     python bench/collect.py [--episodes 10 100 1000 10000] [--turns 10] [--runs 3]
 
 1. Overhead: an engine that answers at once with 16 tokens, and an environment that answers at once with a short text,
-inline, in threads and in processes. The figure is the time of `collect` per turn: journal in memory, forest, checks and
-program. The peer is a lock-step loop (one engine call for all rows, then each environment in turn) that keeps the same
-forest.
+inline, in threads and in processes. The figure is the time of `collect` per turn: rollout log in memory, forest, checks
+and program. The peer is a lock-step loop (one engine call for all rows, then each environment in turn) that keeps the
+same forest.
 2. Waiting: 16 episodes of three steps of 0.1 s, by the same lock-step loop and by concurrent programs. Both batches
 must be equal.
 3. Waiting of random length: 64 episodes whose steps take 0 to 40 ms.

@@ -4,9 +4,9 @@
 
 verl's `ToolAgentLoop` runs unchanged, one for each episode, all in one event loop. Its tokenisation and its parsing of
 tool calls are switched off: tokens are joined like ours, so that no tokenizer is measured. The bench leaves out the
-steps of verl's workers after a loop (padding to tensors, Ray, scores), but includes ours in a turn (journal in memory,
-forest, checks). It checks that both sides keep the same numbers of sampled tokens and of observation tokens. Needs verl
-0.9.1 with hydra-core and datasets.
+steps of verl's workers after a loop (padding to tensors, Ray, scores), but includes ours in a turn (rollout log in
+memory, forest, checks). It checks that both sides keep the same numbers of sampled tokens and of observation tokens.
+Needs verl 0.9.1 with hydra-core and datasets.
 
 slime has no multi-turn loop of its own to compare: its `generate` posts one prompt to a server of SGLang over HTTP. Its
 programs of several turns are user examples that post and tokenise each turn anew, so that a server and a tokenizer

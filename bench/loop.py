@@ -5,7 +5,7 @@
 The loop is that of the README, with a store on disk: collect, credit, pack, update. Engine and environment answer at
 once, and their time is subtracted. Texts are tokenised in advance, and there is no model. The rest is agentrl_core:
 
-- collect: programs, forest, journal, checks, the rows of the batch on disk, without engine and environment;
+- collect: programs, forest, rollout log, checks, the rows of the batch on disk, without engine and environment;
 - credit: advantage and weight;
 - pack: the packs of one epoch with all tensors of a training step;
 - store: the computed columns and the state, committed.

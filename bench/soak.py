@@ -4,9 +4,9 @@
 
 Engines and environments answer with a delay. Environments may also raise, or hang until their timeout. Programs stop
 branches, new weights arrive in the middle of segments, and now and then the whole collection is cancelled and resumed
-from the journal. Every episode is accounted for: each iteration has as many trajectories as requested, and each of them
-is finished, failed or stopped. Memory is that of this process after each iteration and a garbage collection. It is flat
-if a line through it, without the first third, grows by less than a twentieth over the run.
+from the rollout log. Every episode is accounted for: each iteration has as many trajectories as requested, and each of
+them is finished, failed or stopped. Memory is that of this process after each iteration and a garbage collection. It
+is flat if a line through it, without the first third, grows by less than a twentieth over the run.
 """
 
 from __future__ import annotations

@@ -491,7 +491,7 @@ class Recipe:
 
     def _trained_batch(self, batch: Batch, stage: str) -> Batch:
         """Check a batch before its updates, and return it with its old log-probs."""
-        from agentrl_core.update.sampling_use import check_sampling
+        from agentrl_core.update.check_sampling import check_sampling
 
         if stage == "update":
             self.check(batch)

@@ -16,7 +16,7 @@ from tool_agents import endpoint
 
 from agentrl_core.agents import connections
 from agentrl_core.agents import routes as doors
-from agentrl_core.agents.in_process import InProcessEndpoint
+from agentrl_core.agents.in_process_endpoint import InProcessEndpoint
 
 HANG = 120.0
 """Timeout of a test, in seconds."""

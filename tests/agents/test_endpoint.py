@@ -223,7 +223,7 @@ def test_nothing_answered_is_lost_with_the_process(tmp_path) -> None:
     before = [(turn.output.tolist(), turn.logprobs.tolist()) for turn in session_of(served).turns]
     contexts = [session_of(served).context(turn).tolist() for turn in range(3)]
     del served
-    store.close()  # a kill leaves the same: a journal
+    store.close()  # a kill leaves the same: a rollout log
 
     store = Store.open(tmp_path)
     served = endpoint(["the end"], store=store)
@@ -240,7 +240,9 @@ def test_nothing_answered_is_lost_with_the_process(tmp_path) -> None:
     async def second():
         async with client(served) as agent:
             again = await say(agent, messages[:5], tools=[CALCULATOR], headers={"x-stainless-retry-count": "2"})
-            assert again["choices"][0]["message"] == answers[2], "asked before the kill, and answered from the journal"
+            assert again["choices"][0]["message"] == answers[2], (
+                "asked before the kill, and answered from the rollout log"
+            )
             await say(agent, messages, tools=[CALCULATOR])
             await agent.post("/sessions/one/close", json={"reward": 1.0})
             assert (await agent.post("/iterations")).status_code == 200

@@ -268,12 +268,12 @@ def test_a_killed_endpoint_goes_on_with_the_images(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         endpoint = served(seen, store)
         post(endpoint, chat(first, answer("a"), second, answer("b"), shows("so?")))
-        journal = sum(
+        recorded = sum(
             path.read_bytes().count(base64.b64encode(picture(1).content))
             for path in tmp_path.rglob("*")
             if path.is_file()
         )
-        assert journal == 1, "an image is written once"
+        assert recorded == 1, "an image is written once"
         endpoint.close("one", reward=1.0)
         batch = endpoint.commit()
         assert batch is not None

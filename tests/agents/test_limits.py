@@ -10,7 +10,7 @@ import pytest
 from tool_agents import client, endpoint, told
 
 from agentrl_core import Store
-from agentrl_core.agents.in_process import InProcessEndpoint, ModelCall
+from agentrl_core.agents.in_process_endpoint import InProcessEndpoint, ModelCall
 from agentrl_core.cli import serve
 from agentrl_core.exceptions import InvalidInputError
 

@@ -11,7 +11,7 @@ from odd_values import ODD, committed, post, served_with
 from tool_agents import CALCULATOR, client, tokenizer
 
 from agentrl_core import Store
-from agentrl_core.agents.in_process import InProcessEndpoint
+from agentrl_core.agents.in_process_endpoint import InProcessEndpoint
 
 CALL = {"id": "c", "type": "function", "function": {"name": "calculate", "arguments": '{"sum": "1"}'}}
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": 1, "chat_template_kwargs": {"a": 1}}

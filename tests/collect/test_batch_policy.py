@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from agentrl_core import Batch, Collector, Forest, Schedule, Store, recipes
 from agentrl_core.collect import BatchPolicy
-from agentrl_core.collect.journal import CARRIED, DIGEST_BYTES
+from agentrl_core.collect.rollout_log import CARRIED, DIGEST_BYTES
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout import EarlyStop
 

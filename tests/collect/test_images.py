@@ -21,7 +21,7 @@ from templates import TEMPLATES, bytes_tokenizer
 import agentrl_core as arl
 from agentrl_core import env, recipes, rollout
 from agentrl_core._util.picture_header import picture_header
-from agentrl_core.collect.journal import read_answer, read_begin, write_answer, write_begin
+from agentrl_core.collect.rollout_log import read_answer, read_begin, write_answer, write_begin
 from agentrl_core.engine import Chat, Request
 from agentrl_core.env import Image, StepResult
 from agentrl_core.env.episode import JointStep, StepRecord
@@ -177,7 +177,7 @@ def test_a_run_that_was_cut_off_shows_the_same_images_again(tmp_path: Path, coun
 
 
 def test_what_an_engine_saw_is_part_of_its_question() -> None:
-    """Equal tokens with another picture are another request, so the journal does not answer it."""
+    """Equal tokens with another picture are another request, so the rollout log does not answer it."""
     from agentrl_core.collect.driver import question
     from agentrl_core.engine import Sampling
 
@@ -328,7 +328,7 @@ def test_an_engine_that_takes_no_images_is_refused_by_name() -> None:
         collect(tasks=2, group_size=2)
 
 
-def test_the_journal_gives_images_back_as_they_were() -> None:
+def test_the_rollout_log_gives_images_back_as_they_were() -> None:
     observation: Any = [{"role": "user", "content": ["Two:", picture(0), picture(1)]}, {"role": "tool", "content": "4"}]
     answer = StepRecord(StepResult(observation, reward=0.5), b"x")
     assert read_answer(write_answer(answer)) == answer

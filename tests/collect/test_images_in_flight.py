@@ -57,7 +57,7 @@ def test_a_kill_amid_partial_rollouts_changes_nothing(tmp_path: Path) -> None:
     assert len(quiet["tokens"]) == ITERATIONS
     for run in killed:
         assert run["died"] == [9, 0]
-        assert run["asked"] < quiet["asked"], "answers of the journal are not asked for again"
+        assert run["asked"] < quiet["asked"], "answers of the rollout log are not asked for again"
         assert {name: run[name] for name in ("tokens", "logprobs", "apart")} == {
             name: quiet[name] for name in ("tokens", "logprobs", "apart")
         }

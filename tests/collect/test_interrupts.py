@@ -1,4 +1,4 @@
-"""Ctrl-C and failures at every point of a collection: sampled tokens are in the journal, and the run resumes."""
+"""Ctrl-C and failures at every point of a collection: sampled tokens are in the rollout log, and the run resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from agentrl_core import Collector, Store, recipes, select
-from agentrl_core.collect.journal import read_segment
+from agentrl_core.collect.rollout_log import read_segment
 from agentrl_core.engine import Request, Segment
 from agentrl_core.env.base import StepResult, Task
 from agentrl_core.exceptions import StoreError
@@ -126,7 +126,7 @@ def collector(trap: Trap, store: Store | None = None) -> tuple[Collector, Count]
 
 
 def recorded(store: Store) -> set[int]:
-    """Return the seeds of the segments in the journal of the first iteration."""
+    """Return the seeds of the segments in the rollout log of the first iteration."""
     records = store.rollout_log(0).records()
     return {read_segment(payload[16:]).seed for name, payload in records if b"/segment" in name}
 
@@ -164,7 +164,7 @@ def test_what_was_sampled_is_kept_wherever_it_stops(
             with pytest.raises(error, match=place):
                 collect(tasks=6, group_size=2)
             kept = recorded(store)
-            assert kept == {segment.seed for segment in world.generated}, "what was sampled is in the journal"
+            assert kept == {segment.seed for segment in world.generated}, "what was sampled is in the rollout log"
             assert [len(table) for table in (store.nodes, store.trajectories, store.draws, store.tasks)] == [0] * 4
         with Store.open(folder) as store:
             collect, world = collector(Trap(), store)

@@ -20,7 +20,7 @@ from remembering import RECIPES, collector, outcome, train
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes
-from agentrl_core.collect.journal import Journal, Journals
+from agentrl_core.collect.rollout_log import IterationLog, IterationLogs
 from agentrl_core.engine import Request, Segment
 from agentrl_core.engine.base import aborted
 from agentrl_core.env import Task
@@ -377,13 +377,13 @@ def test_what_is_remembered_is_the_same_in_every_run(tmp_path: Path, name: str, 
         assert found[1][part] == expected, part
 
 
-def test_an_iteration_has_one_journal_whoever_opens_it_first() -> None:
+def test_an_iteration_has_one_log_whoever_opens_it_first() -> None:
     """The previous iteration opens the store in its thread, to carry groups over, while the trainer starts this one."""
     opened = list[int]()
     second = threading.Event()
 
     class Slow:
-        """Waits with a journal until a second one is requested, or until it is clear that none will be."""
+        """Waits with a rollout log until a second one is requested, or until it is clear that none will be."""
 
         def rollout_log(self, iteration: int) -> None:
             opened.append(iteration)
@@ -392,13 +392,13 @@ def test_an_iteration_has_one_journal_whoever_opens_it_first() -> None:
             second.wait(0.3)
 
     slow: Any = Slow()
-    running = Journals(slow)
-    journals = list[Journal]()
-    openers = [threading.Thread(target=lambda: journals.append(running.of(5))) for _ in range(2)]
+    running = IterationLogs(slow)
+    logs = list[IterationLog]()
+    openers = [threading.Thread(target=lambda: logs.append(running.of(5))) for _ in range(2)]
     for opener in openers:
         opener.start()
     for opener in openers:
         opener.join(QUIET)
     assert opened == [5]
-    assert len(journals) == 2
-    assert journals[0] is journals[1]
+    assert len(logs) == 2
+    assert logs[0] is logs[1]

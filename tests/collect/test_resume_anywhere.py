@@ -28,9 +28,9 @@ from agentrl_core.collect import batch_builder as making
 from agentrl_core.collect import collector as collector_module
 from agentrl_core.collect import event_loop as loop
 from agentrl_core.collect import iteration as iteration_module
-from agentrl_core.collect import journal
 from agentrl_core.collect import prefetch as ahead
 from agentrl_core.collect import prefetch as underway
+from agentrl_core.collect import rollout_log
 from agentrl_core.collect import run_state as head
 from agentrl_core.collect.iteration import iteration_record
 from agentrl_core.component.state import split_arrays
@@ -45,7 +45,7 @@ KILLS = 100
 class Interrupt:
     """Sends Ctrl-C before the n-th line that Python runs in the collector and the store; records the lines."""
 
-    modules = (collector_module, iteration_module, making, ahead, head, journal, loop, store_module, underway)
+    modules = (collector_module, iteration_module, making, ahead, head, rollout_log, loop, store_module, underway)
     files = tuple(module.__file__ for module in modules)
 
     def __init__(self, at: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Images from an environment to a real engine, the store, the journal and the trained model."""
+"""Images from an environment to a real engine, the store, the rollout log and the trained model."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_answers(tmp_path: Path) -> None
     second, batch = run(None, tmp_path / "cut")
     assert nothing is None
     assert whole.asked == 2 * 2 * TURNS
-    assert 0 < second.asked < whole.asked, "answers of the journal are not asked again"
+    assert 0 < second.asked < whole.asked, "answers of the rollout log are not asked again"
     assert first.asked + second.asked >= whole.asked
     for table in ("nodes", "trajectories"):
         frames = [pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (batch, expected)]

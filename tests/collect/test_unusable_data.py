@@ -1,4 +1,4 @@
-"""Unusable data drops only its group, is reported with its task, and never enters a journal."""
+"""Unusable data drops only its group, is reported with its task, and never enters a rollout log."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_bad_response_costs_its_group_and_the_run_goes_on_after_a_restart(name
         assert collect(tasks=4, group_size=2).num_draws == 8
 
 
-def test_a_bad_response_is_retried_and_is_not_in_the_journal(tmp_path: Any) -> None:
+def test_a_bad_response_is_retried_and_is_not_in_the_log(tmp_path: Any) -> None:
     change, _ = BAD_SEGMENTS["NaN"]
     world = Faulty(change, tasks={0, 1, 2, 3}, count=2)
     with arl.Store.open(tmp_path) as store:
@@ -140,7 +140,7 @@ def test_a_bad_response_is_retried_and_is_not_in_the_journal(tmp_path: Any) -> N
         mended.chat = broken.chat
         mended.reset = broken.reset  # type: ignore[method-assign]
         again = arl.Collector(mended, mended, recipes.GRPO, store=store, task_pool=4)
-        assert again(tasks=4, group_size=2).num_draws == 8, "the journal holds nothing that stops the run"
+        assert again(tasks=4, group_size=2).num_draws == 8, "the rollout log holds nothing that stops the run"
 
 
 def test_an_error_of_the_engine_is_another_class() -> None:

@@ -182,7 +182,7 @@ def test_a_resumed_writer_asks_for_missing_parts_alone(tmp_path: Path) -> None:
         raise DataError("a stand-in for a kill of the writer")
 
     with arl.Store.open(tmp_path, sync="never") as store, pytest.raises(DataError):
-        # The first part arrives before the error of the second, and is written to the journal.
+        # The first part arrives before the error of the second, and is written to the rollout log.
         next(run(writer([first, lambda order: (workers[1](order), killed(order))[1]], store=store), 1))
     (alone,) = run(writer(None), 1)
     with arl.Store.open(tmp_path, sync="never") as store:

@@ -65,8 +65,8 @@ def test_a_store_of_format_v1_goes_on(tmp_path: Path) -> None:
             for name in ("draw_columns", "step_columns"):
                 mine, other = getattr(store.batch(iteration), name), getattr(batch, name)
                 assert pl.DataFrame(mine).equals(pl.DataFrame(other), null_equal=True)
-        journal = pl.DataFrame(store.write_log)
-        assert journal["sequence"].to_list() == list(range(1, 32))
+        writes = pl.DataFrame(store.write_log)
+        assert writes["sequence"].to_list() == list(range(1, 32))
 
 
 def test_what_came_later_is_told_of_a_store_of_format_v1(tmp_path: Path) -> None:

@@ -356,10 +356,10 @@ def test_upkeep(tmp_path: Path) -> None:
         assert store.compact() >= 0
         with pytest.raises(InvalidInputError, match="only the 4 iterations that are closed can be dropped"):
             store.drop_before(5)
-        journal = pl.DataFrame(store.write_log)
-        assert journal["iteration"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
-        assert journal["kind"].to_list() == [0, 2] * 4
-        assert [json.loads(state)["iteration"] for state in journal["state"].drop_nulls()] == [0, 1, 2, 3]
+        writes = pl.DataFrame(store.write_log)
+        assert writes["iteration"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert writes["kind"].to_list() == [0, 2] * 4
+        assert [json.loads(state)["iteration"] for state in writes["state"].drop_nulls()] == [0, 1, 2, 3]
         nodes = pl.scan_ipc(tmp_path / "nodes" / "*.arrow").collect()
         assert nodes.equals(pl.DataFrame(store.nodes), null_equal=True)
 

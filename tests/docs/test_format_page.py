@@ -76,9 +76,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
             if iteration == 2:
                 del arrays["a/table"]
             store.close_iteration(batch, {"iteration": iteration}, arrays)
-        journal = store.rollout_log(4)
-        journal.append(b"0.1/segment", b"payload")
-        journal.append(b"0.2/segment", b"")
+        log = store.rollout_log(4)
+        log.append(b"0.1/segment", b"payload")
+        log.append(b"0.2/segment", b"")
         yield store
 
 
@@ -123,7 +123,7 @@ def test_facts_are_read_without_the_library(page: dict[str, Any], told: arl.Stor
     assert page["manifest"](told.path)["facts"] == FACTS
 
 
-def test_the_journal_finds_the_computed_columns_of_an_iteration(page: dict[str, Any], store: arl.Store) -> None:
+def test_the_write_log_finds_the_computed_columns_of_an_iteration(page: dict[str, Any], store: arl.Store) -> None:
     writes = page["table"](store.path, "journal")
     assert writes.to_pylist() == rows(store.write_log)
     [close] = writes.filter(

@@ -66,7 +66,7 @@ def test_a_text_and_its_message_are_the_same():
     ("name", "before"),
     [("chatml", ()), ("llama", ()), ("qwen", ()), ("qwen3", ("user",)), ("r1", ("tool", "user")), ("strict", ())],
 )
-def test_what_templates_strip_is_told(name, before):
+def test_what_templates_strip_is_has_message(name, before):
     assert chat_of(name).strips_reasoning_before == before
 
 
@@ -101,7 +101,7 @@ def test_what_a_template_cannot_say_is_refused_each_time(name, content, tools, m
 
 
 @pytest.mark.parametrize(("name", "message"), [("strict", "refuses an observation of 'tool'"), ("mistral", "refuses")])
-def test_roles_that_a_template_refuses_behind_an_answer_are_told(name, message):
+def test_roles_that_a_template_refuses_behind_an_answer_are_has_message(name, message):
     chat = chat_of(name)
     with pytest.raises(UnsupportedError, match=message):
         chat.observation(tool("4"))

@@ -141,7 +141,7 @@ def test_new_weights_end_what_runs_under_the_old_version(generate, make_model, w
         await gate.stands()
         await gate.pass_(2)
         updating = asyncio.create_task(asyncio.to_thread(generate.update_weights, other, 1))
-        await gate.told()
+        await gate.receives_message()
         gate.open()
         await updating
         return await task, await generate.generate(ask())
@@ -164,7 +164,7 @@ def test_a_cancelled_wait_frees_its_row(generate, whole):
         leaving, staying = (asyncio.create_task(generate.generate(ask())) for _ in range(2))
         await gate.stands()
         leaving.cancel()
-        await gate.told()
+        await gate.receives_message()
         await gate.pass_(2)
         gate.open()
         with pytest.raises(asyncio.CancelledError):
@@ -184,7 +184,7 @@ def test_a_cancelled_wait_ends_when_no_thread_uses_the_model(generate):
         await gate.stands()
         for task in tasks:
             task.cancel()
-        await gate.told()
+        await gate.receives_message()
         assert not model.training
         assert not any(task.done() for task in tasks)
         gate.open()
@@ -313,7 +313,7 @@ def test_a_closed_engine_ends_what_runs_and_refuses_more(make_model, tokenizer):
         running = asyncio.create_task(generate.generate(ask()))
         await gate.stands()
         closing = asyncio.create_task(asyncio.to_thread(generate.close))
-        await gate.told()
+        await gate.receives_message()
         gate.open()
         await closing
         return await running

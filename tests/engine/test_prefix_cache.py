@@ -232,7 +232,7 @@ def test_a_batch_invariant_engine_says_the_same_to_the_bit_whatever_was_before(m
     assert [segment.cached_tokens for segment in segments] == [0, 0, 0]
 
 
-def test_a_copy_changes_only_when_it_is_told(make_model, tokenizer, own_words):
+def test_a_copy_changes_only_when_it_is_has_message(make_model, tokenizer, own_words):
     policy = make_model("qwen3")
     generate = engine.Transformers(policy, tokenizer, copy=True)
     assert not generate.shares_parameters

@@ -15,7 +15,7 @@ from tiny_moe import VOCABULARY, chosen_experts, tiny_moe
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes, rollout
-from agentrl_core.collect.journal import read_segment, write_segment
+from agentrl_core.collect.rollout_log import read_segment, write_segment
 from agentrl_core.engine import Request, Sampling, Segment, vllm_output
 from agentrl_core.engine.base import generate_all
 from agentrl_core.exceptions import DataError, EngineError, UnsupportedError

@@ -160,14 +160,14 @@ def test_newcomers_join_and_aborted_requests_have_exactly_what_was_generated(gen
         await gate.stands()
         await gate.pass_(8)
         tasks += [asyncio.create_task(generate.generate(request)) for request in requests[3:]]
-        await gate.told()
+        await gate.receives_message()
         await gate.pass_(2)
         generate.abort(requests[0])
         await gate.pass_(2)
         aborted = await tasks[0]
         replaced = make_model("qwen3", tie_word_embeddings=True, seed=1)
         updating = asyncio.create_task(asyncio.to_thread(generate.update_weights, replaced, version + 1))
-        await gate.told()
+        await gate.receives_message()
         gate.open()
         await updating
         return [aborted, *await asyncio.gather(*tasks[1:])]

@@ -13,7 +13,7 @@ from agentrl_core import loss, recipes
 from agentrl_core.exceptions import InvalidInputError, RecipeError, UnsupportedError
 from agentrl_core.model.comparisons import Comparison
 from agentrl_core.model.logit_statistics import divergence, top_logprobs
-from agentrl_core.model.readings import score
+from agentrl_core.model.output_layer import score
 from agentrl_core.weight import MarkedScaled
 
 BETAS = [0.0, 0.1, 0.5, 0.9, 1.0]

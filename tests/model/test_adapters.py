@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from agentrl_core import loss
 from agentrl_core.exceptions import UnsupportedError
-from agentrl_core.model import readings as readings_module
+from agentrl_core.model import output_layer
 from agentrl_core.model import run as run_module
 
 peft = pytest.importorskip("peft")
@@ -63,7 +63,7 @@ def test_adapters_are_run_and_trained(name: str, chunked: bool, monkeypatch: pyt
     wanted = plain(model, rows)
     assert wanted[1]
     if chunked:
-        for module in (run_module, readings_module):
+        for module in (run_module, output_layer):
             monkeypatch.setattr(module, "LOGITS_AT_ONCE", 7 * 64)
     for layout in causal_types.LAYOUTS:
         pack = causal_types.pack_of(rows, layout)

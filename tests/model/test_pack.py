@@ -38,7 +38,7 @@ from transformers import (
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model import attention as attention_module
-from agentrl_core.model import readings as readings_module
+from agentrl_core.model import output_layer
 from agentrl_core.model import run as run_module
 from agentrl_core.model.pack import Pack
 
@@ -110,7 +110,7 @@ def test_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = tiny_model("llama", tie_word_embeddings=True), Ragged.random(LENGTHS)
     whole = rows.pack().run(model)
     wanted = gradients(model, whole.logprob, whole.entropy)
-    for module in (run_module, readings_module):
+    for module in (run_module, output_layer):
         monkeypatch.setattr(module, "LOGITS_AT_ONCE", 3 * model.config.vocab_size)
     parts = rows.pack().run(model)
     found = gradients(model, parts.logprob, parts.entropy)

@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).parents[2] / "python" / "agentrl_core"
 TWICE = {
     "Batch": "the native class and its Python shell",
     "Forest": "the native class and its Python shell",
-    "Journal": "the native log of rollouts, whose shell is RolloutLog; and the journal of the collector",
+    "RolloutLog": "the native class and its Python shell",
     "SearchTree": "the native class and its Python shell",
     "Store": "the native class and its Python shell",
     "SumTree": "the native class and its Python shell",

@@ -38,11 +38,11 @@ class Gate:
             self.allowed.release()
             await self.stands()
 
-    async def told(self) -> None:
+    async def receives_message(self) -> None:
         """Wait until the stopped engine has a message from another thread to read after the step."""
-        assert await asyncio.to_thread(self._told)
+        assert await asyncio.to_thread(self._has_message)
 
-    def _told(self) -> bool:
+    def _has_message(self) -> bool:
         end = time.monotonic() + _SECONDS
         while self._engine._mail.empty() and time.monotonic() < end:
             time.sleep(0.001)

@@ -32,7 +32,7 @@ from small_world import SmallWorld
 import agentrl_core as arl
 from agentrl_core import Store, engine, recipes, replay
 from agentrl_core.cli import main as agentrl
-from agentrl_core.collect.journal import read_segment
+from agentrl_core.collect.rollout_log import read_segment
 from agentrl_core.component import Where
 from agentrl_core.data.store import RolloutLog
 from agentrl_core.engine import Request, Segment
@@ -69,11 +69,11 @@ class Writes:
     def watch(self) -> None:
         append = RolloutLog.append
 
-        def appended(journal: RolloutLog, name: bytes, payload: bytes) -> None:
+        def appended(log: RolloutLog, name: bytes, payload: bytes) -> None:
             self.place("before RolloutLog.append")
-            append(journal, name, payload)
+            append(log, name, payload)
             if self.count + 1 == self.at:
-                path = next(self.folder.rglob(f"live/{journal.iteration}.records"))
+                path = next(self.folder.rglob(f"live/{log.iteration}.records"))
                 os.truncate(path, path.stat().st_size - 1)
             self.place("in RolloutLog.append")
             self.place("after RolloutLog.append")
@@ -110,7 +110,7 @@ class Writes:
 
 
 class Known:
-    """The seeds of the responses in a journal; a request for one of them is reported."""
+    """The seeds of the responses in a rollout log; a request for one of them is reported."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self.folder, self.seeds = folder, set[int]()
@@ -121,7 +121,7 @@ class Known:
 
     def check(self, request: Request) -> None:
         if request.seed in self.seeds:
-            (self.folder / "complaint").write_text(f"segment {request.seed} is in the journal and asked for again")
+            (self.folder / "complaint").write_text(f"segment {request.seed} is in the rollout log and asked for again")
 
 
 class Model(engine.Scripted):

@@ -152,10 +152,10 @@ class Places:
             setattr(owner, name, self.around(getattr(owner, name), f"{owner_name}.{name}"))
         append = RolloutLog.append
 
-        def cut(journal: RolloutLog, name: bytes, payload: bytes) -> None:
-            append(journal, name, payload)
+        def cut(log: RolloutLog, name: bytes, payload: bytes) -> None:
+            append(log, name, payload)
             if self.kill == ("in RolloutLog.append", self.counts.get("in RolloutLog.append", 0) + 1):
-                path = next(self.folder.rglob(f"live/{journal.iteration}.records"))
+                path = next(self.folder.rglob(f"live/{log.iteration}.records"))
                 os.truncate(path, path.stat().st_size - 1)
             self.reach("in RolloutLog.append")
 

@@ -76,14 +76,14 @@ class Writes:
     def watch(self) -> None:
         append = RolloutLog.append
 
-        def appended(journal: RolloutLog, name: bytes, payload: bytes) -> None:
+        def appended(log: RolloutLog, name: bytes, payload: bytes) -> None:
             what = name.decode().partition(" ")[2]
             kind = f"copied {what}" if self.commits else what
             self.commits |= what == "begin"
             self.place(f"before record {kind}")
-            append(journal, name, payload)
+            append(log, name, payload)
             if self.count + 1 == self.at:
-                path = self.folder / "run" / "live" / f"{journal.iteration}.records"
+                path = self.folder / "run" / "live" / f"{log.iteration}.records"
                 os.truncate(path, path.stat().st_size - 1)
             self.place(f"in record {kind}")
             self.place(f"after record {kind}")

@@ -35,7 +35,7 @@ KEY_WORDS: tuple[str, ...] = (
     "None", "null", "true", "NaN", "Infinity", "0", "-1", "a/b", "a~1b", "a.b", "a[0]", "a,b", "a=b",
     "{}", "%s", "#", "..",
 )  # fmt: skip
-"""Words that the package itself uses: keys of its tables, states, journals and metrics, and pieces of its syntax."""
+"""Words that the package itself uses: keys of its tables, states, logs and metrics, and pieces of its syntax."""
 TEXTS: tuple[str, ...] = (
     "", " ", "\0", "a\0b", "\n", "\r\n", "\ud800", "a\udfffb", "\u202ee", "e\u0301", "\u00e9", "\U0001f600", "\ufeff",
     "/", "../../x",

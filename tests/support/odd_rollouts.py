@@ -72,7 +72,7 @@ class World(SmallWorld):
 
 
 def collected(world: Any, folder: Path, *, recipe: Any = recipes.GRPO) -> Batch:
-    """Return the batch of an iteration; it equals that of the store and that of a run resumed from its journal.
+    """Return the batch of an iteration; it equals that of the store and that of a run resumed from its rollout log.
 
     Raises:
         DataError: the group of the odd task was left out; the other group is there, and the run continues.
@@ -111,7 +111,7 @@ class _Killed(BaseException):
 
 
 def resumed(world: Any, path: Path, recipe: Any, batch: Batch) -> None:
-    """Abort a run before its batch is stored, and assert that another one makes the same batch from its journal."""
+    """Abort a run before its batch is stored, and assert that another one makes the same batch from its rollout log."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AgentRLWarning)
         with Store.open(path, sync="never") as store:
@@ -247,7 +247,7 @@ def program(
     keeps: Callable[[Batch, dict[str, Any], list[Any]], None] = lambda *_: None,
     **options: Any,
 ) -> Any:
-    """Return a call that runs a program on both groups; a run resumed from the journal gives the same batch."""
+    """Return a call that runs a program on both groups; a run resumed from the rollout log gives the same batch."""
 
     def run(given: dict[str, Any], folder: Path) -> None:
         got: dict[str, list[Any]] = {}

@@ -20,7 +20,7 @@ import polars as pl
 from small_world import SmallWorld
 
 from agentrl_core import Collector, Store, recipes, rollout
-from agentrl_core.collect.journal import read_segment
+from agentrl_core.collect.rollout_log import read_segment
 from agentrl_core.engine import Request, Segment
 from agentrl_core.env import StepFlag, StepResult, Task
 from agentrl_core.rollout import Branch, Group
@@ -40,7 +40,7 @@ def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
 
 
 class Known(SmallWorld):
-    """An engine that reports a request whose response a journal already holds."""
+    """An engine that reports a request whose response a rollout log already holds."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(answer)
@@ -49,7 +49,7 @@ class Known(SmallWorld):
         self.effects: set[str] = set()
 
     def learn(self, store: Store) -> None:
-        """Read the recorded responses and effects from the next iteration's journal."""
+        """Read the recorded responses and effects from the next iteration's rollout log."""
         if store.has_batch(store.iteration):
             return
         for name, payload in store.rollout_log(store.iteration).records():

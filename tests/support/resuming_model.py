@@ -10,7 +10,7 @@ from typing import Any
 from resuming import DIGEST, again
 
 from agentrl_core import Collector, Store, engine, env, recipes, rollout, warm_start
-from agentrl_core.collect.journal import read_segment
+from agentrl_core.collect.rollout_log import read_segment
 from agentrl_core.engine import Request, Sampling, Segment
 from agentrl_core.rollout import Group
 
@@ -21,7 +21,7 @@ MODEL, TOKENIZER = warm_start.build(WORLD, seed=0)
 
 
 class Listening(engine.Transformers):
-    """An engine that reports a request whose response a journal already holds."""
+    """An engine that reports a request whose response a rollout log already holds."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(MODEL, TOKENIZER, batch_invariant=True)

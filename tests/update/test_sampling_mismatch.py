@@ -20,7 +20,7 @@ from agentrl_core.engine.base import generate_all
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, UnsupportedError
 from agentrl_core.model.probe import Probe
 from agentrl_core.recipes.t_ppo import LatestVersionOnly
-from agentrl_core.update.sampling_use import EFFECTS
+from agentrl_core.update.check_sampling import EFFECTS
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 32}
 

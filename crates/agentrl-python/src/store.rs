@@ -134,7 +134,6 @@ impl Store {
         released(py, || self.with(store::Store::writes)).map(Table::from)
     }
 
-    #[pyo3(name = "journal")]
     fn rollout_log(&self, py: Python<'_>, iteration: Whole<i64>) -> PyResult<RolloutLog> {
         let iteration = iteration.named("iteration")?;
         released(py, || self.with(|store| store.rollout_log(iteration))).map(RolloutLog)
@@ -274,7 +273,7 @@ impl Store {
 }
 
 /// Rollout log of an iteration in progress.
-#[pyclass(frozen, name = "Journal", module = "agentrl_core._core")]
+#[pyclass(frozen, module = "agentrl_core._core")]
 pub(crate) struct RolloutLog(store::RolloutLog);
 
 #[pymethods]

@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager, contextmanager
 
 from agentrl_core.agents import export as traces
 from agentrl_core.agents.chat_template import TemplateSuffix
-from agentrl_core.agents.fields import Object, Text, shown, whole
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.origins import check_origin
 from agentrl_core.agents.recorder import SessionRecorder
 from agentrl_core.agents.records import END, REWARD, TASK, SessionRecord
+from agentrl_core.agents.request_fields import Object, Text, shown, whole
 from agentrl_core.agents.routes import Routes, key_of, serving
 from agentrl_core.agents.session import Session
 from agentrl_core.agents.upstream import Upstream

@@ -13,7 +13,6 @@ from itertools import takewhile
 import numpy as np
 
 from agentrl_core._util.json_text import to_json
-from agentrl_core.agents.fields import shown
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.records import (
     REWARD,
@@ -26,6 +25,7 @@ from agentrl_core.agents.records import (
     turns_packed,
     turns_unpacked,
 )
+from agentrl_core.agents.request_fields import shown
 from agentrl_core.agents.upstream import ChatResponse
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
@@ -34,7 +34,7 @@ from agentrl_core.env.image import Image
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 
 _BEGIN = " begin"
-"""Name of the record that clears a journal. It cannot be that of a session, whose name is not empty."""
+"""Name of the record that clears a rollout log. It cannot be that of a session, whose name is not empty."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,16 +56,16 @@ class Excluded:
 
 
 class SessionRecorder:
-    """Records the sessions of an iteration in the store's journal, and commits them as a batch.
+    """Records the sessions of an iteration in the store's rollout log, and commits them as a batch.
 
-    Every record is written to the journal of the store's iteration. A turn's record has only the prompt tokens that no
-    earlier turn has, so bytes are linear in the tokens. Before a record is written, it is converted to batch rows as a
-    check, so that no record makes a later commit fail.
+    Every record is written to the rollout log of the store's iteration. A turn's record has only the prompt tokens that
+    no earlier turn has, so bytes are linear in the tokens. Before a record is written, it is converted to batch rows as
+    a check, so that no record makes a later commit fail.
 
-    `commit` builds the batch of closed groups. It first copies the remaining sessions to the journal of the next
-    iteration, after a record that clears that journal, and then commits the batch, which removes the journal of this
+    `commit` builds the batch of closed groups. It first copies the remaining sessions to the rollout log of the next
+    iteration, after a record that clears that log, and then commits the batch, which removes the log of this
     iteration. If the process is killed in between, the next one either finds the batch and continues from the copies,
-    or finds no batch, continues from this iteration's journal, and clears the copies with its next commit.
+    or finds no batch, continues from the log of this iteration, and clears the copies with its next commit.
 
     Args:
         store: the store to write; None: sessions are kept in memory.
@@ -86,12 +86,12 @@ class SessionRecorder:
         self.excluded: list[Excluded] = []
         self.lock = threading.RLock()
         self._seed = seed
-        self._journal: RolloutLog | None = None
+        self._rollout_log: RolloutLog | None = None
         if store is not None:
-            self._journal = self._found(store)
+            self._rollout_log = self._found(store)
 
     def _found(self, store: Store) -> RolloutLog:
-        """Read the sessions of a store; return the journal to continue."""
+        """Read the sessions of a store; return the rollout log to continue."""
         if store.has_batch(self.iteration):
             # Killed in a commit, after the batch was stored: the remaining sessions are in the next rollout_log.
             following = store.rollout_log(self.iteration + 1)
@@ -104,7 +104,7 @@ class SessionRecorder:
         return rollout_log
 
     def _read_all(self, rollout_log: RolloutLog) -> bool:
-        """Read the records of a journal; return whether a commit started that journal."""
+        """Read the records of a rollout log; return whether a commit started it."""
         has_begun = False
         for raw, payload in rollout_log.records():
             name = raw.decode()
@@ -326,7 +326,7 @@ class SessionRecorder:
                 self.store.append(batch, iteration=self.iteration)
                 self.store.flush()
                 self.store.close_iteration(batch, self._state())
-                self._journal = following
+                self._rollout_log = following
             self.sessions = left
             self.iteration += 1
         return batch
@@ -343,7 +343,7 @@ class SessionRecorder:
         return {"metrics": {"sessions.excluded": len(self.excluded)}}
 
     def _records(self, left: Iterable[SessionRecord]) -> list[tuple[str, Json]]:
-        """Return the excluded and the remaining sessions as the records of a journal."""
+        """Return the excluded and the remaining sessions as the records of a rollout log."""
         records = []
         for one in self.excluded:
             records += records_of(one.recorded)
@@ -353,14 +353,14 @@ class SessionRecorder:
         return records
 
     def _write(self, session: str, what: str, payload: Json) -> None:
-        if self._journal is not None:
-            self._put(self._journal, f"{session} {what}", payload)
+        if self._rollout_log is not None:
+            self._put(self._rollout_log, f"{session} {what}", payload)
 
-    def _put(self, journal: RolloutLog, name: str, payload: Json) -> None:
-        journal.append(name.encode(), to_json(payload, "record").encode())
+    def _put(self, rollout_log: RolloutLog, name: str, payload: Json) -> None:
+        rollout_log.append(name.encode(), to_json(payload, "record").encode())
 
     def _read(self, name: str, payload: Json) -> None:
-        """Restore a record of the journal."""
+        """Restore a record of the rollout log."""
         session, _, what = name.partition(" ")
         if what == "open":
             self.sessions[session] = SessionRecord(session, payload["task"], payload["group"], payload["member"])

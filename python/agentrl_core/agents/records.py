@@ -1,4 +1,4 @@
-"""Recorded sessions: their turns, their records in a journal, and the rules of the fields."""
+"""Recorded sessions: their turns, their records in a rollout log, and the rules of the fields."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core._util.json_text import to_json
-from agentrl_core.agents.fields import FLOAT32, Flag, Number, Object, Rule, Text, check_depth, check_portable
 from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.request_fields import FLOAT32, Flag, Number, Object, Rule, Text, check_depth, check_portable
 from agentrl_core.exceptions import InvalidInputError
 
 Tokens = NDArray[np.int32]
@@ -155,7 +155,7 @@ def check_name(value: object, name: str) -> None:
 
 
 def checked_end(end: Json) -> Json:
-    """Return the checked outcome of a session in the plain types that a journal restores.
+    """Return the checked outcome of a session in the plain types that a rollout log restores.
 
     Args:
         end: `reward`, `success`, `status` and `info`; None: unknown.
@@ -182,7 +182,7 @@ def checked_end(end: Json) -> Json:
 
 
 def records_of(recorded: SessionRecord) -> list[tuple[str, Json]]:
-    """Return a session as the records of a journal."""
+    """Return a session as the records of a rollout log."""
     opened = {"task": recorded.task, "group": recorded.group, "member": recorded.member}
     records: list[tuple[str, Json]] = [(f"{recorded.session} open", opened)]
     known: set[str] = set()

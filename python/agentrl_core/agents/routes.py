@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from agentrl_core.agents.connections import BODY_SECONDS, HEAD_BYTES, HEADERS, OPTIONS, SILENT_SECONDS
 from agentrl_core.agents.dialects import chat, completions, messages, responses
-from agentrl_core.agents.fields import parsed, shown
 from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.request_fields import parsed, shown
 from agentrl_core.agents.request_images import decoded_images
 from agentrl_core.agents.upstream import ChatResponse, RefusedError
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, MissingDependencyError, NotFoundError

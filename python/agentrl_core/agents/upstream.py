@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import httpx
 
-from agentrl_core.agents.fields import parsed, shown
 from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.request_fields import parsed, shown
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 CLOSE_TO_ZERO = 1e-3

@@ -20,7 +20,7 @@ from agentrl_core.collect.iteration import (
     TokenLedger,
     draw_columns,
 )
-from agentrl_core.collect.journal import Journal, digest, read_value, write_value
+from agentrl_core.collect.rollout_log import IterationLog, digest, read_value, write_value
 from agentrl_core.collect.rollout_workers import WorkerDriver
 from agentrl_core.collect.validation import check_chosen
 from agentrl_core.component.state import SELECTION, pack_state
@@ -128,14 +128,14 @@ class BatchBuilder:
 
 
 def make_batch(
-    inputs: IterationInputs, driver: RolloutDriver | WorkerDriver, journal: Journal, tasks: int, group_size: int
+    inputs: IterationInputs, driver: RolloutDriver | WorkerDriver, log: IterationLog, tasks: int, group_size: int
 ) -> BuiltBatch:
     """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix in replay and score it.
 
     Args:
         inputs: inputs of the iteration.
         driver: runs programs.
-        journal: journal of the iteration; a selection is written to it before its first rollout.
+        log: rollout log of the iteration; a selection is written to it before its first rollout.
         tasks: number of requested groups.
         group_size: trajectories of a group, unless the selector chooses.
     """
@@ -147,7 +147,7 @@ def make_batch(
         missing = tasks - builder.admitted - (len(again) if again else 0)
         if missing > 0:
             wanted = SelectionRequest(missing, group_size, number, taken, inputs.iteration)
-            parts.append(select(inputs, journal, wanted))
+            parts.append(select(inputs, log, wanted))
             taken = np.concatenate([taken, parts[-1].rows])
         selection = Selection.concat(parts)
         if not len(selection):
@@ -190,12 +190,12 @@ def _with_tasks(inputs: IterationInputs, batch: Batch, places: Mapping[str, int]
     return batch.with_columns("draw", **made) if made else batch
 
 
-def select(inputs: IterationInputs, journal: Journal, wanted: SelectionRequest) -> Selection:
-    """Return the selection, which is journalled before its rollouts start."""
+def select(inputs: IterationInputs, log: IterationLog, wanted: SelectionRequest) -> Selection:
+    """Return the selection, which is recorded before its rollouts start."""
     selector = inputs.now.select
     settings = (selector.to_dict(), wanted.groups, wanted.group_size, len(inputs.pool), inputs.seed)
     name, question = f"selection/{wanted.round}", digest(json.dumps(settings))
-    recorded = journal.find(name, question, read_value)
+    recorded = log.find(name, question, read_value)
     if recorded is None:
         key = _core.rng.structural_seed(inputs.seed, inputs.iteration)
         selection = selector.choose(inputs.pool, inputs.state("select", 0, selector), wanted, key)
@@ -204,5 +204,5 @@ def select(inputs: IterationInputs, journal: Journal, wanted: SelectionRequest) 
         selection.check(len(inputs.pool), selector.title())
         check_chosen(inputs.pool.tasks(selection.rows))
         recorded = selection.take(np.argsort(selection.purpose, kind="stable")).to_dict()  # surveys after the others
-        journal.keep(name, question, recorded, write_value)
+        log.keep(name, question, recorded, write_value)
     return Selection.from_dict(recorded)

@@ -35,11 +35,11 @@ from agentrl_core.collect.iteration import (
     with_committed_columns,
     with_counts,
 )
-from agentrl_core.collect.journal import Journal, Journals
 from agentrl_core.collect.model_queries import Model
 from agentrl_core.collect.partial_rollouts import make_partial_batch
 from agentrl_core.collect.prefetch import IterationPrefetcher, IterationTask
 from agentrl_core.collect.recorded_episode import EnvironmentHandle
+from agentrl_core.collect.rollout_log import IterationLog, IterationLogs
 from agentrl_core.collect.rollout_order import RolloutOrder, roll_out_order
 from agentrl_core.collect.rollout_workers import RolloutWorkers, WorkerDriver
 from agentrl_core.collect.run_state import RunState, save_tokenizer
@@ -71,7 +71,7 @@ from agentrl_core.rollout import Independent, Rollout
 from agentrl_core.rollout.progress import Progress
 from agentrl_core.select import Pool
 from agentrl_core.select.pool import MixedTasks
-from agentrl_core.update.sampling_use import SamplingUse
+from agentrl_core.update.check_sampling import SamplingUse
 
 
 class Collector:
@@ -83,7 +83,7 @@ class Collector:
     by `await asyncio.to_thread(collect, ...)`.
 
     With a store the batch is committed before it is returned. An iteration that was committed but not closed, because
-    of a kill during training, is returned again unchanged. Responses and answers are journalled before programs see
+    of a kill during training, is returned again unchanged. Responses and answers are recorded before programs see
     them, so that after a kill nothing is sampled or executed twice: the programs restart and read the recorded results.
     Without a store the same holds after a Ctrl-C in this process.
 
@@ -201,7 +201,7 @@ class Collector:
         self._tasks_lock = threading.RLock()
         """Lock for reading tasks of an environment, since prefetched iterations do this in their threads."""
         self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
-        self._journals = Journals(store)
+        self._logs = IterationLogs(store)
         self._notices = WarnOnce()
         check_cut(batch_policy, recipe, self.worlds, staleness, context_tokens=context_tokens, turn_limit=turn_limit)
         self.batch_policy = batch_policy
@@ -217,7 +217,7 @@ class Collector:
         """Task statistics after the batch that was collected last."""
         recipe.check(facts=self._settings().facts(recipe))
         self._prefetcher = (
-            IterationPrefetcher(staleness, recipe, store, self._journals, self._make_prefetched) if staleness else None
+            IterationPrefetcher(staleness, recipe, store, self._logs, self._make_prefetched) if staleness else None
         )
         self._limiters = slot_limiters(concurrency, environments)
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": self.seed}
@@ -271,7 +271,7 @@ class Collector:
             batch = self.store.rebase(self._collected(head, tasks, group_size))
             self.store.append(batch, iteration=head.iteration)
             self.store.flush()
-            self._journals.drop(head.iteration)  # it is not needed any more, and it has all sampled tokens
+            self._logs.drop(head.iteration)  # it is not needed any more, and it has all sampled tokens
             self._head = replace(head, tasks=self._tasks, sequence=self.store.sequence)
         # Random choices in phase reward depend on ids of the store: a restart scores stored rows, so do the same here.
         batch = with_committed_columns(batch)
@@ -283,7 +283,7 @@ class Collector:
         For the processes of `Collector(rollout_workers=...)`. The order has tasks, seed, sampling, limits and states of
         the run; this collector has the same recipe (without its replay) and environments, and an engine with the
         current weights, which you send to it; `models`, `concurrency` and `processes` are its own. It needs no store,
-        and selects nothing. Rollouts of an order are not journalled: if the process is killed, another one repeats
+        and selects nothing. Rollouts of an order are not recorded: if the process is killed, another one repeats
         them.
 
         Args:
@@ -376,7 +376,7 @@ class Collector:
             self._head = RunState.of(self.store, tasks=head.tasks)
         if self._prefetcher is not None:
             self._prefetcher.end(head.iteration)
-        self._journals.drop(head.iteration)
+        self._logs.drop(head.iteration)
         if self.recipe.controllers:
             warn_missed_metrics(self._notices, self.recipe, components)
         for call in self._listeners:
@@ -486,7 +486,9 @@ class Collector:
         def score(rows: Batch) -> Batch:
             return self.recipe.score(rows, head.components)
 
-        driver = RolloutDriver(self._settings(), recipe, head, Journal(), score, iteration=iteration, mode="evaluate")
+        driver = RolloutDriver(
+            self._settings(), recipe, head, IterationLog(), score, iteration=iteration, mode="evaluate"
+        )
         return driver.roll_out(chosen, [samples] * len(chosen), first=0)
 
     def on_iteration(self, call: Callable[[int, Mapping[str, Any]], object]) -> None:
@@ -556,10 +558,10 @@ class Collector:
 
     def _collected(self, head: RunState, tasks: int, group_size: int) -> Batch:
         """Return the batch of the open iteration, collected now or prefetched, and the new task statistics."""
-        journal = self._journals.of(head.iteration)
+        log = self._logs.of(head.iteration)
         if self._prefetcher is None:
-            journal.begin()
-            made = self._make(head, head.iteration, journal, tasks, group_size, self._settings())
+            log.begin()
+            made = self._make(head, head.iteration, log, tasks, group_size, self._settings())
             batch = made.batch
         else:
             made = self._prefetcher.take(head.iteration, self.progress)
@@ -567,8 +569,8 @@ class Collector:
         if not (made.scored and made.batch.num_draws):
             titles = ", ".join(world.title for world in self.worlds.values())
             warn_without_draws(self._notices, self.recipe, titles, made, head.iteration)
-        if journal.unused:
-            warn_unused_records(self._notices, journal)
+        if log.unused:
+            warn_unused_records(self._notices, log)
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))
         trim_heap(with_changes.level_len("node_token"))
         return Batch(with_changes)
@@ -577,7 +579,7 @@ class Collector:
         self,
         head: RunState,
         iteration: int,
-        journal: Journal,
+        log: IterationLog,
         tasks: int,
         group_size: int,
         settings: CollectionSettings,
@@ -585,14 +587,14 @@ class Collector:
         """Build the batch of an iteration: select tasks, roll out, and admit groups."""
         inputs = IterationInputs(iteration, self.recipe, head, self._known_pool(head.tasks), self.seed, self.store)
         if self._is_partial:
-            later = partial(self._journals.of, iteration + 1)
-            return make_partial_batch(inputs, settings, self.batch_policy, journal, later, tasks, group_size)
+            later = partial(self._logs.of, iteration + 1)
+            return make_partial_batch(inputs, settings, self.batch_policy, log, later, tasks, group_size)
         driver: RolloutDriver | WorkerDriver
         if self._workers is None:
-            driver = RolloutDriver(settings, inputs.now, head, journal, inputs.score, iteration=iteration)
+            driver = RolloutDriver(settings, inputs.now, head, log, inputs.score, iteration=iteration)
         else:
-            driver = WorkerDriver(self._workers, settings, self.recipe, head, journal, iteration=iteration)
-        return make_batch(inputs, driver, journal, tasks, group_size)
+            driver = WorkerDriver(self._workers, settings, self.recipe, head, log, iteration=iteration)
+        return make_batch(inputs, driver, log, tasks, group_size)
 
     def _make_prefetched(
         self,
@@ -600,7 +602,7 @@ class Collector:
         head: RunState,
         tasks: int,
         group_size: int,
-        journal: Journal,
+        log: IterationLog,
         task: IterationTask[BuiltBatch],
     ) -> BuiltBatch:
         """Build the batch of an iteration in a separate thread, concurrently with other iterations."""
@@ -610,7 +612,7 @@ class Collector:
             task.wait_for_previous_batch()
             settings = replace(settings, turn=None)
         head = head.carried(self.recipe, self._run, self._notices)
-        return self._make(head, iteration, journal, tasks, group_size, settings)
+        return self._make(head, iteration, log, tasks, group_size, settings)
 
     def _settings(self) -> CollectionSettings:
         return CollectionSettings(

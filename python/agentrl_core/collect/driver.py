@@ -17,8 +17,12 @@ from agentrl_core.collect import event_loop as loop
 from agentrl_core.collect.event_loop import SlotLimiter, Slots, slot_limiters
 from agentrl_core.collect.failures import Failures, is_wrong_call
 from agentrl_core.collect.iteration import TokenCounts
-from agentrl_core.collect.journal import (
-    Journal,
+from agentrl_core.collect.library import StoreLibrary
+from agentrl_core.collect.model_queries import Model, QueryBatcher
+from agentrl_core.collect.prefetch import IterationTask
+from agentrl_core.collect.recorded_episode import EnvironmentHandle, RecordedEpisode
+from agentrl_core.collect.rollout_log import (
+    IterationLog,
     digest,
     group_of,
     keep_unused_segments,
@@ -28,10 +32,6 @@ from agentrl_core.collect.journal import (
     write_segment,
     write_value,
 )
-from agentrl_core.collect.library import StoreLibrary
-from agentrl_core.collect.model_queries import Model, QueryBatcher
-from agentrl_core.collect.prefetch import IterationTask
-from agentrl_core.collect.recorded_episode import EnvironmentHandle, RecordedEpisode
 from agentrl_core.collect.run_state import RunState
 from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.component.schedule import Schedule
@@ -48,7 +48,7 @@ from agentrl_core.rollout.library import EmptyLibrary, Library
 from agentrl_core.rollout.program import Cohort
 from agentrl_core.rollout.progress import Progress
 from agentrl_core.rollout.tasks import gather_or_cancel
-from agentrl_core.update.sampling_use import SamplingUse
+from agentrl_core.update.check_sampling import SamplingUse
 
 Value = TypeVar("Value")
 _RETRIES = 3
@@ -99,7 +99,7 @@ class RolloutDriver:
         recipe: the recipe of the iteration.
         head: state of the run: states of components, statistics of tasks, and the iterations whose solutions are
             visible.
-        journal: records of requests and results, including those before a kill.
+        log: records of requests and results, including those before a kill.
         reward: phase reward: returns the batch with more columns.
         iteration: its number.
         mode: mode of the groups. Evaluation seeds are equal in every iteration, and differ from training seeds; it sees
@@ -111,7 +111,7 @@ class RolloutDriver:
         settings: CollectionSettings,
         recipe: Recipe,
         head: RunState,
-        journal: Journal,
+        log: IterationLog,
         reward: Callable[[Batch], Batch],
         *,
         iteration: int,
@@ -136,7 +136,7 @@ class RolloutDriver:
         self._engines = settings.engines
         self._worlds = settings.worlds
         self._head = head
-        self._journal = journal
+        self._log = log
         self._mode: Literal["train", "evaluate"] = mode
         self._use = SamplingUse.of(recipe) if mode == "train" else None
         self._checked: set[Sampling] = set()
@@ -229,7 +229,7 @@ class RolloutDriver:
 
     def _end(self, groups: Sequence[Group]) -> None:
         """Report groups that have ended."""
-        left = self._journal.unused_segments()
+        left = self._log.unused_segments()
         for group in groups:
             if group.name in left:
                 keep_unused_segments(self.forest, group.number, left[group.name], len(self._engines))
@@ -311,7 +311,7 @@ class RolloutDriver:
             self._world(task, environment),
             task,
             seed,
-            journal=self._journal,
+            log=self._log,
             progress=self.progress,
             notices=self._notices,
             seconds=self._seconds,
@@ -346,7 +346,7 @@ class RolloutDriver:
         )
 
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
-        """Return an agent's response to a request, from the journal or from its engine."""
+        """Return an agent's response to a request, from the rollout log or from its engine."""
         engine = self._engine(agent)
         if self._use is not None and request.sampling not in self._checked:
             self._use.check(request.sampling, "generate: sampling", unrecorded=True)
@@ -358,7 +358,7 @@ class RolloutDriver:
             check_request(request, engine.vocabulary_size, takes_images=takes_images)
             segment = await self._sample(name, engine, request)
             self.progress.tokens += len(segment.tokens)
-            self._journal.keep(name, key, segment, write_segment)
+            self._log.keep(name, key, segment, write_segment)
         counts = self.token_counts[self._selected[request.group][1]]
         counts.tokens[segment.policy_version] += len(segment.tokens)
         counts.context += len(request.tokens)
@@ -366,8 +366,8 @@ class RolloutDriver:
         return segment
 
     def _recorded(self, name: str, key: bytes) -> Segment | None:
-        """Return the segment of a request in the journal."""
-        return self._journal.find(name, key, read_segment)
+        """Return the segment of a request in the rollout log."""
+        return self._log.find(name, key, read_segment)
 
     async def _sample(self, name: str, engine: Engine, request: Request) -> Segment:
         """Return the engine's response to a request, which `stop` can interrupt.
@@ -397,13 +397,13 @@ class RolloutDriver:
             engine.abort(request)
 
     async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the journal's value of a name, or that of `make`, which is written to the journal first."""
+        """Return the rollout log's value of a name, or that of `make`, which is written to it first."""
         if not is_unicode(name):
             raise InvalidInputError(f"record: name {name!r:.200} is not Unicode; give another one")
-        if name in self._journal:
-            return self._journal.find(name, digest(name), read_value)
+        if name in self._log:
+            return self._log.find(name, digest(name), read_value)
         value = plain_value(await make(), name)
-        self._journal.keep(name, digest(name), value, write_value)
+        self._log.keep(name, digest(name), value, write_value)
         return value
 
     def scores(self, group: Group, column: str) -> dict[int, float]:

@@ -14,7 +14,7 @@ from agentrl_core.collect.batch_builder import BatchBuilder, select
 from agentrl_core.collect.batch_policy import BatchPolicy
 from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.iteration import BuiltBatch, IterationInputs, TokenCounts, TokenLedger
-from agentrl_core.collect.journal import CARRIED, Journal, digest, group_of, read_value, write_value
+from agentrl_core.collect.rollout_log import CARRIED, IterationLog, digest, group_of, read_value, write_value
 from agentrl_core.data.batch import Batch
 from agentrl_core.engine.base import Engine, Request, Segment
 from agentrl_core.env.base import Task
@@ -59,9 +59,9 @@ class InFlightGroups:
         return ".".join(map(str, self.keys[place]))
 
     @classmethod
-    def carried(cls, journal: Journal) -> Self:
+    def carried(cls, log: IterationLog) -> Self:
         """Return the groups carried into an iteration."""
-        table = journal.find(CARRIED, digest(CARRIED), read_value)
+        table = log.find(CARRIED, digest(CARRIED), read_value)
         if table is None:
             return cls(Selection.of(np.zeros(0, np.int64), 1), [], [], [])
         keys = [(int(began), int(place)) for began, place in table["keys"]]
@@ -94,17 +94,15 @@ class InFlightGroups:
             drawn=[drawn[place] for place in places],
         )
 
-    def weighed(self, journal: Journal) -> Self:
+    def weighed(self, log: IterationLog) -> Self:
         """Return the groups with the number of their tokens that are in no batch."""
         drawn = sum(sum(each.values()) for each in self.drawn)
-        generated = sum(
-            len(segment.tokens) for segment in journal.segments({self.name(row) for row in range(len(self))})
-        )
+        generated = sum(len(segment.tokens) for segment in log.segments({self.name(row) for row in range(len(self))}))
         return replace(self, undrawn=generated - drawn)
 
-    def carry(self, journal: Journal, later: Journal) -> None:
-        """Copy the groups with all their records to the next iteration's journal; a final record confirms the copy."""
-        journal.carry({self.name(place) for place in range(len(self))}, later)
+    def carry(self, log: IterationLog, later: IterationLog) -> None:
+        """Copy the groups with all their records to the log of the next iteration; a final record confirms the copy."""
+        log.carry({self.name(place) for place in range(len(self))}, later)
         if CARRIED not in later:
             table = {**vars(self), "selection": self.selection.to_dict()}
             later.keep(CARRIED, digest(CARRIED), table, write_value)
@@ -208,7 +206,7 @@ class PartialRolloutDriver(RolloutDriver):
             name: name of the record.
             wanted: number of needed groups.
         """
-        table = self._journal.find(name, digest(name), read_value)
+        table = self._log.find(name, digest(name), read_value)
         cut = None if table is None else BatchCut(**table)
         here = range(len(groups)) if cut is None else cut.stay
         if cut is not None:
@@ -236,7 +234,7 @@ class PartialRolloutDriver(RolloutDriver):
         try:
             if cut is None:
                 cut = await self._cut(settles, ended, groups, min(wanted, len(groups)))
-                self._journal.keep(name, digest(name), vars(cut), write_value)
+                self._log.keep(name, digest(name), vars(cut), write_value)
                 self._closed = frozenset(group.name for group in groups)
                 while self.progress.at_engine:
                     for request in list(self._requests):
@@ -288,9 +286,9 @@ class PartialRolloutDriver(RolloutDriver):
         return self._began[task_id] if task_id in self._began else super().statistics(task_id)
 
     def _recorded(self, name: str, key: bytes) -> Segment | None:
-        """Return the segment of a request in the journal, and count tokens of this iteration."""
+        """Return the segment of a request in the rollout log, and count tokens of this iteration."""
         recorded = super()._recorded(name, key)
-        if recorded is not None and not self._journal.is_carried(name):
+        if recorded is not None and not self._log.is_carried(name):
             self._sampled_tokens[name.rpartition("/")[0]] += len(recorded.tokens)
         return recorded
 
@@ -320,21 +318,21 @@ def make_partial_batch(
     inputs: IterationInputs,
     settings: CollectionSettings,
     policy: BatchPolicy,
-    journal: Journal,
-    later: Callable[[], Journal],
+    log: IterationLog,
+    later: Callable[[], IterationLog],
     tasks: int,
     group_size: int,
 ) -> BuiltBatch:
     """Build the batch from groups in flight: carried-over groups, and new ones for the rest.
 
-    Groups in flight at the cut are in the journal of the next iteration before this returns.
+    Groups in flight at the cut are in the rollout log of the next iteration before this returns.
 
     Args:
         inputs: inputs of the iteration.
         settings: settings of the collection.
         policy: rule for the cut.
-        journal: journal of the iteration.
-        later: the journal of the next iteration.
+        log: rollout log of the iteration.
+        later: the rollout log of the next iteration.
         tasks: number of requested groups.
         group_size: trajectories of a group, unless the selector chooses.
 
@@ -349,12 +347,12 @@ def make_partial_batch(
         )
     builder, ledger = BatchBuilder(inputs), TokenLedger()
     builder.ledger = ledger
-    flight = InFlightGroups.carried(journal)
+    flight = InFlightGroups.carried(log)
     before, taken, first = flight.undrawn, flight.selection.rows, 0
     for number in range(recipe.admit.rounds):
         missing = policy.in_flight(tasks - builder.admitted) - len(flight)
         if missing > 0:
-            selection = select(inputs, journal, SelectionRequest(missing, group_size, number, taken, inputs.iteration))
+            selection = select(inputs, log, SelectionRequest(missing, group_size, number, taken, inputs.iteration))
             if (selection.purpose == SURVEY).any():
                 raise RecipeError(
                     f"recipe {recipe.name!r}: {recipe.select.title()} surveys tasks, which {policy} does not "
@@ -367,7 +365,7 @@ def make_partial_batch(
             break
         builder.add_selection(flight.selection.rows)
         driver = PartialRolloutDriver(
-            policy, flight, settings, recipe, head, journal, inputs.score, iteration=inputs.iteration
+            policy, flight, settings, recipe, head, log, inputs.score, iteration=inputs.iteration
         )
         fresh, cut = driver.roll_out_in_flight(
             inputs.pool.tasks(flight.selection.rows),
@@ -389,10 +387,10 @@ def make_partial_batch(
             builder.admit(fresh if policy.max_new_tokens is None else _with_success(fresh), flight.selection)
         if builder.admitted >= tasks or policy.max_new_tokens is not None:
             break
-    flight = flight.weighed(journal)
+    flight = flight.weighed(log)
     ledger.in_flight = flight.undrawn
     ledger.balance(before)
-    flight.carry(journal, later())
+    flight.carry(log, later())
     return builder.build(group_size)
 
 

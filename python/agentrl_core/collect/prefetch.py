@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from agentrl_core.collect.iteration import BuiltBatch
-from agentrl_core.collect.journal import Journal, Journals, digest
+from agentrl_core.collect.rollout_log import IterationLog, IterationLogs, digest
 from agentrl_core.collect.run_state import RunState
 from agentrl_core.data.store import Store, open_snapshot
 from agentrl_core.recipe import Recipe
@@ -33,15 +33,15 @@ class IterationPrefetcher:
         staleness: number of iterations ahead of the open one, unless the recipe limits it.
         recipe: may limit it; see `schedule.LimitStaleness`.
         store: store of the run; None: in memory.
-        journals: the journals of its iterations.
+        logs: the rollout logs of its iterations.
         work: collects an iteration.
     """
 
-    def __init__(self, staleness: int, recipe: Recipe, store: Store | None, journals: Journals, work: Work) -> None:
+    def __init__(self, staleness: int, recipe: Recipe, store: Store | None, logs: IterationLogs, work: Work) -> None:
         self._staleness = staleness
         self._recipe = recipe
         self._store = store
-        self._journals = journals
+        self._logs = logs
         self._work = work
         self._tasks: dict[int, IterationTask[BuiltBatch]] = {}
 
@@ -70,26 +70,26 @@ class IterationPrefetcher:
         self._tasks = {number: each for number, each in self._tasks.items() if number > iteration}
 
     def stop(self) -> None:
-        """Stop all iterations as if killed: their records stay in the journals."""
+        """Stop all iterations as if killed: their records stay in the rollout logs."""
         for task in self._tasks.values():
             task.stop()
         for task in self._tasks.values():
             task.join()
 
     def _iteration(self, iteration: int, head: RunState, tasks: int, group_size: int) -> IterationTask[BuiltBatch]:
-        journal, work = self._journals.of(iteration), self._work
-        journal.begin()
-        inputs = self._inputs(journal, head, tasks, group_size)
+        log, work = self._logs.of(iteration), self._work
+        log.begin()
+        inputs = self._inputs(log, head, tasks, group_size)
         return IterationTask(
-            lambda task: work(iteration, *inputs, journal, task),
+            lambda task: work(iteration, *inputs, log, task),
             f"agentrl-iteration-{iteration}",
             self._tasks.get(iteration - 1),
         )
 
-    def _inputs(self, journal: Journal, head: RunState, tasks: int, group_size: int) -> tuple[RunState, int, int]:
+    def _inputs(self, log: IterationLog, head: RunState, tasks: int, group_size: int) -> tuple[RunState, int, int]:
         """Return the state of the run, and the arguments of the call: from now, or from before a kill.
 
-        They are journalled before the selection, with the store's commit, which has the state.
+        They are recorded before the selection, with the store's commit, which has the state.
         """
         store = self._store
         snapshot = None if store is None else store._core.snapshot  # noqa: SLF001
@@ -105,9 +105,9 @@ class IterationPrefetcher:
             return json.dumps([*inputs[1:], snapshot]).encode()
 
         now = head, tasks, group_size
-        recorded = journal.find(_BEGIN, digest(_BEGIN), read)
+        recorded = log.find(_BEGIN, digest(_BEGIN), read)
         if recorded is None:
-            journal.keep(_BEGIN, digest(_BEGIN), now, write)
+            log.keep(_BEGIN, digest(_BEGIN), now, write)
         return now if recorded is None else recorded
 
 
@@ -227,5 +227,5 @@ class IterationTask(Generic[Value]):
             self._over.set()
 
 
-Work = Callable[[int, RunState, int, int, Journal, IterationTask[BuiltBatch]], BuiltBatch]
+Work = Callable[[int, RunState, int, int, IterationLog, IterationTask[BuiltBatch]], BuiltBatch]
 """Interface of a function that collects the batch of an iteration."""

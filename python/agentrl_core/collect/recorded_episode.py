@@ -1,4 +1,4 @@
-"""Episodes with checked and journalled answers, which can be restored after failures."""
+"""Episodes with checked and recorded answers, which can be restored after failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentrl_core.collect.journal import Begin, Journal, digest, read_answer, read_begin, write_answer, write_begin
+from agentrl_core.collect.rollout_log import (
+    Begin,
+    IterationLog,
+    digest,
+    read_answer,
+    read_begin,
+    write_answer,
+    write_begin,
+)
 from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.data.codes import StepFlag
 from agentrl_core.env.base import Context, Environment, ExtraColumn, Task, was_cut
@@ -94,7 +102,7 @@ class EnvironmentHandle:
 class RecordedEpisode:
     """An episode that survives failures of its environment.
 
-    Journalled answers are returned without running the environment. An episode that raises, takes too long or loses its
+    Recorded answers are returned without running the environment. An episode that raises, takes too long or loses its
     process is rebuilt and replayed by its actions. If the replay differs, it fails.
 
     Attributes:
@@ -118,7 +126,7 @@ class RecordedEpisode:
         task: Task,
         seed: int,
         *,
-        journal: Journal,
+        log: IterationLog,
         progress: Progress,
         notices: WarnOnce,
         seconds: float | None,
@@ -126,7 +134,7 @@ class RecordedEpisode:
         self._world = world
         self._task = task
         self._seed = seed
-        self._journal = journal
+        self._log = log
         self._progress = progress
         self._notices = notices
         self._seconds = seconds
@@ -145,22 +153,22 @@ class RecordedEpisode:
     async def reset(self, name: str) -> None:
         """Reset the episode; see `RunningEpisode`."""
         key = digest(self._task.task_id, str(self._seed), self._world.name)
-        self._begin = self._journal.find(name, key, read_begin)
+        self._begin = self._log.find(name, key, read_begin)
         if self._begin is None:
             self._begin = await self._whole(self._build)
-            self._journal.keep(name, key, self._begin, write_begin)
+            self._log.keep(name, key, self._begin, write_begin)
         self.observation, self.state_key, self.tools, self.contexts = self._begin
 
     async def ready(self, name: str) -> None:
         """Replay the episode's actions if it is not running; see `RunningEpisode`."""
-        if self.handle is None and name not in self._journal:
+        if self.handle is None and name not in self._log:
             await self._whole(self._build)
 
     async def step(self, name: str, action: Any) -> Any:
         """Apply the next action; see `RunningEpisode`."""
         text = action if isinstance(action, str) else json.dumps(action, sort_keys=True)
         key = digest(text, str(len(self.moves)), str(self._seed), *_reasons(action))
-        recorded = self._journal.find(name, key, read_answer)
+        recorded = self._log.find(name, key, read_answer)
         if recorded is not None:
             self.close()
             self._played(action, recorded, None)
@@ -182,7 +190,7 @@ class RecordedEpisode:
                     "NaN; trajectories without a known reward are left out of the update and counted in the metric "
                     "collect.unscored; pay a number, or None where nothing is paid",
                 )
-        self._journal.keep(name, key, answer, write_answer)
+        self._log.keep(name, key, answer, write_answer)
         self._played(action, answer, snapshot)
         return answer
 
@@ -203,7 +211,7 @@ class RecordedEpisode:
             self._world,
             self._task,
             self._seed,
-            journal=self._journal,
+            log=self._log,
             progress=self._progress,
             notices=self._notices,
             seconds=self._seconds,

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.iteration import TokenCounts
-from agentrl_core.collect.journal import Journal, digest
+from agentrl_core.collect.rollout_log import IterationLog, digest
 from agentrl_core.collect.run_state import RunState, changes
 from agentrl_core.component.state import State
 from agentrl_core.data.batch import Batch
@@ -169,7 +169,7 @@ def roll_out_order(settings: CollectionSettings, recipe: Recipe, order: object) 
         settings,
         recipe.at(order.iteration, order.components),
         head,
-        Journal(),
+        IterationLog(),
         lambda batch: recipe.score(batch, order.components),
         iteration=order.iteration,
     )

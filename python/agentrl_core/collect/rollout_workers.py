@@ -15,7 +15,7 @@ from agentrl_core import _core
 from agentrl_core.collect.driver import CollectionSettings
 from agentrl_core.collect.failures import MOST_FAILED
 from agentrl_core.collect.iteration import TokenCounts
-from agentrl_core.collect.journal import Journal
+from agentrl_core.collect.rollout_log import IterationLog
 from agentrl_core.collect.rollout_order import RolloutOrder, RolloutPart
 from agentrl_core.collect.run_state import RunState
 from agentrl_core.collect.warn_once import WarnOnce
@@ -30,7 +30,7 @@ Worker = Callable[[Any], Any]
 """Interface of a rollout worker: sends an order to a process, and returns the batch of its `Collector.roll_out`."""
 _WATCH_SECONDS = 0.1
 _MOST_BYTES = 200 << 20
-"""Larger parts are not journalled: a record has at most 256 MiB."""
+"""Larger parts are not recorded: a record has at most 256 MiB."""
 
 
 class RolloutWorkers:
@@ -123,7 +123,7 @@ class WorkerDriver:
         settings: the writer's settings.
         recipe: the writer's recipe.
         head: state of the run at the start of the iteration.
-        journal: journal of the iteration, which records the parts as they arrive.
+        log: rollout log of the iteration, which records the parts as they arrive.
         iteration: its number.
     """
 
@@ -133,7 +133,7 @@ class WorkerDriver:
         settings: CollectionSettings,
         recipe: Recipe,
         head: RunState,
-        journal: Journal,
+        log: IterationLog,
         *,
         iteration: int,
     ) -> None:
@@ -143,7 +143,7 @@ class WorkerDriver:
         self._settings = settings
         self._recipe = recipe
         self._head = head
-        self._journal = journal
+        self._log = log
         self._iteration = iteration
         self._agents: dict[str, int] = {}
         self._groups = self._failed = 0
@@ -222,10 +222,10 @@ class WorkerDriver:
         ]
 
     def _batches(self, orders: Sequence[RolloutOrder]) -> list[Batch]:
-        """Return the batch of each order, from the journal or from a worker."""
+        """Return the batch of each order, from the rollout log or from a worker."""
         found: dict[int, Batch] = {}
         for number, order in enumerate(orders):
-            recorded = self._journal.find(_name(order), bytes.fromhex(order.key), _read)
+            recorded = self._log.find(_name(order), bytes.fromhex(order.key), _read)
             if recorded is not None:
                 found[number] = recorded
         rest = [number for number in range(len(orders)) if number not in found]
@@ -260,7 +260,7 @@ class WorkerDriver:
         results: queue.Queue[tuple[int, Batch | BaseException | None]],
         found: dict[int, Batch],
     ) -> None:
-        """Wait for the results of all workers, and journal each."""
+        """Wait for the results of all workers, and record each."""
         waiting, watch, turn = set(rest), self._settings.progress, self._settings.turn
         while len(found) < len(orders):
             if turn is not None and not waiting:
@@ -281,10 +281,10 @@ class WorkerDriver:
             turn.release_next()
 
     def _keep(self, order: RolloutOrder, batch: Batch) -> None:
-        """Journal a part."""
+        """Record a part."""
         payload = _written(batch)
         if len(payload) < _MOST_BYTES:
-            self._journal.keep(_name(order), bytes.fromhex(order.key), batch, lambda _: payload)
+            self._log.keep(_name(order), bytes.fromhex(order.key), batch, lambda _: payload)
 
     def _check_agents(self, part: RolloutPart) -> None:
         """Refuse parts in which agents have different numbers, since rows would be mixed up."""
@@ -298,7 +298,7 @@ class WorkerDriver:
 
 
 def _name(order: RolloutOrder) -> str:
-    """Return the name of a part in the journal."""
+    """Return the name of a part in the rollout log."""
     return f"part/{order.first}"
 
 

@@ -17,7 +17,7 @@ from agentrl_core.env.task_check import task_problems
 from agentrl_core.exceptions import DataError, InvalidInputError
 from agentrl_core.recipe import Recipe
 from agentrl_core.select.pool import MixedTasks
-from agentrl_core.update.sampling_use import warn_of_staleness
+from agentrl_core.update.check_sampling import warn_of_staleness
 
 
 def check_parts(engine: object, environment: object, recipe: object, store: object) -> None:

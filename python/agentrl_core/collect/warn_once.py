@@ -10,7 +10,7 @@ from agentrl_core.component.controller import MISSED
 from agentrl_core.exceptions import AgentRLWarning
 
 if TYPE_CHECKING:
-    from agentrl_core.collect.journal import Journal
+    from agentrl_core.collect.rollout_log import IterationLog
     from agentrl_core.recipe import Recipe
 
 
@@ -38,12 +38,12 @@ def warn_missed_metrics(notices: WarnOnce, recipe: Recipe, components: Mapping[s
             )
 
 
-def warn_unused_records(notices: WarnOnce, journal: Journal) -> None:
-    """Warn of journal records that were not requested again, because the programs changed since the interruption."""
-    unused = journal.unused
+def warn_unused_records(notices: WarnOnce, log: IterationLog) -> None:
+    """Warn of recorded results that were not requested again, because the programs changed since the interruption."""
+    unused = log.unused
     notices.once(
-        "journal",
-        f"{len(unused)} of {len(journal)} recorded answers were not used after the resume (the first: "
+        "rollout log",
+        f"{len(unused)} of {len(log)} recorded answers were not used after the resume (the first: "
         f"{unused[0]}): the program, the recipe or an engine has changed, or the program is not deterministic "
         "(it reads the clock or its own random numbers); the others were sampled again, and tokens that the "
         "iteration's groups do not use are stored without draws",

@@ -169,7 +169,7 @@ class Store:
         return self._core.writes()
 
     def rollout_log(self, iteration: int) -> RolloutLog:
-        """Return the journal of an iteration without a stored batch, as a killed process left it, or an empty one.
+        """Return the rollout log of an iteration without a stored batch, as a killed process left it, or an empty one.
 
         It is removed when the batch is committed (`append` without `partial`, and `flush`), or the iteration closed.
 
@@ -178,7 +178,7 @@ class Store:
             StoreError: the file cannot be read.
             UnsupportedError: a newer version wrote it.
         """
-        return RolloutLog(self._core.journal(iteration))
+        return RolloutLog(self._core.rollout_log(iteration))
 
     def files(self, table: str) -> list[tuple[Path, int, dict[str, tuple[int, int]]]]:
         """Return the Arrow files of a table in row order, for scanning this snapshot.
@@ -413,21 +413,21 @@ class RolloutLog:
         >>> store.rollout_log(0).append(b"group 3, member 1, turn 0", b"a segment")
         >>> store.close()                                       # or be killed
         >>> store = arl.Store.open(folder)
-        >>> journal = store.rollout_log(0)
-        >>> journal.records()
+        >>> log = store.rollout_log(0)
+        >>> log.records()
         [(b'group 3, member 1, turn 0', b'a segment')]
         >>> number = store.append(arl.Forest().freeze(), iteration=0)
-        >>> store.flush() == number                             # the batch is there: the journal is over
+        >>> store.flush() == number                             # the batch is there: the rollout log is over
         True
-        >>> journal.append(b"group 3, member 1, turn 1", b"another")
+        >>> log.append(b"group 3, member 1, turn 1", b"another")
         Traceback (most recent call last):
         ...
-        agentrl_core.exceptions.InvalidInputError: the journal of iteration 0 is closed: the batch of ...
+        agentrl_core.exceptions.InvalidInputError: the rollout log of iteration 0 is closed: the batch of ...
     """
 
     __slots__ = ("_core",)
 
-    def __init__(self, core: _core.Journal) -> None:
+    def __init__(self, core: _core.RolloutLog) -> None:
         self._core = core
 
     @property
@@ -443,7 +443,7 @@ class RolloutLog:
             payload: its content; both together have at most 256 MiB.
 
         Raises:
-            InvalidInputError: the record is too long, or the journal has ended: the batch is committed, or the store
+            InvalidInputError: the record is too long, or the log has ended: the batch is committed, or the store
                 closed.
             StoreError: it cannot be written; the next append starts at the same place.
             UnsupportedError: this process was forked from the one that opened the store.

@@ -395,8 +395,6 @@ class ContinuousBatching(ABC):
 def _hand_over(answers: list[tuple[_QueuedRequest, Segment | AgentRLError]]) -> None:
     """Set the results of requests, in the event loop of their callers."""
     for queued, answer in answers:
-        if queued.answer.done():  # cancelled
-            continue
         if isinstance(answer, AgentRLError):
             queued.answer.set_exception(answer)
         else:

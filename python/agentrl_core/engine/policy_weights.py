@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from agentrl_core.engine import adapters
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 from agentrl_core.model.architecture import causal_model_of
+from agentrl_core.model.output_layer import VALUE_HEAD
 from agentrl_core.model.ranks import is_distributed, is_sharded, num_ranks
-from agentrl_core.model.readings import VALUE_HEAD
 
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Parts of names that torch.compile, FSDP and activation checkpointing add to wrapped modules."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl_core._util.ray_cluster import connected, missing_room
 from agentrl_core.engine.base import Engine, Request, Segment, aborted, check_request, check_version
 from agentrl_core.engine.chat import Chat
-from agentrl_core.engine.group_homes import GroupHomes
+from agentrl_core.engine.group_routing import GroupHomes
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 if TYPE_CHECKING:

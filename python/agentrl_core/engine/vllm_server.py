@@ -21,7 +21,7 @@ from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted, check_request, check_version
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.checkpoint_folder import write_checkpoint
-from agentrl_core.engine.group_homes import GroupHomes
+from agentrl_core.engine.group_routing import GroupHomes
 from agentrl_core.engine.policy_weights import PolicyWeights
 from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
 from agentrl_core.engine.vllm_api import VllmApi

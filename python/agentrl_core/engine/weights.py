@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from agentrl_core.engine.adapters import names_adapter
 from agentrl_core.engine.policy_weights import Part, PolicyWeights, plain_name
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.readings import VALUE_HEAD
+from agentrl_core.model.output_layer import VALUE_HEAD
 
 _SHOWN = 3
 _KEEPS = "nothing was changed, and the engine goes on with the weights that it has"

@@ -103,7 +103,7 @@ class Agents:
         if hasattr(self._source, "task"):
             self.task = self._source.task
         # Imported by name, since the endpoint depends on the environments.
-        in_process = importlib.import_module("agentrl_core.agents.in_process")
+        in_process = importlib.import_module("agentrl_core.agents.in_process_endpoint")
         self._loopback = in_process.InProcessEndpoint(tokenizer, chat_template_kwargs)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.probe import Probe
-    from agentrl_core.model.questions import Questions
     from agentrl_core.model.ranks import Group
+    from agentrl_core.model.run_on_packs import Questions
     from agentrl_core.model.teacher import Answers
     from agentrl_core.operators.packing import TreeRows
 
@@ -125,8 +125,8 @@ def annotate(
     require_torch("annotate")
     from agentrl_core.model.layouts import check_layout
     from agentrl_core.model.pack_images import with_processor
-    from agentrl_core.model.questions import run_on_packs
     from agentrl_core.model.ranks import reshard
+    from agentrl_core.model.run_on_packs import run_on_packs
 
     check_layout(layout)
     if not callable(model):
@@ -326,8 +326,8 @@ def _of_tokens(
     from agentrl_core.model.layouts import layout_of, refuse_images_in
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.pack_images import PackImages
-    from agentrl_core.model.questions import Questions
     from agentrl_core.model.recorded_routes import RecordedRoutes
+    from agentrl_core.model.run_on_packs import Questions
 
     # A function of the caller may not support trees.
     planned_as: Layout = "tree" if layout == "tree" else "sequence"
@@ -437,7 +437,7 @@ def _of_trees(
     runs_trees: bool,
 ) -> Questions[Pack]:
     """Make packs one after the other; `keep` gets the number of each scored token, and the model's output for it."""
-    from agentrl_core.model.questions import Questions
+    from agentrl_core.model.run_on_packs import Questions
 
     places: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
 
@@ -466,7 +466,7 @@ def _of_draws(
 ) -> Questions[list[Pack]]:
     """Plan the packs of each draw, for the norm of the draw's gradient."""
     from agentrl_core.model.gradient_norms import packs_of_draw
-    from agentrl_core.model.questions import Questions
+    from agentrl_core.model.run_on_packs import Questions
 
     norms, chosen = np.full(batch.num_draws, np.nan, np.float32), _chosen(batch, draws)
 
@@ -480,7 +480,7 @@ def _of_draws(
 
 def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:
     """Return a function that runs a model on a pack and returns the output that the column's name ends with."""
-    from agentrl_core.model.readings import ANSWERS
+    from agentrl_core.model.output_layer import ANSWERS
 
     names = sorted(("logprob", "entropy", *ANSWERS), key=len, reverse=True)
     answer = next((name for name in names if column == name or column.endswith(f"_{name}")), None)

@@ -25,9 +25,7 @@ from agentrl_core.model.comparisons import TeacherRows
 from agentrl_core.model.images import takes_images
 from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead, refuse_images_in
 from agentrl_core.model.matmul import fast_linear_layers
-from agentrl_core.model.pack_images import ShownImages, check_images
-from agentrl_core.model.ranks import refuse_unwrapped
-from agentrl_core.model.readings import (
+from agentrl_core.model.output_layer import (
     LOGITS_AT_ONCE,
     ChunkedScores,
     Feed,
@@ -37,6 +35,8 @@ from agentrl_core.model.readings import (
     Scores,
     vocabulary_of,
 )
+from agentrl_core.model.pack_images import ShownImages, check_images
+from agentrl_core.model.ranks import refuse_unwrapped
 from agentrl_core.model.route_replay import RouteReplay, replayed_routes
 from agentrl_core.model.transformers_attention import pack_attention
 

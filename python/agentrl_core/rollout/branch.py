@@ -105,7 +105,7 @@ class Branch:
         self._waiting: set[str] = set()
         """Names of the requests without a response."""
         self._answers = 0
-        """Number of requested answers of the environment: used for names in the journal."""
+        """Number of requested answers of the environment: used for names in the rollout log."""
         self._failure: str | None = None
         self._conversations: BranchConversations | None = None
         """The conversations of the branch, if its episode has several; otherwise None."""
@@ -562,7 +562,7 @@ class Branch:
         return self.record.precision(self._runtime.precision(self.agent), self.path.open, level)
 
     def _answer_name(self) -> str:
-        """Return the name of the next answer in the journal."""
+        """Return the name of the next answer in the rollout log."""
         return f"{self.name}/answer{self._answers}"
 
     def _take_result(self, answer: StepRecord | None, text: str) -> Turn:

@@ -292,7 +292,7 @@ class Group:
         Args:
             branches: the branches.
             program: drives each; None: `Rollout.branch`.
-            order: `given`: in the order of `branches`; `arrival`: in order of completion. This order is journalled, so
+            order: `given`: in the order of `branches`; `arrival`: in order of completion. This order is recorded, so
                 that a killed run resumes exactly; it may differ between runs.
         """
         self._decides()
@@ -364,7 +364,7 @@ class Group:
         return group
 
     async def side_effect(self, name: str, function: Callable[..., Any], *args: Any, thread: bool = False) -> Any:
-        """Call an external function, such as a judge or a web search, and journal its result.
+        """Call an external function, such as a judge or a web search, and record its result.
 
         A resumed run reads the record instead of calling again; a kill during the call repeats it.
 
@@ -383,7 +383,7 @@ class Group:
         return await self._runtime.record(f"{self.name}/effect{self._next(name)}.{name}", call)
 
     async def query(self, column: str, branches: Sequence[Branch]) -> NDArray[np.float64]:
-        """Query a model about branches in their current state (a quality, the likelihood of a text), journalled.
+        """Query a model about branches in their current state (a quality, a likelihood), and record its answers.
 
         Concurrent queries of all groups share one call of the model.
 

@@ -23,7 +23,7 @@ class SharedEpisode:
 
     Args:
         episode: the running episode.
-        name: its name in the journal: that of the first branch.
+        name: its name in the rollout log: that of the first branch.
     """
 
     def __init__(self, episode: RunningEpisode, name: str) -> None:
@@ -88,7 +88,7 @@ class SharedEpisode:
             await self.episode.ready(self._answer_name())
 
     def copy(self, acted: int, name: str) -> SharedEpisode:
-        """Return a copy of the episode after the first `acted` moves, with a name in the journal."""
+        """Return a copy of the episode after the first `acted` moves, with a name in the rollout log."""
         return SharedEpisode(self.episode.copy(acted), name)
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class SharedEpisode:
         return replace(answer, outcome=replace(answer.outcome, facts=facts))
 
     def _answer_name(self) -> str:
-        """Return the name of the next joint answer in the journal."""
+        """Return the name of the next joint answer in the rollout log."""
         return f"{self._name}/answer{self._moves}"
 
     async def _answered(self, texts: Mapping[str, str]) -> JointStep | None:
@@ -229,7 +229,7 @@ class AgentView:
         await self.match.reset()
 
     async def ready(self, name: str) -> None:
-        """Replay the moves of all agents if needed; the journal has them under one name."""
+        """Replay the moves of all agents if needed; the rollout log has them under one name."""
         del name
         await self.match.ready()
 

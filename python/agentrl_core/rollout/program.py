@@ -58,7 +58,7 @@ class Cohort(Sequence[Group]):
         return scores
 
     async def side_effect(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
-        """Call a function once per name, journal its result, and return it; see `Group.side_effect`."""
+        """Call a function once per name, record its result, and return it; see `Group.side_effect`."""
         return await self._runtime.record(f"cohort {'.'.join(map(str, self.key))}/{name}", function)
 
     def uniform(self, *key: object) -> float:

@@ -12,7 +12,7 @@ class Progress:
 
     Attributes:
         turns: actions with an answer of the environment.
-        tokens: generated tokens, without those from a journal.
+        tokens: generated tokens, without those from a rollout log.
         running: running branches.
         at_engine: branches that wait for an engine.
         at_environment: branches that wait for an environment.

@@ -63,7 +63,7 @@ class RunningEpisode(Protocol):
         ...
 
     async def reset(self, name: str) -> None:
-        """Reset the episode; `name` is the journal's key of the answer.
+        """Reset the episode; `name` is the rollout log's key of the answer.
 
         Raises:
             EpisodeError: the reset fails.
@@ -74,7 +74,7 @@ class RunningEpisode(Protocol):
         """Replay the actions so far if needed, so that the episode can answer the next one.
 
         Args:
-            name: the journal's key of the next answer; if the journal has that answer, nothing is replayed.
+            name: the rollout log's key of the next answer; if it has that answer, nothing is replayed.
 
         Raises:
             EpisodeError: the replay fails.
@@ -82,7 +82,7 @@ class RunningEpisode(Protocol):
         ...
 
     async def step(self, name: str, action: Any) -> StepRecord:
-        """Take the next action (for several agents, one text per moving agent); `name` is the journal's key.
+        """Take the next action (for several agents, one text per moving agent); `name` is the rollout log's key.
 
         Raises:
             EpisodeError: the step fails.
@@ -146,7 +146,7 @@ class Runtime(Protocol):
         ...
 
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
-        """Generate an agent's response to a request; `name` is the journal's key of the segment."""
+        """Generate an agent's response to a request; `name` is the rollout log's key of the segment."""
         ...
 
     def stop(self, name: str) -> None:
@@ -188,7 +188,7 @@ class Runtime(Protocol):
         ...
 
     async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the journalled value of a name; if there is none, call `make`, and journal its result."""
+        """Return the recorded value of a name; if there is none, call `make`, and record its result."""
         ...
 
     async def derive(self, group: Any) -> None:

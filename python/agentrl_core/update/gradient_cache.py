@@ -24,7 +24,7 @@ from agentrl_core.model.collectives import counts_of_rows, gathered_rows
 from agentrl_core.model.pack import Pack, PackOutput
 from agentrl_core.model.ranks import Group
 from agentrl_core.model.recorded_routes import routed_rows
-from agentrl_core.update.prepared import IDS, OF_BATCH
+from agentrl_core.update.prepared_batch import IDS, OF_BATCH
 
 if TYPE_CHECKING:
     from agentrl_core.loss import Loss

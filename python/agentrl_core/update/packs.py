@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from agentrl_core.model.pack import Pack, Streams
 from agentrl_core.model.pack_images import PackImages, with_processor
 from agentrl_core.model.ranks import without_sync
-from agentrl_core.update.prepared import OF_BATCH, STORED
+from agentrl_core.update.prepared_batch import OF_BATCH, STORED
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.ranks import GradientSync
     from agentrl_core.model.recorded_routes import RecordedRoutes
-    from agentrl_core.update.prepared import PreparedBatch
+    from agentrl_core.update.prepared_batch import PreparedBatch
 
 
 class Packs(Iterator["Pack"]):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentrl_core.model.ranks import GradientSync, Group
     from agentrl_core.update.metrics import Metrics
     from agentrl_core.update.packs import PackMaker, Packs
-    from agentrl_core.update.prepared import PreparedBatch, PreparedElsewhere
+    from agentrl_core.update.prepared_batch import PreparedBatch, PreparedElsewhere
 
 
 class Update:

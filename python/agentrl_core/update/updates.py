@@ -13,7 +13,7 @@ from agentrl_core import _core
 from agentrl_core._util.lazy_torch import require_torch
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.update.metrics import Metrics
-from agentrl_core.update.prepared import PreparedBatch, PreparedElsewhere, Shared
+from agentrl_core.update.prepared_batch import PreparedBatch, PreparedElsewhere, Shared
 from agentrl_core.update.update import Update, named_metrics
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from paper_numbers import Found, PaperExamples, computed
 from rollouts import small
 
 from agentrl_core import recipes
-from agentrl_core.model.readings import score
+from agentrl_core.model.output_layer import score
 
 EXAMPLES = PaperExamples("arsq")
 RECIPE = recipes.ARSQ

@@ -3,7 +3,7 @@
 use agentrl_compute::hash::hash_bytes;
 
 use super::trajectory::{Lineage, Note, Ordinal};
-use super::{Group, StepOutcome, split};
+use super::{Decision, Group, StepOutcome, split};
 use crate::facts::{Fact, FactValues};
 use crate::{Check, Result};
 
@@ -11,7 +11,7 @@ type Key = [u8; 16];
 
 /// A trajectory derived from another one: its kind (0 fork, 1 answer, 2 same episode), the context, position and
 /// ordinal of a fork, and its digest.
-type Came = (u8, u32, u32, u64, Key);
+type Derived = (u8, u32, u32, u64, Key);
 
 impl Group {
     /// Return all trajectories, each before its forks. Stored trajectories are ordered by id, roots by member and
@@ -63,16 +63,12 @@ impl Group {
     fn digests(&self, check: Check<'_>) -> Result<Vec<Key>> {
         let nodes = self.node_digests(check)?;
         let mut digests = vec![Key::default(); self.trajectories.len()];
-        let mut log: Vec<Vec<Vec<u8>>> = vec![Vec::new(); self.trajectories.len()];
+        let mut decisions: Vec<Vec<&Decision>> = vec![Vec::new(); self.trajectories.len()];
         for decision in &self.decisions {
-            let mut bytes = Bytes::default();
-            bytes.number(u64::from(decision.operation as u8)).number(u64::from(decision.round));
-            bytes.number(decision.ordinal.map_or(u64::MAX, u64::from)).text(decision.reason.as_deref());
-            bytes.number(decision.score.map_or(u64::MAX, f64::to_bits));
-            log[split(decision.trajectory).1].push(bytes.0);
+            decisions[split(decision.trajectory).1].push(decision);
         }
         // The trajectories derived from each trajectory.
-        let mut came: Vec<Vec<Came>> = vec![Vec::new(); self.trajectories.len()];
+        let mut derived: Vec<Vec<Derived>> = vec![Vec::new(); self.trajectories.len()];
         // A trajectory has a smaller index than all trajectories that refer to it.
         for (index, entry) in self.trajectories.iter().enumerate().rev() {
             check()?;
@@ -85,7 +81,7 @@ impl Group {
                 bytes.outcome(&step.outcome);
             }
             bytes.key(&self.state_key(index)).number(entry.agent as u64).number(u64::from(entry.origin as u8));
-            bytes.number(u64::from(entry.status as u8));
+            bytes.number(u64::from(entry.role as u8)).number(u64::from(entry.status as u8));
             let finish = &entry.finish;
             bytes.float(finish.reward).floats(finish.rewards.as_deref());
             bytes.number(finish.success.map_or(2, u64::from)).text(finish.info.as_deref()).facts(&finish.facts);
@@ -98,10 +94,12 @@ impl Group {
             if entry.untrained > 0 {
                 bytes.number(entry.untrained as u64);
             }
-            log[index].sort_unstable();
-            bytes.0.extend(log[index].iter().flatten());
-            came[index].sort_unstable();
-            for (kind, context, position, ordinal, digest) in &came[index] {
+            let mut log: Vec<_> =
+                decisions[index].iter().map(|decision| decision_bytes(decision, index, &nodes, &digests)).collect();
+            log.sort_unstable();
+            bytes.0.extend(log.iter().flatten());
+            derived[index].sort_unstable();
+            for (kind, context, position, ordinal, digest) in &derived[index] {
                 bytes.number(u64::from(*kind)).number(u64::from(*context)).number(u64::from(*position));
                 bytes.number(*ordinal).key(digest);
             }
@@ -113,12 +111,12 @@ impl Group {
                     Ordinal::Given(ordinal) => u64::from(ordinal),
                     Ordinal::Arrival(_) => u64::MAX,
                 };
-                came[parent].push((0, context, position, ordinal, digest));
+                derived[parent].push((0, context, position, ordinal, digest));
             } else if let Some(parent) = entry.parent.filter(own) {
-                came[split(parent).1].push((1, 0, 0, 0, digest));
+                derived[split(parent).1].push((1, 0, 0, 0, digest));
             }
             if let Some(first) = entry.episode.filter(own) {
-                came[split(first).1].push((2, 0, 0, 0, digest));
+                derived[split(first).1].push((2, 0, 0, 0, digest));
             }
         }
         Ok(digests)
@@ -161,6 +159,24 @@ impl Group {
     }
 }
 
+/// Return the bytes of a decision about a trajectory. Later trajectories have their digests already; a result that is an
+/// earlier one, or the trajectory itself, is only present.
+fn decision_bytes(decision: &Decision, trajectory: usize, nodes: &[Key], digests: &[Key]) -> Vec<u8> {
+    let mut bytes = Bytes::default();
+    bytes.number(u64::from(decision.operation as u8)).number(u64::from(decision.round));
+    bytes.number(decision.ordinal.map_or(u64::MAX, u64::from)).text(decision.reason.as_deref());
+    bytes.number(decision.score.map_or(u64::MAX, f64::to_bits));
+    bytes.number(decision.end.map_or(u64::MAX, u64::from)).number(u64::from(decision.node.is_some()));
+    if let Some(node) = decision.node {
+        bytes.key(&nodes[split(node).1]);
+    }
+    bytes.number(u64::from(decision.result.is_some()));
+    if let Some(result) = decision.result.map(|result| split(result).1).filter(|&result| result > trajectory) {
+        bytes.key(&digests[result]);
+    }
+    bytes.0
+}
+
 /// Bytes to hash: different values give different bytes.
 #[derive(Default)]
 struct Bytes(Vec<u8>);
@@ -201,8 +217,8 @@ impl Bytes {
     }
 
     /// Append the facts; append nothing if there are none.
-    fn facts(&mut self, said: &FactValues) -> &mut Self {
-        for (name, fact) in said {
+    fn facts(&mut self, facts: &FactValues) -> &mut Self {
+        for (name, fact) in facts {
             self.text(Some(name));
             match fact {
                 Fact::Number(value) => self.float(Some(*value)),

@@ -167,7 +167,9 @@ impl RolloutLog {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         match &file.over {
             None => Ok(file),
-            Some(why) => Err(Error::invalid(format!("the journal of iteration {} is closed: {why}", self.iteration))),
+            Some(why) => {
+                Err(Error::invalid(format!("the rollout log of iteration {} is closed: {why}", self.iteration)))
+            }
         }
     }
 

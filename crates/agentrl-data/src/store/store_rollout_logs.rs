@@ -16,7 +16,7 @@ impl Store {
         self.writable()?;
         if iteration < self.head.iteration || self.has_batch(iteration)? {
             return Err(Error::invalid(format!(
-                "iteration is {iteration}, but its batch is stored and its journal closed; continue with iteration \
+                "iteration is {iteration}, but its batch is stored and its rollout log closed; continue with iteration \
                  {}",
                 self.head.iteration
             )));

@@ -66,7 +66,7 @@ pub(super) fn to_rows(entries: &[Entry], sequence: u64) -> Result<RecordBatch> {
     }
     columns.push(Arc::new(entries.iter().map(|entry| entry.components.as_deref()).collect::<StringArray>()));
     columns.extend([METRICS, STATES].into_iter().flat_map(bounds));
-    let schema = schema_of(WRITE_LOG).ok_or_else(|| Error::internal("the journal has no schema"))?;
+    let schema = schema_of(WRITE_LOG).ok_or_else(|| Error::internal("the write log has no schema"))?;
     RecordBatch::try_new(schema, columns).map_err(arrow_bug)
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from agentrl_core.agents.fields import Flag, List, Number, Object, Text, either, whole
 from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.request_fields import Flag, List, Number, Object, Text, either, whole
 from agentrl_core.agents.upstream import ChatResponse
 
 _OURS = ("stream", "stream_options", "model", "user", "store", "metadata", "kv_transfer_params", "return_token_ids")

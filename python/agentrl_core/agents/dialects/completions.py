@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 from agentrl_core.agents.dialects.chat import FLAG, NAME, OPENAI, TEXT, Event
-from agentrl_core.agents.fields import List, Object, either, whole
 from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.request_fields import List, Object, either, whole
 from agentrl_core.agents.upstream import ChatResponse
 from agentrl_core.exceptions import InvalidInputError
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentrl_core.agents.dialects.chat import CONTENT, FLAG, NAME, OBJECT, SAMPLING, TEXT, Event
-from agentrl_core.agents.fields import List, Object, either, whole
 from agentrl_core.agents.history_digest import Json, text_of
+from agentrl_core.agents.request_fields import List, Object, either, whole
 from agentrl_core.agents.upstream import ChatResponse
 from agentrl_core.exceptions import InvalidInputError
 

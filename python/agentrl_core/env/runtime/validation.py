@@ -77,7 +77,7 @@ class EnvironmentChecks:
                     self._text(part, name)
             self._json({key: each for key, each in message.items() if key != "content"}, f"{name}, a message,")
             self._tokens(message.get("tokens"), name)
-        # In the form that the journal returns.
+        # In the form that the rollout log returns.
         return [
             {name: list(part) if isinstance(part, tuple) else part for name, part in message.items()}  # type: ignore[misc]
             for message in messages
@@ -292,7 +292,7 @@ class _ProgramChecks(EnvironmentChecks):
 
 
 def checked_content(value: object, name: str) -> Content:
-    """Return a content given by a program, checked and in the form that a journal restores.
+    """Return a content given by a program, checked and in the form that a rollout log restores.
 
     Raises:
         InvalidInputError: the value is neither a text nor messages; the message names it.

@@ -89,7 +89,7 @@ class _StragglerRace:
     async def stop_the_late(self) -> None:
         """Wait until enough trajectories have ended, and stop the others."""
         in_time = set(await self._groups.side_effect("in time", self._enough))
-        # After a kill the choice is read from the journal, and the others run to their ends again.
+        # After a kill the choice is read from the rollout log, and the others run to their ends again.
         while not in_time <= set().union(*self._ended.values()):
             await self._change()
         self._in_time = in_time

@@ -245,7 +245,7 @@ fn columns_that_change_share_files_and_come_back_as_they_were() {
 }
 
 #[test]
-fn an_iteration_is_found_without_reading_the_journal() {
+fn an_iteration_is_found_without_reading_the_write_log() {
     let memory = Memory::new();
     let mut store = open(&memory);
     for _ in 0..80 {

@@ -97,7 +97,7 @@ fn the_store_says_when_to_sync() -> Result<()> {
 }
 
 #[test]
-fn the_commit_of_the_batch_ends_the_journal() -> Result<()> {
+fn the_commit_of_the_batch_ends_the_log() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
     let (log, later) = (store.rollout_log(0)?, store.rollout_log(1)?);
@@ -115,7 +115,10 @@ fn the_commit_of_the_batch_ends_the_journal() -> Result<()> {
     assert!(!memory.image().files().contains_key(&path(0)));
     for iteration in [-1, 0] {
         let error = store.rollout_log(iteration).unwrap_err();
-        assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("its journal closed"), "{error}");
+        assert!(
+            error.kind() == ErrorKind::InvalidInput && error.to_string().contains("its rollout log closed"),
+            "{error}"
+        );
     }
     store.close_iteration(&batch, "null")?;
     assert_eq!(later.records()?, records(2));
@@ -128,7 +131,7 @@ fn the_commit_of_the_batch_ends_the_journal() -> Result<()> {
 }
 
 #[test]
-fn a_journal_that_a_kill_left_behind_a_commit_is_not_served() -> Result<()> {
+fn a_log_that_a_kill_left_behind_a_commit_is_not_served() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
     let log = store.rollout_log(0)?;
@@ -155,7 +158,7 @@ fn a_journal_that_a_kill_left_behind_a_commit_is_not_served() -> Result<()> {
 }
 
 #[test]
-fn upkeep_and_other_files_leave_journals_alone() -> Result<()> {
+fn upkeep_and_other_files_leave_rollout_logs_alone() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
     trained(&mut store, &[]);
@@ -278,7 +281,7 @@ fn what_does_not_fit_is_refused() -> Result<()> {
 }
 
 #[test]
-fn a_write_that_fails_is_cut_off_and_a_sync_that_fails_ends_the_journal() -> Result<()> {
+fn a_write_that_fails_is_cut_off_and_a_sync_that_fails_ends_the_log() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
     let log = store.rollout_log(0)?;
@@ -310,7 +313,7 @@ struct Told {
 
 /// Run a few iterations with rollout logs: appends, syncs, kills of the store and commits. Returns the acknowledged
 /// progress.
-fn journalled(memory: &Memory, seed: u64) -> Result<Vec<Told>> {
+fn logged(memory: &Memory, seed: u64) -> Result<Vec<Told>> {
     let mut random = Random::new(seed << 20);
     let mut told = vec![Told::default()];
     let mut now = Told::default();
@@ -381,7 +384,7 @@ fn every_crash_point_gives_whole_records_and_none_of_a_committed_iteration() {
     for seed in 0..12 {
         let memory = Memory::new();
         memory.record();
-        let told = journalled(&memory, seed).unwrap();
+        let told = logged(&memory, seed).unwrap();
         let mut random = Random::new(seed);
         for (at, image) in memory.history().into_iter().enumerate() {
             let done = &told[told.partition_point(|told| told.operations <= at).max(1) - 1];

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_core.collect.driver import question
-from agentrl_core.collect.journal import (
-    Journal,
+from agentrl_core.collect.rollout_log import (
+    IterationLog,
     digest,
     plain_value,
     read_answer,
@@ -111,12 +111,12 @@ def test_a_record_answers_its_own_question_alone() -> None:
         Request(np.array([1, 2], np.int32), 7, Sampling(temperature=0.5)),
     ]
     segment = Segment(np.array([5], np.int32), np.array([-1.0], np.float32), None, "stop", 3, 7)
-    journal = Journal(File())
-    journal.keep("a/segment0", question(request, "policy"), segment, write_segment)
-    assert journal.unused == []
-    later = Journal(File())
+    log = IterationLog(File())
+    log.keep("a/segment0", question(request, "policy"), segment, write_segment)
+    assert log.unused == []
+    later = IterationLog(File())
     assert later.unused == ["a/segment0"]
-    for again in (journal, later):
+    for again in (log, later):
         assert "a/segment0" in again
         found = again.find("a/segment0", question(request, "policy"), read_segment)
         assert found is not None
@@ -130,7 +130,7 @@ def test_a_record_answers_its_own_question_alone() -> None:
 
 
 def test_digests_are_those_of_parts_behind_their_lengths() -> None:
-    """Format of journals, checked against another library's XXH3 of bytes assembled here."""
+    """Format of rollout logs, checked against another library's XXH3 of bytes assembled here."""
     xxhash = pytest.importorskip("xxhash")
 
     def framed(*parts: bytes) -> bytes:

@@ -1,8 +1,8 @@
-"""A program that appends journal records and commits iterations until it is killed.
+"""A program that appends records of rollout logs and commits iterations until it is killed.
 
-`python journalist.py FOLDER COUNTER`: for each line of standard input, a new process opens the store of FOLDER, prints
-`process N` and continues after the previous one; `died N` gives the signal that ended it. The file COUNTER always holds
-the latest `place`, including one written right before a kill.
+`python killed_writers.py FOLDER COUNTER`: for each line of standard input, a new process opens the store of FOLDER,
+prints `process N` and continues after the previous one; `died N` gives the signal that ended it. The file COUNTER
+always has the latest `place`, including one written right before a kill.
 
 The counter is written through a memoryview: one store of eight bytes, whole whenever the kill comes. `struct.pack_into`
 clears the bytes before it writes them one by one, so a kill between the two would leave a smaller number.
@@ -42,11 +42,11 @@ def write(folder: str, counter: memoryview) -> None:
         while True:
             iteration = store.iteration
             if not store.has_batch(iteration):
-                journal = store.rollout_log(iteration)
-                count = len(journal.records())
+                log = store.rollout_log(iteration)
+                count = len(log.records())
                 counter[0] = iteration * (RECORDS + 1) + count
                 for number in range(count, RECORDS):
-                    journal.append(*record(iteration, number))
+                    log.append(*record(iteration, number))
                     counter[0] = iteration * (RECORDS + 1) + number + 1
                 store.append(store.rebase(grow(iteration)), iteration=iteration)
                 store.flush()

@@ -1,4 +1,4 @@
-"""The journal of live groups: results are written before programs see them, so that interrupted programs can rerun."""
+"""The rollout log of an iteration: results are written before programs get them, so that a killed run can repeat."""
 
 from __future__ import annotations
 
@@ -41,40 +41,40 @@ digest = _core.keys.hash_parts
 """Return the digest of 16 bytes of a request's parts."""
 
 
-class Journals:
-    """The journals of running iterations; an iteration carries groups over to the next one's journal.
+class IterationLogs:
+    """The rollout logs of running iterations; an iteration carries groups over to the next one's.
 
     Args:
-        store: store of the journals; None: in memory.
+        store: store of the rollout logs; None: in memory.
     """
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
-        self._journals: dict[int, Journal] = {}
+        self._logs: dict[int, IterationLog] = {}
         self._lock = threading.Lock()
 
-    def of(self, iteration: int) -> Journal:
-        """Return the journal of an iteration, which is read from the store on first use."""
+    def of(self, iteration: int) -> IterationLog:
+        """Return the rollout log of an iteration, which is read from the store on first use."""
         with self._lock:
-            if iteration not in self._journals:
+            if iteration not in self._logs:
                 log = None if self._store is None else self._store.rollout_log(iteration)
-                self._journals[iteration] = Journal(log)
-            return self._journals[iteration]
+                self._logs[iteration] = IterationLog(log)
+            return self._logs[iteration]
 
     def drop(self, last: int) -> None:
-        """Drop the journals of a committed iteration and of all before it."""
+        """Drop the rollout logs of a committed iteration and of all before it."""
         with self._lock:
-            self._journals = {number: each for number, each in self._journals.items() if number > last}
+            self._logs = {number: each for number, each in self._logs.items() if number > last}
 
 
-class Journal:
+class IterationLog:
     """The records of an iteration by name.
 
     A record is reused only if the digest of the request is the same: a changed program, recipe or engine gets new
     results from the first difference on.
 
     Args:
-        file: the journal's file; None: in memory.
+        file: the rollout log's file; None: in memory.
     """
 
     def __init__(self, file: RolloutLog | None = None) -> None:
@@ -172,8 +172,8 @@ class Journal:
             self._read()
         return self._values[name][1] if name in self._values else self._stored[name]
 
-    def carry(self, groups: Collection[str], later: Journal) -> None:
-        """Copy the records of some groups to another journal; they are no longer requested here."""
+    def carry(self, groups: Collection[str], later: IterationLog) -> None:
+        """Copy the records of some groups to another rollout log; they are no longer requested here."""
         for name in self._names():
             if group_of(name) not in groups:
                 continue
@@ -236,7 +236,7 @@ def keep_unused_segments(forest: Forest, group: int, segments: Sequence[tuple[st
     Args:
         forest: forest of the group.
         group: its number.
-        segments: segments by journal name (group, branch, number of the segment).
+        segments: segments by name in the log (group, branch, number of the segment).
         engines: number of engines; agents beyond them use the first.
     """
     for place, (name, segment) in enumerate(segments):
@@ -375,7 +375,7 @@ def _answer(table: dict[str, Any]) -> StepRecord:
 
 
 def plain_value(value: Any, name: str) -> Any:
-    """Return the result of a side effect in the form that a new process reads from the journal.
+    """Return the result of a side effect in the form that a new process reads from the rollout log.
 
     Raises:
         InvalidInputError: it does not consist of plain JSON values.
@@ -433,7 +433,7 @@ def read_begin(payload: bytes) -> Begin:
 
 
 _KEYS = {"conversation": "lane", "replaces_history": "whole"}
-"""Keys of a journal for fields of `Context`."""
+"""Keys of a rollout log for fields of `Context`."""
 _NAMES = {key: name for name, key in _KEYS.items()}
 
 

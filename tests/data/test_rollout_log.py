@@ -1,4 +1,4 @@
-"""The journal of an iteration in progress, in a real process that is killed."""
+"""The rollout log of an iteration in progress, in a real process that is killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forests import grow
-from journalist import RECORDS, place, record
+from killed_writers import RECORDS, place, record
 
 from agentrl_core import Store
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
@@ -26,29 +26,29 @@ KILLS = 50
 def test_no_record_is_lost_or_half_in_fifty_kills(tmp_path: Path) -> None:
     folder, counter = tmp_path / "run", tmp_path / "counter"
     counter.write_bytes(bytes(8))
-    command = [sys.executable, str(SUPPORT / "journalist.py"), str(folder), str(counter)]
+    command = [sys.executable, str(SUPPORT / "killed_writers.py"), str(folder), str(counter)]
     rng = np.random.default_rng(0)
     moments = set()
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as journalists:
-        assert journalists.stdin is not None
-        assert journalists.stdout is not None
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writers:
+        assert writers.stdin is not None
+        assert writers.stdout is not None
         for kill in range(KILLS):
-            journalists.stdin.write("\n")
-            journalists.stdin.flush()
-            word, process = journalists.stdout.readline().split()
+            writers.stdin.write("\n")
+            writers.stdin.flush()
+            word, process = writers.stdout.readline().split()
             assert word == "process"
             begun, _ = place(counter)
             while kill % 10 == 9 and place(counter)[0] == begun:
                 time.sleep(0.002)
             time.sleep(rng.uniform(0.0, 0.03))
             os.kill(int(process), signal.SIGKILL)
-            assert journalists.stdout.readline().split() == ["died", str(int(signal.SIGKILL))]
+            assert writers.stdout.readline().split() == ["died", str(int(signal.SIGKILL))]
             iteration, count = place(counter)
             with Store.open(folder) as store:
                 assert iteration <= store.iteration <= iteration + 1
                 if store.has_batch(store.iteration):
                     moments.add("between batch and close")
-                    with pytest.raises(InvalidInputError, match="its journal closed"):
+                    with pytest.raises(InvalidInputError, match="its rollout log closed"):
                         store.rollout_log(store.iteration)
                     assert not list((folder / "live").iterdir())
                     continue
@@ -58,19 +58,19 @@ def test_no_record_is_lost_or_half_in_fifty_kills(tmp_path: Path) -> None:
                     assert count <= len(records) <= count + 1
                     moments.add("in the middle" if 0 < count < RECORDS else "at an end")
                 assert store.verify() == []
-        journalists.stdin.close()
-        assert journalists.wait() == 0
+        writers.stdin.close()
+        assert writers.wait() == 0
     assert "in the middle" in moments
-    assert Store.open(folder, read_only=True).iteration >= KILLS // 10, "journals were ended and begun"
+    assert Store.open(folder, read_only=True).iteration >= KILLS // 10, "rollout logs were ended and begun"
 
 
-def test_a_copy_of_a_run_has_its_journal(tmp_path: Path) -> None:
+def test_a_copy_of_a_run_has_its_log(tmp_path: Path) -> None:
     with Store.open(tmp_path / "run") as store:
-        journal = store.rollout_log(0)
-        journal.append(b"name", b"payload")
-        assert journal.iteration == 0
+        log = store.rollout_log(0)
+        log.append(b"name", b"payload")
+        assert log.iteration == 0
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
-        journal.append(b"name", b"of the first alone")
+        log.append(b"name", b"of the first alone")
     with Store.open(tmp_path / "copy") as copy:
         assert copy.rollout_log(0).records() == [(b"name", b"payload")]
         copy.append(copy.rebase(grow(0)[0]), iteration=0)
@@ -84,11 +84,11 @@ def test_a_copy_of_a_run_has_its_journal(tmp_path: Path) -> None:
 
 def test_threads_append_whole_records_while_the_store_commits(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
-        journal = store.rollout_log(7)
+        log = store.rollout_log(7)
 
         def append(thread: int) -> None:
             for number in range(200):
-                journal.append(b"%d" % thread, record(thread, number)[1])
+                log.append(b"%d" % thread, record(thread, number)[1])
 
         threads = [threading.Thread(target=append, args=(thread,)) for thread in range(4)]
         for thread in threads:
@@ -99,25 +99,25 @@ def test_threads_append_whole_records_while_the_store_commits(tmp_path: Path) ->
             store.close_iteration(batch, {})
         for thread in threads:
             thread.join()
-        records = journal.records()
+        records = log.records()
         for thread in range(4):
             own = [payload for name, payload in records if name == b"%d" % thread]
             assert own == [record(thread, number)[1] for number in range(200)]
-        journal.sync()
+        log.sync()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_refused(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
-        journal = store.rollout_log(0)
-        journal.append(b"parent", b"")
+        log = store.rollout_log(0)
+        log.append(b"parent", b"")
         child = os.fork()
         if not child:
             refused = 0
             for call in (
-                journal.sync,
-                journal.records,
-                lambda: journal.append(b"child", b""),
+                log.sync,
+                log.records,
+                lambda: log.append(b"child", b""),
                 lambda: store.rollout_log(0),
             ):
                 try:
@@ -126,7 +126,7 @@ def test_a_forked_child_is_refused(tmp_path: Path) -> None:
                     refused += "was forked from it" in str(error)
             os._exit(refused)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
-        assert journal.records() == [(b"parent", b"")]
+        assert log.records() == [(b"parent", b"")]
 
 
 def test_links_are_not_written_through(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_links_are_not_written_through(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "payload"), [("text", b""), (b"name", None), (b"name", 3)])
 def test_a_record_is_bytes(tmp_path: Path, name: object, payload: object) -> None:
     with Store.open(tmp_path) as store:
-        journal = store.rollout_log(0)
+        log = store.rollout_log(0)
         with pytest.raises(TypeError):
-            journal.append(name, payload)  # type: ignore[arg-type]
-        assert journal.records() == []
+            log.append(name, payload)  # type: ignore[arg-type]
+        assert log.records() == []

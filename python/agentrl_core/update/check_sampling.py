@@ -52,7 +52,7 @@ class SamplingUse:
     Example:
         >>> from agentrl_core import recipes
         >>> from agentrl_core.engine import Sampling
-        >>> from agentrl_core.update.sampling_use import SamplingUse
+        >>> from agentrl_core.update.check_sampling import SamplingUse
         >>> SamplingUse.of(recipes.GRPO).check(Sampling(temperature=0.7, max_tokens=8), "Collector: sampling")
         >>> SamplingUse.of(recipes.GRPO).check(Sampling(top_k=5), "Collector: sampling")
         Traceback (most recent call last):

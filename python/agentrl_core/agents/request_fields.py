@@ -93,7 +93,7 @@ def shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
-class Wrong(Exception):  # noqa: N818 -- never leaves this module: `Rule.__call__` makes an InvalidInputError of it
+class InvalidField(Exception):  # noqa: N818 -- never leaves this module: `Rule.__call__` makes an InvalidInputError of it
     """Raised by `Rule.check` for an invalid value; `path` is its place in the body."""
 
     def __init__(self, value: object, needs: str) -> None:
@@ -117,17 +117,17 @@ class Rule(ABC):
         """
         try:
             self.check(value)
-        except Wrong as wrong:
+        except InvalidField as error:
             place = name
-            for part in reversed(wrong.path):
+            for part in reversed(error.path):
                 place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
-            is_missing = wrong.value is _MISSING
-            given = "is missing" if is_missing else f"is {shown(wrong.value)}"
-            raise InvalidInputError(f"{place or 'the body'} {given}; give {wrong.needs}") from None
+            is_missing = error.value is _MISSING
+            given = "is missing" if is_missing else f"is {shown(error.value)}"
+            raise InvalidInputError(f"{place or 'the body'} {given}; give {error.needs}") from None
 
     @abstractmethod
     def check(self, value: object) -> None:
-        """Raise `Wrong` if a value does not follow the rule."""
+        """Raise `InvalidField` if a value does not follow the rule."""
 
     @property
     @abstractmethod
@@ -153,10 +153,10 @@ class Number(Rule):
     kinds = (int, float)
 
     def check(self, value: object) -> None:
-        """Raise `Wrong` unless a value is a number (an integer if `whole`) in the range."""
+        """Raise `InvalidField` unless a value is a number (an integer if `whole`) in the range."""
         is_known = isinstance(value, Integral if self.whole else Real) and not isinstance(value, bool)
         if not is_known or not self.least <= value <= self.most or (self.above and value == self.least):  # type: ignore[operator]
-            raise Wrong(value, self.needs)
+            raise InvalidField(value, self.needs)
 
     @property
     def needs(self) -> str:
@@ -180,12 +180,12 @@ class Text(Rule):
     kinds = (str,)
 
     def check(self, value: object) -> None:
-        """Raise `Wrong` unless a value is a text of valid length and, if `among` is given, one of its texts."""
+        """Raise `InvalidField` unless a value is a text of valid length and, if `among` is given, one of its texts."""
         is_known = isinstance(value, str) and len(value) >= self.least
         if not is_known or (self.most is not None and len(value) > self.most):  # type: ignore[arg-type]
-            raise Wrong(value, self.needs)
+            raise InvalidField(value, self.needs)
         if self.among and value not in self.among:
-            raise Wrong(value, self.needs)
+            raise InvalidField(value, self.needs)
 
     @property
     def needs(self) -> str:
@@ -203,9 +203,9 @@ class Flag(Rule):
     kinds = (bool, np.bool_)
 
     def check(self, value: object) -> None:
-        """Raise `Wrong` unless a value is true or false."""
+        """Raise `InvalidField` unless a value is true or false."""
         if not isinstance(value, self.kinds):
-            raise Wrong(value, self.needs)
+            raise InvalidField(value, self.needs)
 
     @property
     def needs(self) -> str:
@@ -222,17 +222,17 @@ class List(Rule):
     kinds = (list,)
 
     def check(self, value: object) -> None:
-        """Raise `Wrong` unless a value is a list of at least `least` entries that all follow the rule `of`."""
+        """Raise `InvalidField` unless a value is a list of at least `least` entries that all follow the rule `of`."""
         if not isinstance(value, list) or len(value) < self.least:
-            raise Wrong(value, self.needs)
+            raise InvalidField(value, self.needs)
         check = self.of.check
         place = 0
         try:
             for entry in value:
                 check(entry)
                 place += 1
-        except Wrong as wrong:
-            wrong.path.append(place)
+        except InvalidField as error:
+            error.path.append(place)
             raise
 
     @property
@@ -255,14 +255,14 @@ class Object(Rule):
     kinds = (dict,)
 
     def check(self, value: object) -> None:
-        """Raise `Wrong` unless a value is an object with all required fields, whose fields follow their rules."""
+        """Raise `InvalidField` unless a value is an object with all required fields, each valid by its rule."""
         if not isinstance(value, dict):
-            raise Wrong(value, self.needs)
+            raise InvalidField(value, self.needs)
         for name in self.required:
             if value.get(name) is None:
-                wrong = Wrong(_MISSING, self.fields[name].needs)
-                wrong.path.append(name)
-                raise wrong
+                error = InvalidField(_MISSING, self.fields[name].needs)
+                error.path.append(name)
+                raise error
         rules = self.fields
         name = ""
         try:
@@ -270,8 +270,8 @@ class Object(Rule):
                 rule = rules.get(name)
                 if rule is not None and entry is not None:
                     rule.check(entry)
-        except Wrong as wrong:
-            wrong.path.append(name)
+        except InvalidField as error:
+            error.path.append(name)
             raise
 
     @property
@@ -288,10 +288,10 @@ class Either(Rule):
     of: Mapping[type, Rule]
 
     def check(self, value: object) -> None:
-        """Raise `Wrong` unless a rule accepts the value's type, and the value follows it."""
+        """Raise `InvalidField` unless a rule accepts the value's type, and the value follows it."""
         rule = self.of.get(type(value))
         if rule is None:
-            raise Wrong(value, self.needs)
+            raise InvalidField(value, self.needs)
         rule.check(value)
 
     @property
