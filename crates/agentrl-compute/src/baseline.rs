@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let columns = Columns::new("successes", &[1.0, 0.0], &[0, 0]);
         let beta = |columns, decays: &[f64]| message(decayed_beta(&columns, decays, &[[0.0; 2]], |_| "a".to_owned()));
         assert_eq!(beta(columns, &[0.5, 0.5]), "fine");

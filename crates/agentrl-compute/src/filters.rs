@@ -156,7 +156,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let message = |result: Result<Vec<bool>>| result.map_or_else(|error| error.to_string(), |_| "fine".to_owned());
         let band = |band: GroupBand| message(group_band(&[1.0], &[0], None, &band));
         assert_eq!(

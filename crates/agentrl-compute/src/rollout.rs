@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let with = |columns: BranchColumns<'_>| message(entropy_branches(&columns, &OPTIONS));
         let options = |options| message(entropy_branches(&COLUMNS, &options));
         assert_eq!(

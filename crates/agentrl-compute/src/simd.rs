@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_special_stays_special() {
+    fn special_values_have_special_results() {
         let mut found = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, 1e300, -1e300, 709.79, -745.2, f64::NAN];
         exp(&mut found, 20.0);
         let mut ends = [20.0, -20.0];

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_comes_back() -> Result<()> {
+    fn stored_values_are_read_back() -> Result<()> {
         let kinds = declared(&[("a", FactKind::Number), ("b", FactKind::Key)]);
         let rows = [
             FactValues::from([("a".to_owned(), Fact::Number(1.5)), ("b".to_owned(), Fact::Key("x".to_owned()))]),

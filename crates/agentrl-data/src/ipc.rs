@@ -178,7 +178,7 @@ fn writer(schema: &Schema, alignment: usize, buffer: Vec<u8>) -> Result<FileWrit
 pub(crate) struct Passed<'a> {
     writer: FileWriter<Vec<u8>>,
     /// Number of bytes that were passed on, before those in the writer's buffer.
-    gone: usize,
+    passed: usize,
     /// Number of bytes in the writer's buffer that were hashed.
     hashed: usize,
     to: &'a mut dyn FnMut(&[u8]) -> Result<()>,
@@ -187,7 +187,7 @@ pub(crate) struct Passed<'a> {
 impl<'a> Passed<'a> {
     /// Begin a file. Its bytes are passed to `to`.
     pub(crate) fn begin(schema: &Schema, to: &'a mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Self> {
-        Ok(Self { writer: writer(schema, CLOSE_ALIGNMENT, Vec::new())?, gone: 0, hashed: 0, to })
+        Ok(Self { writer: writer(schema, CLOSE_ALIGNMENT, Vec::new())?, passed: 0, hashed: 0, to })
     }
 
     /// Append a record batch. Return its end in the file, and the hash of the bytes from the end of the previous one up
@@ -195,15 +195,15 @@ impl<'a> Passed<'a> {
     pub(crate) fn write(&mut self, rows: &RecordBatch) -> Result<(u64, u64)> {
         self.writer.write(rows).map_err(arrow_bug)?;
         let bytes = self.writer.get_mut();
-        let said = ((self.gone + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..]));
+        let written = ((self.passed + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..]));
         self.hashed = bytes.len();
         if bytes.len() >= PASSED_BYTES {
             (self.to)(bytes)?;
-            self.gone += bytes.len();
+            self.passed += bytes.len();
             bytes.clear();
             self.hashed = 0;
         }
-        Ok(said)
+        Ok(written)
     }
 
     /// Write the footer, with some texts in its metadata. Return its end in the file, and its hash.
@@ -211,7 +211,7 @@ impl<'a> Passed<'a> {
         texts.into_iter().for_each(|(key, text)| self.writer.write_metadata(key, text));
         let bytes = self.writer.into_inner().map_err(arrow_bug)?;
         (self.to)(&bytes)?;
-        Ok(((self.gone + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..])))
+        Ok(((self.passed + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..])))
     }
 }
 
@@ -258,22 +258,22 @@ mod tests {
     fn a_file_that_is_passed_on_is_the_file() {
         let ids = |from: i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values(from..from + 20_000)) };
         let parts: Vec<_> = (0..5).map(|part| RecordBatch::try_from_iter([("id", ids(part))]).unwrap()).collect();
-        let (mut pieces, mut said) = (Vec::<Vec<u8>>::new(), Vec::new());
+        let (mut pieces, mut written) = (Vec::<Vec<u8>>::new(), Vec::new());
         let mut to = |bytes: &[u8]| {
             pieces.push(bytes.to_vec());
             Ok(())
         };
         let mut file = Passed::begin(&parts[0].schema(), &mut to).unwrap();
         for rows in &parts {
-            said.push(file.write(rows).unwrap());
+            written.push(file.write(rows).unwrap());
         }
-        said.push(file.finish([("key", "text".to_owned())]).unwrap());
+        written.push(file.finish([("key", "text".to_owned())]).unwrap());
         // Two record batches of 160 kB are more than the bytes that are passed on at once.
         assert_eq!(pieces.iter().map(|piece| piece.len() / 160_000).collect::<Vec<_>>(), [2, 2, 1]);
         let bytes = pieces.concat();
-        assert_eq!(said.last().unwrap().0, bytes.len() as u64);
+        assert_eq!(written.last().unwrap().0, bytes.len() as u64);
         let mut begin = 0;
-        for (end, hash) in said {
+        for (end, hash) in written {
             assert_eq!(hash, xxh3_64(&bytes[begin as usize..end as usize]));
             begin = end;
         }

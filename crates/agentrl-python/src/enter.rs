@@ -23,14 +23,14 @@ pub(crate) fn interruptible<T: Send>(
     work: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<T> + Send,
 ) -> PyResult<T> {
     let mut interrupt = None;
-    let mut asked = Instant::now();
+    let mut checked = Instant::now();
     #[expect(clippy::redundant_closure_for_method_calls, reason = "the method's lifetime is not general enough")]
     let mut check = || {
         // Check rarely: taking the lock back can wait for another thread.
-        if asked.elapsed() < PATIENCE {
+        if checked.elapsed() < PATIENCE {
             return Ok(());
         }
-        asked = Instant::now();
+        checked = Instant::now();
         Python::attach(|py| py.check_signals()).map_err(|error| {
             interrupt = Some(error);
             Error::internal("interrupted")

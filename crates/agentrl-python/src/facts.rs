@@ -53,9 +53,9 @@ fn key(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Option<String>> {
 }
 
 /// Read the facts of one step or trajectory; a value of None is left out.
-pub(crate) fn said(value: Option<&Bound<'_, PyAny>>) -> PyResult<FactValues> {
-    let mut said = FactValues::new();
-    let Some(value) = value else { return Ok(said) };
+pub(crate) fn values(value: Option<&Bound<'_, PyAny>>) -> PyResult<FactValues> {
+    let mut values = FactValues::new();
+    let Some(value) = value else { return Ok(values) };
     for (name, value) in mapping("facts", value)? {
         if value.is_none() {
             continue;
@@ -70,9 +70,9 @@ pub(crate) fn said(value: Option<&Bound<'_, PyAny>>) -> PyResult<FactValues> {
                 invalid(format!("{what} is of type {kind}; give a number, a text or bytes"))
             })? as f32),
         };
-        said.insert(name, fact);
+        values.insert(name, fact);
     }
-    Ok(said)
+    Ok(values)
 }
 
 /// Read facts of many rows: arrays of numbers (`float32`, NaN: missing) and lists of keys (None: missing).
@@ -86,11 +86,11 @@ pub(crate) fn columns(value: &Bound<'_, PyAny>) -> PyResult<FactColumns> {
             let mut keys = Vec::new();
             for (row, value) in value.try_iter()?.enumerate() {
                 let (value, what) = (value?, format!("facts[{name:?}][{row}]"));
-                let said = key(&value, &what)?;
-                if said.is_none() && !value.is_none() {
+                let read = key(&value, &what)?;
+                if read.is_none() && !value.is_none() {
                     return Err(invalid(format!("{what} is not a string; a column of keys has str, bytes or None")));
                 }
-                keys.push(said);
+                keys.push(read);
             }
             FactColumn::Keys(keys)
         };

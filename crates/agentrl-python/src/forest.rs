@@ -227,7 +227,7 @@ impl Forest {
         flags: Whole<u32>,
         facts: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let facts = facts::said(facts)?;
+        let facts = facts::values(facts)?;
         let (trajectory, flags) = (trajectory.named("trajectory")?, flags.named("flags")?);
         let (reward, rewards) = paid(reward, rewards);
         let outcome = StepOutcome { reward, rewards, terminated, truncated, flags, facts, ..StepOutcome::default() };
@@ -329,7 +329,7 @@ impl Forest {
         status: Name,
         facts: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let facts = facts::said(facts)?;
+        let facts = facts::values(facts)?;
         let trajectory = trajectory.named("trajectory")?;
         let status = Status::from_name(&status).map_err(to_python)?;
         let info = info.map(|info| info.named("info")).transpose()?;

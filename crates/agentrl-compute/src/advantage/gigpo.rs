@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let columns = GigpoColumns {
             episode_scores: &[1.0, 2.0],
             step_returns: &[1.0, 1.0],

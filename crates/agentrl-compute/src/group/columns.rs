@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let columns = Columns::new("scores", &[1.0, 2.0], &[0, 0]);
         assert_eq!(message(columns), "fine");
         assert_eq!(

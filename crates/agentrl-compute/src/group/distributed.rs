@@ -80,7 +80,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_wrong_is_named() -> Result<()> {
+    fn invalid_input_is_reported() -> Result<()> {
         let columns = Columns::new("values", &[1.0, 2.0], &[0, 2]);
         let message = extents(&columns, 2).map_err(|error| error.to_string());
         assert_eq!(message, Err("groups[1] is 2, but there are 2 groups; ids lie below their number".to_owned()));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cancels_in_floats_does_not_cancel_here() {
+    fn values_that_cancel_in_floats_do_not_cancel_here() {
         assert_eq!(sum(&[1e16, 1.0, -1e16]).to_bits(), 1.0_f64.to_bits());
         assert_eq!(sum(&[0.1; 10]).to_bits(), 1.0_f64.to_bits());
         assert_eq!(sum(&[f64::MAX, -f64::MAX, 1e300]).to_bits(), 1e300_f64.to_bits());

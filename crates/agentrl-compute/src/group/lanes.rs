@@ -280,12 +280,12 @@ mod tests {
 
     /// Generate groups of any size, or groups of one size, enough to fill all lanes.
     fn groups() -> impl Strategy<Value = Vec<Vec<f64>>> {
-        let alike = (0..10_usize)
+        let of_one_size = (0..10_usize)
             .prop_flat_map(|size| prop::collection::vec(prop::collection::vec(value(), size), LANES..2 * LANES + 2));
-        prop_oneof![3 => unlike(), 1 => alike]
+        prop_oneof![3 => of_any_size(), 1 => of_one_size]
     }
 
-    fn unlike() -> impl Strategy<Value = Vec<Vec<f64>>> {
+    fn of_any_size() -> impl Strategy<Value = Vec<Vec<f64>>> {
         let size = prop_oneof![8 => 0..10_usize, 1 => MAX_VOTES - 2..MAX_VOTES + 3];
         prop::collection::vec((size, prop::collection::vec(value(), MAX_VOTES + 3), any::<bool>()), 1..40).prop_map(
             |groups| {

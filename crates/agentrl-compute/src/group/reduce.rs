@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         for (how, expected) in [
             (Map::Softmax { temperature: 0.0 }, "temperature is 0, but must be above 0"),
             (Map::MinMax { eps: -1.0, constant: 0.0 }, "eps is -1 and constant 0, but must be finite, eps at least 0"),

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         for (values, expected) in [
             (&[1.0, 2.0][..], "groups[1] is 2, but there are 2 groups; ids lie below their number"),
             (&[f64::NAN, 2.0], "values[0] is NaN, but must be finite; correct it or mark the row invalid"),

@@ -256,7 +256,7 @@ mod tests {
 
     /// Keys with equal hashes still get different ids.
     #[test]
-    fn equal_hashes_are_told_apart() -> Result<()> {
+    fn different_keys_with_equal_hashes_are_distinguished() -> Result<()> {
         let keys = [5, 5, 3, 4, 5, 3];
         let found = hashed(keys.len(), |row| keys[row], |_| 42)?;
         assert_eq!(found, Keys { ids: vec![0, 0, 1, 2, 0, 1], count: 3 });

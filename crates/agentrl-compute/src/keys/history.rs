@@ -65,7 +65,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         for (trajectories, levels, expected) in [
             (&[0][..], 1, "trajectories has 1 values, but states has 2; give one value of each for every row"),
             (&[0, 0], 0, "levels is 0; give 1 or more"),

@@ -41,15 +41,15 @@ pub fn packs<S: Sequences>(
     }
     room_for_bins("shards", ranks)?;
     let rounds = bins.len().div_ceil(ranks);
-    let alike = |pieces: &[Piece]| {
+    let dealt = |pieces: &[Piece]| {
         let filled = join(pieces, &level(pieces, ranks, rounds, capacity));
         in_rounds(sequences, filled, order, ranks, cost)
     };
-    let mut best = alike(&whole);
+    let mut best = dealt(&whole);
     let average = rows.iter().sum::<usize>().div_ceil((rounds * ranks).max(1));
     // Only trees can be split further.
     for share in (1..=4).take_while(|_| order.is_some()) {
-        let other = alike(&pieces(sequences, units, order, average.div_ceil(share).min(capacity), cost));
+        let other = dealt(&pieces(sequences, units, order, average.div_ceil(share).min(capacity), cost));
         if other.1 < best.1 {
             best = other;
         }

@@ -92,9 +92,9 @@ impl Sequences for Continuations<'_> {
         loop {
             let (left, right) = (self.rest(a, common), self.rest(b, common));
             let count = left.len().min(right.len());
-            let alike = common_prefix(&left[..count], &right[..count]);
-            common += alike;
-            if alike < count || count == 0 {
+            let equal = common_prefix(&left[..count], &right[..count]);
+            common += equal;
+            if equal < count || count == 0 {
                 return common;
             }
         }

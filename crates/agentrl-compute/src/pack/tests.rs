@@ -215,9 +215,9 @@ proptest! {
         }
         let longest = whole.iter().map(|row| row.len() - 1).max().unwrap_or(0);
         let found = continuations.packs(longest + room)?;
-        let mut asked: Vec<usize> = found.concat();
-        asked.sort_unstable();
-        prop_assert_eq!(asked, (0..whole.len()).collect::<Vec<_>>());
+        let mut rows: Vec<usize> = found.concat();
+        rows.sort_unstable();
+        prop_assert_eq!(rows, (0..whole.len()).collect::<Vec<_>>());
         for pack in &found {
             prop_assert!(read(pack.iter().map(|&row| &whole[row])).len() <= longest + room);
         }

@@ -189,7 +189,7 @@ fn importance_weights_by_hand() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_a_priority_is_refused_and_changes_nothing() -> Result<()> {
+fn an_invalid_priority_is_refused_and_changes_nothing() -> Result<()> {
     let mut tree = SumTree::new(&[1.0, 2.0], 1.0)?;
     let before = tree.clone();
     for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {

@@ -151,7 +151,7 @@ proptest! {
 
 /// The four ways to treat a truncated episode are a choice of bootstrap and mask.
 #[test]
-fn what_follows_an_end() -> Result<()> {
+fn a_truncated_episode_can_be_treated_in_four_ways() -> Result<()> {
     let (rewards, values) = ([1.0, 1.0], [0.5, 0.25]);
     let run = |paths: Paths<'_, f64>| -> Result<[f64; 2]> {
         let [mut advantages, mut returns] = [[0.0; 2]; 2];
@@ -168,7 +168,7 @@ fn what_follows_an_end() -> Result<()> {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn invalid_input_is_reported() {
     let message = |rewards: &[f64], paths: Paths<'_, f64>, gamma: f64| {
         let mut out = vec![0.0; rewards.len()];
         discounted(rewards, &paths, gamma, &mut out).map_or_else(|error| error.to_string(), |()| "fine".to_owned())

@@ -130,7 +130,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let message = |satisfied: &[bool], items, dependencies: &[bool], offsets: &[i64]| {
             let columns = Checklist { satisfied, items, dependencies, offsets, delay: 1.0 };
             checklist(&columns).map_or_else(|error| error.to_string(), |_| "fine".to_owned())

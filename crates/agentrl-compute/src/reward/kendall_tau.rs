@@ -48,15 +48,15 @@ fn tau(scores: &[f64], truths: &[f64]) -> f64 {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_unstable_by(|&a, &b| truths[a].total_cmp(&truths[b]));
     let mut below = Counts(vec![0; scores.len() + 1]);
-    let (mut alike, mut other, mut pairs) = (0_u64, 0_u64, 0_u64);
+    let (mut concordant, mut discordant, mut pairs) = (0_u64, 0_u64, 0_u64);
     let mut seen = 0;
     // The truths ascend, so `>=` means equal.
     for equal in order.chunk_by(|&a, &b| truths[a] >= truths[b]) {
         for &place in equal {
             let least = sorted.partition_point(|&score| score < scores[place]);
             let most = sorted.partition_point(|&score| score <= scores[place]);
-            alike += below.before(least);
-            other += seen - below.before(most);
+            concordant += below.before(least);
+            discordant += seen - below.before(most);
             pairs += seen;
         }
         for &place in equal {
@@ -66,8 +66,8 @@ fn tau(scores: &[f64], truths: &[f64]) -> f64 {
     }
     match (scores.len(), pairs) {
         (_, 0) => 0.0,
-        (2, _) => alike as f64,
-        _ => (alike as f64 - other as f64) / pairs as f64,
+        (2, _) => concordant as f64,
+        _ => (concordant as f64 - discordant as f64) / pairs as f64,
     }
 }
 
@@ -100,20 +100,20 @@ mod tests {
 
     /// Compare every pair directly.
     fn naive(scores: &[f64], truths: &[f64]) -> f64 {
-        let (mut alike, mut other, mut pairs) = (0.0, 0.0, 0.0);
+        let (mut concordant, mut discordant, mut pairs) = (0.0, 0.0, 0.0);
         for a in 0..scores.len() {
             for b in (0..scores.len()).filter(|&b| truths[a] < truths[b]) {
                 pairs += 1.0;
-                alike += f64::from(u8::from(scores[a] < scores[b]));
-                other += f64::from(u8::from(scores[a] > scores[b]));
+                concordant += f64::from(u8::from(scores[a] < scores[b]));
+                discordant += f64::from(u8::from(scores[a] > scores[b]));
             }
         }
         if pairs == 0.0 {
             0.0
         } else if scores.len() == 2 {
-            alike
+            concordant
         } else {
-            (alike - other) / pairs
+            (concordant - discordant) / pairs
         }
     }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let message = |scores: &[f64], offsets: &[i64], truths: &[f64]| {
             let found = Ragged::new(scores, offsets).and_then(|scores| rank_agreement(scores, truths));
             found.map_or_else(|error| error.to_string(), |found| format!("{found:?}"))

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let message = |result: Result<Vec<f64>>| result.map_or_else(|error| error.to_string(), |_| "fine".to_owned());
         assert_eq!(
             message(plain(&[1.0, 2.0], 3, false)),

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() -> Result<()> {
+    fn invalid_input_is_reported() -> Result<()> {
         assert!(window_means(Ragged::new(&[1.0], &[0, 1])?, 0).is_err());
         assert!(window_means(Ragged::new(&[f64::NAN], &[0, 1])?, 1).is_err());
         Ok(())

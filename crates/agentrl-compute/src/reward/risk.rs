@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let message = |state, values: &[f64], levels: &[f64]| {
             tracked_quantiles(state, values, levels, 0.1).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
         };

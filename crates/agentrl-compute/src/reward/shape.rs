@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         assert_eq!(message(excess_penalty(&[1.0], 2.0, 2.0, 1.0, None)), "full_at is 2, but must lie above free, 2");
         assert_eq!(
             message(excess_penalty(&[1.0], 2.0, 3.0, -1.0, None)),

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() -> Result<()> {
+    fn invalid_input_is_reported() -> Result<()> {
         let found = information_gain(Ragged::new(&[0.5], &[0, 1])?, &[0.0], Gain::Probability);
         let message = found.map_err(|error| error.to_string());
         assert_eq!(message, Err("answer_logprobs[0] is 0.5, but a log-probability is at most 0".to_owned()));

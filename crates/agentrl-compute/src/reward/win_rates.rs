@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let message = |first: &[i64], second: &[i64], probability: &[f64]| {
             win_rates(first, second, probability, 2).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
         };

@@ -142,7 +142,7 @@ fn walks_to_where_too_little_was_tried() -> Result<()> {
 }
 
 #[test]
-fn what_is_wrong_is_named() -> Result<()> {
+fn invalid_input_is_reported() -> Result<()> {
     let mut search = Search::default();
     assert_eq!(
         message(search.add(turn(0, 1, After::End(true), 0.0))),

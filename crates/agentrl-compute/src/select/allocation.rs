@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_goes_to_the_unsolved() -> Result<()> {
+    fn the_remaining_rollouts_go_to_unsolved_tasks() -> Result<()> {
         let options = Greedy { value: Value::Mixed, total: 20, low: 2, high: 8, gain_above: 0.1 };
         // p = 0.5: the third rollout gains 0.25, the fourth 0.125, the fifth 0.0625, so it gets four. p = 1 keeps two.
         // The two tasks with p = 0 share the other 14 and get 7 each, below their maximum of 8.
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let options = Greedy { value: Value::Mixed, total: 4, low: 1, high: 4, gain_above: 0.0 };
         for p in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
             assert_eq!(

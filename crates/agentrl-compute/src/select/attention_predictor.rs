@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         assert_eq!(message(attended(&[1.0], &[1.0], &[1.0], 1, 0.0)), "scale is 0; give a finite number above 0");
         assert_eq!(
             message(attended(&[1.0], &[], &[], 1, 1.0)),

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let rows = [0, 1];
         assert_eq!(
             message(top(&[0.0, f64::NAN], &rows, 1, 0)),

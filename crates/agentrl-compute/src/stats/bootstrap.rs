@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused() {
+    fn scores_that_do_not_form_a_table_are_refused() {
         for (scores, tasks, message) in [
             (&[][..], 1, "scores has 0 values, which do not form a table of runs by 1 tasks"),
             (&[1.0, 2.0, 3.0][..], 2, "scores has 3 values, which do not form a table of runs by 2 tasks"),

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let rows = Rows { nodes: &[1, 2], values: &[1.0, 0.0], weights: None, valid: None };
         assert_eq!(
             message(&Rows { nodes: &[1, 3], ..rows }, Fusion::Leaves, None),

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() -> Result<()> {
+    fn invalid_input_is_reported() -> Result<()> {
         let chain = Topology::new(&[-1, 0])?;
         let message = |values: &[f64], weights: Option<&[f64]>, margin| {
             isotonic(&chain, values, weights, None, margin, Radius::Free)

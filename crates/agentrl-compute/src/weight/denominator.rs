@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         let weights = |share, constant| {
             token_weights(&TokenUnits::of_draws(&[0]), &[share], &[true], Denominator::Constant(constant))
         };
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_rows_is_named() {
+    fn invalid_rows_are_reported() {
         let weights = |lengths: &[i64], constant| message(weights_of_rows(lengths, None, &[&[0]], constant));
         assert_eq!(weights(&[3], None), "fine");
         assert_eq!(weights(&[-1], None), "lengths[0]=-1 is negative; give the number of trained tokens of each row");

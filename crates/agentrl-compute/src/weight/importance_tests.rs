@@ -25,7 +25,7 @@ fn message<T>(result: Result<T>) -> String {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn invalid_input_is_reported() {
     let ratios = Ratios { log_ratios: &[0.0, 0.5, 1.0], offsets: &[0, 2, 3], mask: None };
     let weights = |options: ImportanceOptions<'_>| message(importance_weights(&ratios, &options));
     assert!(weights(ImportanceOptions { at_least: Some(0.0), ..PLAIN }).starts_with("at_least is 0 and at_most inf"));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_input_is_reported() {
         assert_eq!(
             message(shares(&[0], &[], &[true], Shared::Each)),
             "step_keys has 1 values, but draw_of_step has 0; give one value of each for every row"

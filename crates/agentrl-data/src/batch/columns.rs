@@ -206,7 +206,7 @@ impl Batch {
         if let Some(numbers) = self.computed_at(name, level)? {
             return dense_numbers(name, numbers);
         }
-        if let Some((column, rows)) = self.said(name, level) {
+        if let Some((column, rows)) = self.declared_fact(name, level) {
             return facts::dense(name, column, &rows);
         }
         match level {
@@ -224,7 +224,7 @@ impl Batch {
     }
 
     /// Find a fact of the environment. Return its column, and for each row of a level the row of that column.
-    fn said(&self, name: &str, level: Level) -> Option<(&dyn Array, Vec<usize>)> {
+    fn declared_fact(&self, name: &str, level: Level) -> Option<(&dyn Array, Vec<usize>)> {
         let layout = &self.layout;
         let (of_steps, of_trajectories) = (facts::find(self.steps(), name), facts::find(self.trajectories(), name));
         let spread = |rows: &[usize], offsets: &[i64]| -> Vec<usize> {

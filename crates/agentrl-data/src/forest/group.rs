@@ -83,12 +83,12 @@ impl Group {
         let entry = &mut self.trajectories[index];
         entry.state_key = None;
         if tip.is_none() && kind == Kind::Prompt {
-            let alike = self.roots.entry(hash_tokens(&node.content.tokens)).or_default();
-            if let Some(&root) = alike.iter().find(|&&root| self.nodes[root].begins_like(&node)) {
+            let candidates = self.roots.entry(hash_tokens(&node.content.tokens)).or_default();
+            if let Some(&root) = candidates.iter().find(|&&root| self.nodes[root].begins_like(&node)) {
                 entry.tip = Some((root, tokens));
                 return root;
             }
-            alike.push(self.nodes.len());
+            candidates.push(self.nodes.len());
         }
         let local = self.nodes.len();
         self.nodes.push(node);

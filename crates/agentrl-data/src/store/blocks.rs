@@ -122,10 +122,11 @@ impl BlockIndex {
         if blocks.len() != footer.ends().count() || count != Some(rows) {
             return Err(corrupt("it has other blocks than rows need"));
         }
-        let said = |key: &str| footer.metadata.get(key).map_or("{}", String::as_str);
+        let text_of = |key: &str| footer.metadata.get(key).map_or("{}", String::as_str);
         let bounds: BlockBounds =
-            serde_json::from_str(said(BOUNDS_KEY)).map_err(|error| corrupt(&error.to_string()))?;
-        let texts: BlockTexts = serde_json::from_str(said(TEXTS_KEY)).map_err(|error| corrupt(&error.to_string()))?;
+            serde_json::from_str(text_of(BOUNDS_KEY)).map_err(|error| corrupt(&error.to_string()))?;
+        let texts: BlockTexts =
+            serde_json::from_str(text_of(TEXTS_KEY)).map_err(|error| corrupt(&error.to_string()))?;
         let is_one = |(texts, of_blocks): &(Vec<String>, Vec<Vec<u32>>)| {
             of_blocks.len() == blocks.len() && of_blocks.iter().flatten().all(|&text| (text as usize) < texts.len())
         };
@@ -201,11 +202,11 @@ pub(super) fn write(
         }
     }
     chosen_by.retain(|_, bounds| bounds.len() == blocks.len());
-    let said: Vec<BlockEntry> =
+    let entries: Vec<BlockEntry> =
         blocks.iter().map(|block| (block.rows, block.keys.0, block.keys.1, block.hash)).collect();
     // The bounds of a file with one block are in its manifest.
     let chosen_by = Some(chosen_by).filter(|bounds| blocks.len() > 1 && !bounds.is_empty());
-    let mut metadata = vec![(BLOCKS_KEY, to_json(&said)?)];
+    let mut metadata = vec![(BLOCKS_KEY, to_json(&entries)?)];
     metadata.extend(chosen_by.map(|bounds| to_json(&bounds)).transpose()?.map(|text| (BOUNDS_KEY, text)));
     let texts = texts(&chunks, folder).filter(|_| blocks.len() > 1);
     metadata.extend(texts.map(|texts| to_json(&texts)).transpose()?.map(|text| (TEXTS_KEY, text)));
@@ -213,8 +214,8 @@ pub(super) fn write(
     Ok((blocks, end, hash))
 }
 
-fn to_json(said: &impl Serialize) -> Result<String> {
-    serde_json::to_string(said).map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))
+fn to_json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))
 }
 
 /// Return the distinct tasks of a file and the tasks of each block. Returns `None` for a folder without a key, for a

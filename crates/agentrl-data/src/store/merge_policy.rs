@@ -27,8 +27,8 @@ pub(super) fn merged_with(files: &[Segment], bytes: u64, end: u64) -> usize {
         // Merge small files before a larger one too, because they would never be merged later.
         let rest = &files[..files.len() - count];
         let smaller = rest.iter().rev().take_while(|file| order(file.bytes()) < order(total)).count();
-        let alike = rest.iter().rev().skip(smaller).take_while(|file| order(file.bytes()) == order(total)).count();
-        let more = if alike + 1 < FANOUT { smaller } else { smaller + alike };
+        let similar = rest.iter().rev().skip(smaller).take_while(|file| order(file.bytes()) == order(total)).count();
+        let more = if similar + 1 < FANOUT { smaller } else { smaller + similar };
         let taken = &rest[rest.len() - more..];
         for file in taken.iter().rev() {
             if file.end_row() != first_row || total + file.bytes() > MERGED_BYTES {

@@ -41,11 +41,12 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn add(&mut self, folder: &str, kind: &'static str, id: Option<i64>, message: String) {
-        let alike = self.0.iter().rev().take_while(|found| found.folder == folder).filter(|found| found.kind == kind);
-        let alike = alike.count();
-        if alike < MOST {
+        let same_kind =
+            self.0.iter().rev().take_while(|found| found.folder == folder).filter(|found| found.kind == kind);
+        let same_kind = same_kind.count();
+        if same_kind < MOST {
             self.0.push(Finding { folder: folder.to_owned(), kind, id, message });
-        } else if alike == MOST {
+        } else if same_kind == MOST {
             self.0.push(Finding {
                 folder: folder.to_owned(),
                 kind,

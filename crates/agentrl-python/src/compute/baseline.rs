@@ -47,8 +47,8 @@ fn ema_mean<'py>(
     let columns = columns("values", &values, &groups, valid.as_ref())?;
     let memory = NamedNumbers::read(state, names, [initial])?;
     let after = run(py, columns.values.len(), || baseline::ema_mean(&columns, decay, &memory.past))?;
-    let told = of_rows(py, &columns, if before { &after } else { &memory.past }, |&[b]| b);
-    Ok((told, memory.write(&after)?))
+    let means = of_rows(py, &columns, if before { &after } else { &memory.past }, |&[b]| b);
+    Ok((means, memory.write(&after)?))
 }
 
 /// Mean, standard deviation and visits for each row, and the next state.

@@ -131,7 +131,7 @@ mod tests {
     type Case<'a> = (&'a [i32], &'a [i32], Drift, [usize; 3]);
 
     #[test]
-    fn the_same_text_in_other_tokens_is_told_by_the_vocabulary() -> crate::Result<()> {
+    fn the_vocabulary_shows_the_same_text_in_other_tokens() -> crate::Result<()> {
         // Ids 0 to 5 are "a", "b", "ab", "<end>", "b<end>" and nothing.
         let vocabulary = Ragged::new(b"abab<end>b<end>", &[0, 1, 2, 4, 9, 15, 15])?;
         let rules = Rules { realign: 2, vocabulary: Some(vocabulary) };
@@ -155,7 +155,7 @@ mod tests {
     proptest! {
         /// For any prompt, the parts are in order and have the properties that [`Alignment`] documents.
         #[test]
-        fn parts_are_what_they_are_said_to_be(
+        fn parts_are_as_reported(
             old in prop::collection::vec(0..3, 1..14),
             prompt in prop::collection::vec(0..3, 1..14),
             output in any::<prop::sample::Index>(),

@@ -363,14 +363,14 @@ impl Group {
             return None;
         }
         let known = Prompt { known: prompt.len(), rest: Cow::Borrowed(&[]), images: None };
-        let alike = |step: &Step| {
+        let matches = |step: &Step| {
             step.start as usize == prompt.len()
                 && step.first_node == step.node
                 && self.nodes[step.node].content.is_same(action)
                 && self.whole(self.nodes[step.node].parent, &known) == self.whole(entry.tip, prompt)
                 && prompt.images.is_none_or(|images| self.shown(self.nodes[step.node].parent).eq(images))
         };
-        self.steps(index).position(alike)
+        self.steps(index).position(matches)
     }
 
     /// Return the tokens of a node that a path uses.

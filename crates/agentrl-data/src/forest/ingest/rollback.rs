@@ -66,9 +66,9 @@ impl Forest {
                 let Some(group) = self.groups.get_mut(key) else { continue };
                 group.nodes.truncate(mark.nodes);
                 group.changed.truncate(mark.changed);
-                group.roots.retain(|_, alike| {
-                    alike.retain(|&root| root < mark.nodes);
-                    !alike.is_empty()
+                group.roots.retain(|_, candidates| {
+                    candidates.retain(|&root| root < mark.nodes);
+                    !candidates.is_empty()
                 });
             }
         })

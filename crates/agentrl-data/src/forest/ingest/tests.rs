@@ -174,7 +174,7 @@ fn an_end_token_that_the_template_strips_is_realigned() -> Result<()> {
 }
 
 #[test]
-fn what_repeats_or_rewrites_names_its_origin() -> Result<()> {
+fn repeated_and_rewritten_nodes_have_their_origin() -> Result<()> {
     let (mut forest, trajectory) = session()?;
     let turns = [
         (trajectory, (vec![1, 2], vec![3, 4, 5, 9])),
@@ -217,7 +217,7 @@ fn a_context_of_its_own_is_a_prompt_and_shared_by_members() -> Result<()> {
 }
 
 #[test]
-fn a_chat_with_a_mask_is_actions_and_what_was_said_to_them() -> Result<()> {
+fn a_chat_with_a_mask_is_actions_and_observations() -> Result<()> {
     let (mut forest, trajectory) = session()?;
     let tokens = Lists::new(&[vec![1, 2, 3, 4, 5, 6]]);
     let sampled = Lists::new(&[vec![0, 0, 1, 1, 0, 1]]);

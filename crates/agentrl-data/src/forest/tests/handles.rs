@@ -81,7 +81,7 @@ fn a_step_is_stored_once_however_many_branches_inherit_it() -> Result<()> {
 }
 
 #[test]
-fn freezing_ends_where_it_is_told_to_and_keeps_the_groups() -> Result<()> {
+fn freezing_stops_at_a_failed_check_and_keeps_the_groups() -> Result<()> {
     let grown = || -> Result<Forest> {
         let (mut forest, trunk, _, action) = small();
         for way in forest.fork_many(trunk, Some(action), Some(2), &operations::forks(20, None))? {

@@ -126,7 +126,7 @@ fn pruned_and_aborted_trajectories_are_kept_but_not_drawn() {
 }
 
 #[test]
-fn wrong_calls_say_what_is_wrong() {
+fn invalid_calls_are_reported() {
     let (mut forest, trunk, prompt, action) = small();
     let message = |result: Result<()>| result.unwrap_err().to_string();
     let sampled = |temperature, top_p, top_k| {

@@ -97,7 +97,7 @@ fn a_cut_that_is_put_back_freezes_in_the_same_order() -> Result<()> {
 }
 
 #[test]
-fn what_was_pruned_or_rolled_back_can_be_forked() -> Result<()> {
+fn pruned_and_rolled_back_trajectories_can_be_forked() -> Result<()> {
     let (mut forest, trunk, prompt, action) = small();
     forest.step(trunk, &StepOutcome { reward: Some(0.25), ..StepOutcome::default() })?;
     let back = forest.rollback(trunk, prompt, None)?;
@@ -220,7 +220,7 @@ fn a_look_knows_adopted_rows_by_their_handles() -> Result<()> {
 }
 
 #[test]
-fn actions_are_told_behind_another_prompt() -> Result<()> {
+fn actions_are_moved_after_another_prompt() -> Result<()> {
     let mut forest = Forest::new(0, 0);
     forest.add_group(0, "task")?;
     let plain = forest.start(0, 0)?;
@@ -265,7 +265,7 @@ fn actions_are_told_behind_another_prompt() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_action_or_no_single_prompt_is_not_told_behind_another() -> Result<()> {
+fn a_trajectory_without_action_or_single_prompt_is_not_moved_after_another() -> Result<()> {
     let mut forest = Forest::new(0, 0);
     forest.add_group(0, "task")?;
     let (first, second) = grown(&mut forest, 0);

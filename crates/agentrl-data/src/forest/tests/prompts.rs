@@ -52,7 +52,7 @@ fn a_prompt_holds_what_no_earlier_one_begins_with() -> Result<()> {
 }
 
 #[test]
-fn what_was_sampled_shown_or_stored_is_never_shared() -> Result<()> {
+fn actions_images_and_stored_nodes_are_never_shared() -> Result<()> {
     let mut forest = Forest::new(0, 0);
     forest.add_group(0, "task")?;
     let blob = forest.add_blob(b"image")?;

@@ -255,8 +255,8 @@ fn play(programs: &[Vec<Turn>], choices: &[u8]) -> (Batch, BTreeMap<String, Mode
             }
         }
         // A pruned trajectory (also by a rollback) takes no more turns.
-        let gone = forest.frontier(None).unwrap().trajectory.iter().all(|&running| running != handle);
-        if gone {
+        let has_stopped = forest.frontier(None).unwrap().trajectory.iter().all(|&running| running != handle);
+        if has_stopped {
             let Player { mut model, name, .. } = players.swap_remove(who);
             model.close(None);
             model.drawn = false;

@@ -34,7 +34,7 @@ fn every_batch_comes_back_as_it_was_trained() {
 }
 
 #[test]
-fn what_is_queued_becomes_durable_at_once() {
+fn queued_batches_become_durable_together() {
     let memory = Memory::new();
     let mut store = open(&memory);
     let operations = memory.operations();

@@ -54,7 +54,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_not_damaged_is_read() {
+fn an_undamaged_store_is_read() {
     let (memory, seen) = two_iterations();
     assert_eq!(read(memory).unwrap(), seen);
 }

@@ -125,7 +125,7 @@ fn long_work_is_broken_off_between_its_steps() {
 }
 
 #[test]
-fn verify_finds_what_is_wrong() {
+fn verify_finds_defects() {
     let memory = Memory::new();
     let mut store = open(&memory);
     let batch = grown(0, 0);
@@ -431,7 +431,7 @@ fn merging_goes_on_beside_commits() {
 }
 
 #[test]
-fn what_is_dropped_while_it_is_merged_stays_dropped() {
+fn rows_dropped_during_a_merge_stay_dropped() {
     for turn in 0..12 {
         let memory = Memory::new();
         let (mut store, batches) = scattered(&memory, 4, &[0]);

@@ -65,7 +65,7 @@ fn a_record_is_one_append_to_the_file() -> Result<()> {
 }
 
 #[test]
-fn what_another_process_left_is_synced_too() -> Result<()> {
+fn records_of_a_killed_process_are_synced_too() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
     let log = store.rollout_log(0)?;
@@ -204,7 +204,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn what_comes_behind_damage_is_left_out_and_cut_off(
+    fn records_after_damage_are_left_out_and_cut_off(
         place in 0.0..1.0_f64, bit in 0_u8..8, cut in any::<bool>(), garbage in prop::collection::vec(any::<u8>(), 0..40),
     ) {
         let mut bytes = whole(9);
@@ -265,7 +265,7 @@ fn lengths_that_no_record_has_are_damage_and_take_no_memory() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() -> Result<()> {
+fn too_large_records_and_newer_files_are_refused() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
     let log = store.rollout_log(0)?;
@@ -303,7 +303,7 @@ fn a_write_that_fails_is_cut_off_and_a_sync_that_fails_ends_the_log() -> Result<
 
 /// Progress acknowledged after a number of operations.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct Acknowledged {
     operations: usize,
     iteration: i64,
     appended: usize,
@@ -313,13 +313,13 @@ struct Told {
 
 /// Run a few iterations with rollout logs: appends, syncs, kills of the store and commits. Returns the acknowledged
 /// progress.
-fn logged(memory: &Memory, seed: u64) -> Result<Vec<Told>> {
+fn logged(memory: &Memory, seed: u64) -> Result<Vec<Acknowledged>> {
     let mut random = Random::new(seed << 20);
-    let mut told = vec![Told::default()];
-    let mut now = Told::default();
+    let mut acknowledged = vec![Acknowledged::default()];
+    let mut now = Acknowledged::default();
     let mut store = Store::open_on(Arc::new(memory.clone()), run(), Sync::Batch)?;
     for iteration in 0..3 {
-        now = Told { iteration, ..Told::default() };
+        now = Acknowledged { iteration, ..Acknowledged::default() };
         let mut log = store.rollout_log(iteration)?;
         for _ in 0..2 + random.below(5) {
             match random.below(6) {
@@ -339,26 +339,29 @@ fn logged(memory: &Memory, seed: u64) -> Result<Vec<Told>> {
                 }
             }
             now.operations = memory.operations();
-            told.push(now.clone());
+            acknowledged.push(now.clone());
         }
         let batch = grown(iteration, seed).rebase(store.next_ids())?;
         store.append(&batch, iteration, false)?;
         store.flush()?;
         now.committed = true;
         now.operations = memory.operations();
-        told.push(now.clone());
+        acknowledged.push(now.clone());
         store.close_iteration(&batch, "null")?;
     }
     now.operations = memory.operations();
-    told.push(now);
-    Ok(told)
+    acknowledged.push(now);
+    Ok(acknowledged)
 }
 
-fn check(image: Image, crash: Crash, told: &Told, what: &str) {
+fn check(image: Image, crash: Crash, acknowledged: &Acknowledged, what: &str) {
     let memory = Memory::from(image);
     let mut store = open(&memory);
     let going_on = store.iteration() + i64::from(store.has_batch(store.iteration()).unwrap());
-    assert!(going_on >= told.iteration + i64::from(told.committed), "{what}: a batch that was committed is there");
+    assert!(
+        going_on >= acknowledged.iteration + i64::from(acknowledged.committed),
+        "{what}: a batch that was committed is there"
+    );
     for iteration in 0..going_on {
         assert!(store.rollout_log(iteration).is_err(), "{what}");
         assert!(!memory.image().files().contains_key(&path(iteration)), "{what}: {iteration}");
@@ -366,10 +369,14 @@ fn check(image: Image, crash: Crash, told: &Told, what: &str) {
     let log = store.rollout_log(going_on).unwrap();
     let found = log.records().unwrap();
     assert_eq!(found, records(found.len()), "{what}: whole records in their order");
-    if going_on == told.iteration {
-        let least = if crash == Crash::Kill { told.appended } else { told.synced };
-        assert!((least..=told.appended + 1).contains(&found.len()), "{what}: {} of {told:?}", found.len());
-    } else if going_on > told.iteration + 1 {
+    if going_on == acknowledged.iteration {
+        let least = if crash == Crash::Kill { acknowledged.appended } else { acknowledged.synced };
+        assert!(
+            (least..=acknowledged.appended + 1).contains(&found.len()),
+            "{what}: {} of {acknowledged:?}",
+            found.len()
+        );
+    } else if going_on > acknowledged.iteration + 1 {
         assert!(found.is_empty(), "{what}");
     }
     fill(&log, found.len()..found.len() + 2).unwrap();
@@ -384,10 +391,11 @@ fn every_crash_point_gives_whole_records_and_none_of_a_committed_iteration() {
     for seed in 0..12 {
         let memory = Memory::new();
         memory.record();
-        let told = logged(&memory, seed).unwrap();
+        let acknowledged = logged(&memory, seed).unwrap();
         let mut random = Random::new(seed);
         for (at, image) in memory.history().into_iter().enumerate() {
-            let done = &told[told.partition_point(|told| told.operations <= at).max(1) - 1];
+            let done =
+                &acknowledged[acknowledged.partition_point(|acknowledged| acknowledged.operations <= at).max(1) - 1];
             for crash in [Crash::Kill, Crash::LoseAll, Crash::LoseSome, Crash::LoseSome] {
                 let what = format!("workload {seed} stopped before operation {at} ({crash:?})");
                 check(image.after(crash, &mut random), crash, done, &what);

@@ -90,7 +90,7 @@ fn arrays_come_go_shrink_and_change_their_type() -> Result<()> {
 }
 
 #[test]
-fn what_a_component_refers_to_is_not_dropped() -> Result<()> {
+fn rows_that_a_component_refers_to_are_not_dropped() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
     let refers = Arrays::from([("replay/trajectory_id".to_owned(), numbers(&[-1, 0]))]);
