@@ -177,7 +177,7 @@ class Rounds(Rollout):
         ... class Twice(Rounds):
         ...     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         ...         again = len(rounds) == 1 and not self.solved(rounds[0]).any()
-        ...         return self.members if again else await super().more(group, rounds)
+        ...         return self.members if again else await super().next_round(group, rounds)
         >>> Twice(RolloutSpec(4)).final_group_size(group_size=8)
         4
     """
