@@ -100,7 +100,7 @@ def test_shrunk_baseline(scores: list[float], variance: float, prior: float, bas
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_draw_does_not_vote_in_its_own_shrunk_baseline(seed: int) -> None:
+def test_leave_one_out_excludes_a_draw_from_its_own_shrunk_baseline(seed: int) -> None:
     batch = ragged(seed)
     draws = plain(batch)
     prior = np.random.default_rng(seed).uniform(0.0, 2.0, size=max(draw.group for draw in draws) + 1)
@@ -130,7 +130,7 @@ def test_tracked_success_rate() -> None:
     close(found[1], [1.0 - 2 / 3, 0.0])
 
 
-def test_the_more_the_policy_moves_the_sooner_it_forgets() -> None:
+def test_a_tracked_baseline_decays_faster_with_a_larger_policy_kl() -> None:
     scores = [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
     component = TrackedBaseline(decay=0.9, adapt="window", decay_at_least=0.5, kl_target=0.1)
     found = visits(component, *scores, draw_policy_kl=[0.05, 0.05])
@@ -146,7 +146,7 @@ def test_it_keeps_most_where_the_policy_moves_as_it_should(moved: float, decay: 
     close(found[2], [-(decay + 2.0) / (2.0 * decay + 2.0)] * 2)
 
 
-def test_what_moved_since_a_task_was_visited_decides_how_much_of_it_is_kept() -> None:
+def test_since_visit_decay_depends_on_the_policy_kl_since_the_last_visit() -> None:
     component = TrackedBaseline(adapt="since_visit", decay=0.9, decay_at_least=0.3, kl_target=0.1)
     state = component.initial_state()
     found = []

@@ -34,7 +34,7 @@ def naive_gae(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_gae_of_tokens_passes_over_what_is_not_trained(seed: int) -> None:
+def test_gae_of_tokens_skips_untrained_tokens(seed: int) -> None:
     batch = ragged(seed)
     rng = np.random.default_rng(seed)
     values = rng.normal(size=len(batch.column("token", "token")))

@@ -37,7 +37,7 @@ def right_or_wrong(request):
     return str(7 * int(question[-1])) if request.seed % 2 else "0"
 
 
-def test_a_program_with_a_tool_is_trained_on_what_it_said() -> None:
+def test_an_agent_with_a_tool_is_trained_on_its_sampled_tokens() -> None:
     model = Heard(said)
     batch = collected(tool_user, tasks=4, group_size=2, model=model)
     assert batch.num_draws == 8
@@ -55,7 +55,7 @@ def test_a_program_with_a_tool_is_trained_on_what_it_said() -> None:
 
 
 @pytest.mark.parametrize("recipe", [recipes.GRPO, recipes.GIGPO], ids=["grpo", "gigpo"])
-def test_recipes_credit_what_programs_said(recipe) -> None:
+def test_recipes_compute_advantages_of_agent_rollouts(recipe) -> None:
     async def run(task, base_url, api_key):
         ask = Client(base_url, api_key)
         first = await ask([user(task.question)])
@@ -127,7 +127,7 @@ def test_the_openai_agents_sdk_inside_a_loop() -> None:
 
 
 @shows("an agent that compacts (openai SDK)", "in a loop")
-def test_a_rewritten_history_is_what_the_model_saw() -> None:
+def test_a_compacted_history_is_trained_as_a_separate_sequence() -> None:
     model = Heard(["a long story", "the end"] * 2)
 
     async def run(_, base_url, api_key):
@@ -176,7 +176,7 @@ def test_sub_agents_are_lanes_that_do_not_discount_each_other() -> None:
     assert frame["episode_id"].n_unique() == 2
 
 
-def test_a_lane_that_is_resumed_goes_on_from_its_own_tokens() -> None:
+def test_a_resumed_conversation_continues_from_its_own_tokens() -> None:
     model = Heard(lambda tokens: f"said {len(tokens)}")
 
     async def run(_, base_url, api_key):
@@ -278,7 +278,7 @@ def test_programs_that_break_down_fail_and_harm_no_other() -> None:
 @pytest.mark.filterwarnings("ignore:iteration 0 has no draws")
 @pytest.mark.parametrize("raised", [SystemExit("enough"), asyncio.CancelledError()], ids=["exit", "cancelled"])
 @pytest.mark.parametrize("blocks", [False, True])
-def test_a_program_that_exits_takes_nobody_along(raised, blocks) -> None:
+def test_an_agent_that_exits_fails_its_trajectory_after_three_attempts(raised, blocks) -> None:
     asked = []
 
     async def run(task, base_url, api_key):
@@ -300,7 +300,7 @@ def test_a_program_that_exits_takes_nobody_along(raised, blocks) -> None:
 
 
 @pytest.mark.parametrize("runs", ["a coroutine", "a thread"])
-def test_a_program_that_asks_nothing_is_named(runs) -> None:
+def test_an_agent_that_sends_no_request_is_reported_with_its_task(runs) -> None:
     async def coroutine(*_):
         return 1.0
 
@@ -311,7 +311,7 @@ def test_a_program_that_asks_nothing_is_named(runs) -> None:
     world.close()
 
 
-def test_what_is_asked_behind_the_end_is_refused() -> None:
+def test_a_request_after_the_end_of_an_episode_is_rejected() -> None:
     heard, asked = [], threading.Event()
 
     def later(base_url, api_key):
@@ -353,7 +353,7 @@ def test_a_plain_function_may_block() -> None:
     assert 0 < batch.column("reward", "draw").sum() < 16
 
 
-def test_a_request_that_is_sent_again_is_answered_once() -> None:
+def test_a_retried_request_is_generated_once() -> None:
     model = Heard(["one", "two"])
     told = []
 
@@ -380,7 +380,7 @@ def test_a_request_that_is_sent_again_is_answered_once() -> None:
     ],
     ids=["no answer", "no number", "no text", "an image", "another key"],
 )
-def test_what_a_loop_does_not_answer_is_said(request_body, headers, status) -> None:
+def test_unsupported_requests_get_an_http_error_with_a_message(request_body, headers, status) -> None:
     found = []
 
     async def run(_, base_url, api_key):
@@ -402,7 +402,7 @@ def test_what_a_loop_does_not_answer_is_said(request_body, headers, status) -> N
     assert found[0].json()["error"]["message"]
 
 
-def test_a_program_that_returns_no_number_is_told_so() -> None:
+def test_an_agent_that_does_not_return_a_number_is_reported() -> None:
     async def run(task, base_url, api_key):
         await Client(base_url, api_key)([user(task.question)])
 

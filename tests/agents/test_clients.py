@@ -160,7 +160,7 @@ def test_openai_completions(scripted, opened) -> None:
 
 
 @shows("openai SDK", "asked again")
-def test_a_client_that_hangs_up_asks_again_and_is_trained_once(scripted, opened) -> None:
+def test_a_request_retried_after_a_client_timeout_is_recorded_once(scripted, opened) -> None:
     served, url = scripted(lambda request: f"answer {request.seed}")
     served.upstream._engine._delay = lambda _: 2.0
     impatient = opened(openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY, timeout=0.1, max_retries=0))

@@ -101,7 +101,7 @@ def test_a_body_that_drips_has_to_end(monkeypatch, url) -> None:
             thread.join()
 
 
-def test_what_is_being_answered_is_not_closed(monkeypatch) -> None:
+def test_a_connection_with_a_pending_response_is_not_closed(monkeypatch) -> None:
     # The answer comes after another connection was closed for its silence, which takes the whole allowed time.
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
     closed = threading.Event()
@@ -122,7 +122,7 @@ def test_what_is_being_answered_is_not_closed(monkeypatch) -> None:
         waits.join()
 
 
-def test_a_connection_that_is_kept_is_closed_when_it_goes_on_in_halves(monkeypatch, url) -> None:
+def test_a_kept_alive_connection_with_an_incomplete_request_is_closed(monkeypatch, url) -> None:
     with dial(url) as talk:
         for _ in range(2):
             talk.sendall(WHOLE)
@@ -132,7 +132,7 @@ def test_a_connection_that_is_kept_is_closed_when_it_goes_on_in_halves(monkeypat
         assert rest(talk) == b""
 
 
-def test_a_connection_that_nobody_uses_is_closed(monkeypatch) -> None:
+def test_an_idle_connection_is_closed(monkeypatch) -> None:
     monkeypatch.setitem(connections.OPTIONS, "timeout_keep_alive", 0.2)
     with endpoint(lambda _: "yes").running() as served, dial(served) as talk:
         talk.sendall(WHOLE)

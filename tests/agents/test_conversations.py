@@ -75,7 +75,7 @@ def test_sub_agents_do_not_discount_each_other() -> None:
     assert sorted(batch.column("token", "token").tolist()) == sorted(token for output in outputs for token in output)
 
 
-def test_what_a_call_was_paid_stays_in_its_lane() -> None:
+def test_a_step_reward_stays_in_its_own_conversation() -> None:
     served = endpoint(counted)
 
     async def work():

@@ -53,7 +53,7 @@ def session_of(served, name="one"):
     return served._recorder.sessions[name]
 
 
-def test_a_tool_agent_sees_the_same_calls_in_every_turn() -> None:
+def test_a_tool_agent_receives_the_tool_call_and_text_of_each_turn() -> None:
     served = endpoint(calls(5))
 
     async def work():
@@ -66,7 +66,7 @@ def test_a_tool_agent_sees_the_same_calls_in_every_turn() -> None:
     assert [answer["content"] for answer in answers] == [f"turn {turn}" for turn in range(5)]
 
 
-def test_a_prompt_is_what_was_sampled_and_what_the_template_puts_behind_it() -> None:
+def test_a_prompt_is_the_previous_prompt_and_output_plus_the_new_messages() -> None:
     served = endpoint(calls(5))
 
     async def work():
@@ -141,7 +141,7 @@ def test_an_edited_answer_is_a_branch_and_never_the_sampled_one() -> None:
     assert batch.column("token", "token").size == sum(len(text) for text in ("42", "right", "as you say")) + 3
 
 
-def test_a_request_that_is_sent_again_is_answered_once() -> None:
+def test_a_retried_request_returns_the_first_response() -> None:
     served = endpoint(lambda request: f"answer {request.seed}")
 
     async def work():
@@ -177,7 +177,7 @@ def test_several_choices_are_several_turns() -> None:
     assert batch.column("token", "token").size == sum(len(turn.output) for turn in turns)
 
 
-def test_a_truncated_answer_is_closed_where_it_goes_on() -> None:
+def test_a_truncated_answer_is_closed_before_the_next_message() -> None:
     served = endpoint(["a long answer", "more"])
 
     async def work():
@@ -331,7 +331,7 @@ def test_a_key_of_a_session_opens_no_other() -> None:
     assert len(session_of(served, "mine").turns) == 1
 
 
-def test_a_history_is_that_of_its_own_session() -> None:
+def test_a_response_id_is_valid_only_in_its_own_session() -> None:
     served = endpoint(lambda _: "yes")
 
     async def work():
@@ -361,7 +361,7 @@ def test_an_equal_request_that_was_sampled_twice_is_answered_with_the_last() -> 
     assert len(session_of(served).turns) == 2
 
 
-def test_what_clients_change_without_an_edit_does_not_count() -> None:
+def test_digests_ignore_reformatting_by_clients_but_not_edits() -> None:
     asked = [{"role": "user", "content": "hi"}]
     first = {
         "role": "assistant",
@@ -395,7 +395,7 @@ def test_an_endpoint_refuses_bad_names() -> None:
         served.open("a")
 
 
-def test_a_token_whose_log_prob_nobody_knows_is_not_trained(monkeypatch) -> None:
+def test_a_token_without_a_log_prob_is_not_trained(monkeypatch) -> None:
     served = endpoint(["42"])
     generated = served.upstream._generated
 
@@ -416,7 +416,7 @@ def test_a_token_whose_log_prob_nobody_knows_is_not_trained(monkeypatch) -> None
     assert batch.column("trainable", "token").tolist() == [1, 0, 1]
 
 
-def test_what_a_client_asked_of_log_probs_is_told_again(monkeypatch) -> None:
+def test_a_retried_request_returns_the_log_probs_again(monkeypatch) -> None:
     served = endpoint(["42"])
     generated, details = served.upstream._generated, {"content": [{"token": "4", "logprob": -0.5, "top_logprobs": []}]}
 

@@ -25,7 +25,7 @@ MESSAGES = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.lists(MESSAGES, min_size=1, max_size=6), st.sampled_from(["", "tools"])), max_size=8))
-def test_digests_of_a_chat_that_goes_on_are_those_of_the_whole_chat(chats) -> None:
+def test_incremental_digests_of_a_growing_chat_equal_full_digests(chats) -> None:
     histories = HistoryDigests()
     for messages, context in chats:
         whole = digests(messages, context)

@@ -260,7 +260,7 @@ def test_responses_go_on_from_a_response_with_images() -> None:
     assert seen.images == [(picture(2),), (picture(2),)]
 
 
-def test_a_killed_endpoint_goes_on_with_the_images(tmp_path: Path) -> None:
+def test_a_restarted_endpoint_resumes_with_the_stored_images(tmp_path: Path) -> None:
     seen = Seen()
     first, second = shows("Two:", picture(1), picture(2)), shows("And", picture(3), picture(1))
     with Store.open(tmp_path) as store:
@@ -307,7 +307,7 @@ def data(raw: bytes) -> str:
         ("", "nothing is loaded"),
     ],
 )
-def test_what_is_no_picture_is_refused_before_anything_is_recorded(given: str, message: str, tmp_path: Path) -> None:
+def test_an_invalid_image_is_refused_before_anything_is_recorded(given: str, message: str, tmp_path: Path) -> None:
     seen = Seen()
     with Store.open(tmp_path) as store:
         endpoint = served(seen, store)
@@ -327,7 +327,7 @@ def test_too_many_images_are_refused() -> None:
     post(served(seen), chat(shows(*[picture(1)] * MOST_IMAGES)))
 
 
-def test_an_engine_or_a_template_without_images_is_said() -> None:
+def test_images_that_the_engine_or_template_does_not_support_are_refused() -> None:
     blind = engine.Scripted(bytes_tokenizer(*TEMPLATES["seeing"]), Seen())
     blind.takes_images = False
     [reply] = post(Endpoint(EngineUpstream(blind)), chat(shows("x", picture(1))), status=400)
@@ -375,7 +375,7 @@ def test_programs_in_a_loop_show_images_and_rewrite_them() -> None:
     assert all(batch.blob(digest) for _, blobs in contexts(batch) for digest in blobs)
 
 
-def test_a_loop_refuses_images_that_nobody_would_see() -> None:
+def test_a_loop_refuses_images_without_template_or_engine_support() -> None:
     replies: list[int] = []
 
     async def run(_: Any, base_url: str, api_key: str) -> float:

@@ -41,7 +41,7 @@ def by_content(batch):
 
 @shows("sub-agents (openai SDK)", "in a loop")
 @pytest.mark.parametrize("slow", ["", "you are ann", "you are ben"])
-def test_what_is_asked_at_the_same_time_is_said_at_the_same_time_and_stored_by_what_it_is(slow) -> None:
+def test_rows_of_concurrent_requests_do_not_depend_on_order_or_latency(slow) -> None:
     stored = []
     for order in (("ann", "ben"), ("ben", "ann")):
         model = Slow(lambda tokens: f"said {len(tokens)}", slow)
@@ -72,7 +72,7 @@ async def posted(base_url, api_key, bodies, hold):
 
 
 @pytest.mark.parametrize("hold", [0.0, 0.05])
-def test_the_first_lane_is_decided_by_what_is_asked_first_and_not_by_who_is_faster(hold) -> None:
+def test_the_first_lane_is_chosen_by_request_content_not_by_arrival(hold) -> None:
     stored = []
     for order in (("ann", "ben", "cleo"), ("cleo", "ben", "ann")):
 

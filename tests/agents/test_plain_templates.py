@@ -179,7 +179,7 @@ def asked(tok, replies, messages, **body):
     return found, [tok.decode(served._recorder.sessions["one"].context(turn.number).tolist()) for turn in turns]
 
 
-def test_an_endpoint_describes_tools_and_goes_on_from_calls():
+def test_an_endpoint_describes_tools_and_continues_after_tool_calls():
     question = user("what is 6*7?")
     said = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {}}]}
     said["tool_calls"][0]["function"] = {"name": "calculate", "arguments": '{"sum": "6*7"}'}
@@ -194,7 +194,7 @@ def test_an_endpoint_describes_tools_and_goes_on_from_calls():
     assert prompts[1].endswith("tool\n42<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_an_endpoint_refuses_what_its_template_leaves_out():
+def test_an_endpoint_refuses_a_message_that_its_template_omits():
     known = tokenizer("known")
     [reply], _ = asked(known, ["yes"], [[user("hi"), {"role": "critic", "content": "No."}]])
     assert reply.status_code == 400

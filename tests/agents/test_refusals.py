@@ -81,7 +81,7 @@ def test_no_field_of_a_session_makes_a_commit_fail(tmp_path, place) -> None:
         ("info", {"a": "x" * 300_000}),
     ],
 )
-def test_python_is_refused_what_the_wire_is(field, value) -> None:
+def test_close_in_python_refuses_invalid_session_fields(field, value) -> None:
     served = served_with()
     served.open("a")
     with pytest.raises(InvalidInputError, match=field):
@@ -89,7 +89,7 @@ def test_python_is_refused_what_the_wire_is(field, value) -> None:
     assert served._recorder.sessions["a"].closed is None
 
 
-def test_what_a_session_is_closed_with_is_read_back_equal(tmp_path) -> None:
+def test_close_fields_of_a_session_are_equal_after_reopening(tmp_path) -> None:
     with Store.open(tmp_path) as store:
         served = served_with(store)
         served.open("a", task="t")
@@ -137,7 +137,7 @@ def test_a_group_is_of_one_task() -> None:
         ({"prompt": [-5]}, "token ids are zero or greater"),
     ],
 )
-def test_an_answer_that_cannot_become_a_row_is_asked_for_again(tmp_path, monkeypatch, change, words) -> None:
+def test_a_response_that_cannot_be_stored_returns_502_and_can_be_retried(tmp_path, monkeypatch, change, words) -> None:
     with Store.open(tmp_path) as store:
         served = served_with(store)
         generated, spoils = served.upstream._generated, [True]

@@ -19,7 +19,7 @@ async def said(agent, messages):
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama", "qwen", "qwen3", "r1", "mistral", "strict"])
-def test_every_template_is_gone_on_from_without_code_for_it(name) -> None:
+def test_a_chat_continues_in_any_template_without_special_code(name) -> None:
     template, special, end = TEMPLATES[name]
     model = engine.Scripted(bytes_tokenizer(template, special, end), ["one", "two", "three"])
     served = Endpoint(EngineUpstream(model))

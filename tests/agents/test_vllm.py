@@ -199,7 +199,7 @@ def test_other_clients_go_on_from_the_very_tokens_too(talk, served, opened, poli
     check_recorded(endpoint, policy, talk.__name__, 2)
 
 
-def test_the_server_is_looked_at_and_its_refusals_are_told(served, opened) -> None:
+def test_the_vllm_server_passes_the_check_and_its_errors_reach_the_client(served, opened) -> None:
     endpoint, url = served
 
     async def look() -> None:

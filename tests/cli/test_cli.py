@@ -86,7 +86,7 @@ def test_tables_fit_the_terminal(agentrl, recorded, command, columns) -> None:
     assert "\x1b" not in printed
 
 
-def test_ls_counts_what_is_there(agentrl, recorded) -> None:
+def test_ls_counts_match_the_store(agentrl, recorded) -> None:
     run = scan(recorded)
     trajectories = run.trajectories.collect()
     printed = agentrl("ls", recorded)
@@ -161,7 +161,7 @@ def a_branch(recorded: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("columns", [40, 200, None])
-def test_show_tells_the_whole_story(agentrl, recorded, columns) -> None:
+def test_show_prints_the_group_text_and_advantages_of_a_trajectory(agentrl, recorded, columns) -> None:
     from tokenizers import Tokenizer
 
     branch = a_branch(recorded)
@@ -221,7 +221,7 @@ def test_text_cannot_control_the_terminal() -> None:
     assert words.pieces([0x1B, ord("["), ord("\n"), 0x7F, ord("ü")]) == ["\\x1b", "[", "\n", "\\x7f", "ü"]
 
 
-def test_a_character_of_several_tokens_stands_with_the_last() -> None:
+def test_a_character_of_several_tokens_is_shown_at_its_last_token() -> None:
     text = "a é€😀 b".encode()
     words = Detokenizer(lambda tokens: bytes(tokens).decode(errors="replace"))
     pieces = words.pieces(list(text))
@@ -240,7 +240,7 @@ def test_unknown_trajectories_name_their_neighbours(agentrl, recorded) -> None:
 
 
 @pytest.mark.parametrize("command", [*LOOKING, "verify"])
-def test_what_is_no_run_is_said_so(agentrl, recorded, tmp_path, command) -> None:
+def test_a_path_that_is_not_a_run_is_reported(agentrl, recorded, tmp_path, command) -> None:
     more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")], "compare": [recorded]}.get(command, [])
     missing = agentrl(command, tmp_path / "none", *more, status=1)
     assert missing.startswith(f"agentrl: {tmp_path / 'none'} does not exist; give the directory of a run")
@@ -271,7 +271,7 @@ def test_names_of_tasks_cannot_control_the_terminal(agentrl, tmp_path) -> None:
     assert "a\\x1b[31m\\nb" in agentrl("ls", tmp_path / "run", "--iteration", 0)
 
 
-def test_each_default_of_training_is_told_once(capsys) -> None:
+def test_train_help_shows_each_default_at_most_once(capsys) -> None:
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     options = re.split(r"\n  --", capsys.readouterr().out)
@@ -281,7 +281,7 @@ def test_each_default_of_training_is_told_once(capsys) -> None:
 
 
 @pytest.mark.parametrize("command", ["ls", "stats"])
-def test_an_empty_run_is_no_error(agentrl, tmp_path, command) -> None:
+def test_ls_and_stats_accept_an_empty_run(agentrl, tmp_path, command) -> None:
     Store.open(tmp_path / "run").close()
     assert agentrl(command, tmp_path / "run").splitlines()[0].startswith("iteration")
     assert "wait until it has some" in agentrl("show", tmp_path / "run", 0, status=1)
@@ -428,7 +428,7 @@ def test_a_damaged_file_is_named(agentrl, recorded, tmp_path, command) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 200, None])
-def test_verify_lists_what_is_wrong(agentrl, recorded, monkeypatch, capsys, columns) -> None:
+def test_verify_lists_all_findings(agentrl, recorded, monkeypatch, capsys, columns) -> None:
     findings: list[dict[str, Any]] = []
     monkeypatch.setattr(Store, "verify", lambda _: findings, raising=False)
     assert "no errors found" in agentrl("verify", recorded, columns=columns)
@@ -454,13 +454,13 @@ def test_verify_finds_a_flipped_bit(agentrl, recorded, tmp_path) -> None:
     assert main(["verify", str(run)]) == 1
 
 
-def test_a_pipe_that_is_closed_is_no_error(recorded) -> None:
+def test_a_closed_pipe_is_not_an_error(recorded) -> None:
     command = f"{sys.executable} -m agentrl_core show {recorded} 0 | head -1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
-def test_what_is_missing_is_named(recorded) -> None:
+def test_a_missing_package_is_named_with_its_install_command(recorded) -> None:
     code = "import sys; sys.modules['rich'] = None; from agentrl_core.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run([sys.executable, "-c", code, "ls", recorded], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "agentrl: ls needs rich: pip install 'agentrl-core[cli]'\n")
@@ -472,7 +472,7 @@ def test_without_a_command_the_commands_are_listed() -> None:
     assert all(f"    {command} " in done.stdout for command in COMMANDS)
 
 
-def test_wrong_calls_say_what_is_wrong() -> None:
+def test_invalid_arguments_are_reported() -> None:
     for arguments, message in (
         (["lss"], "invalid choice: 'lss'"),
         (["ls", "run", "--nonsense"], "agentrl ls: error: unrecognized arguments: --nonsense"),

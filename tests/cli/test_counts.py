@@ -71,7 +71,7 @@ def printed(capsys: pytest.CaptureFixture[str], command: str, run: Path) -> dict
     return {int(row[0]): dict(zip(names, row, strict=True)) for row in rows}
 
 
-def test_counts_of_what_was_drawn_and_of_what_was_not(run) -> None:
+def test_counts_of_drawn_and_left_out_trajectories(run) -> None:
     wanted = {
         "iteration": [0, 1, 2, 3, 4],
         "groups": [3, 2, 0, 2, 1],
@@ -115,7 +115,7 @@ def test_dropped_iterations_are_not_counted(run, capsys) -> None:
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_runs_with_groups_in_flight_are_counted_alike(tmp_path, capsys, cut) -> None:
+def test_ls_and_stats_agree_on_runs_with_groups_in_flight(tmp_path, capsys, cut) -> None:
     """Trajectories that a window cuts have no success, and draws a column of that name."""
     with Store.open(tmp_path / "run", sync="never") as store:
         batches = trained(Uneven(), CUTS[cut], store)

@@ -134,7 +134,7 @@ def test_view_writes_the_page(agentrl, recorded, tmp_path, monkeypatch) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.html", "late.html"]
 
 
-def test_branches_that_say_the_same_are_one_line(agentrl, recorded) -> None:
+def test_show_prints_branches_with_equal_tokens_on_one_line(agentrl, recorded) -> None:
     run = scan(recorded)
     paths = (
         run.trajectories.agentrl.paths(run)

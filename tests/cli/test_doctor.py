@@ -70,7 +70,7 @@ def test_json_and_the_options(doctor):
     assert finding["cached_tokens"] > 0
 
 
-def test_another_version_is_said_and_exits_with_1(doctor):
+def test_a_version_mismatch_is_reported_and_exits_with_1(doctor):
     printed = doctor("--version", "4", status=1)
     assert "version" in printed.splitlines()[1].split()
     assert "weights of version 0, and the model's are of version 4" in " ".join(printed.split())
@@ -118,7 +118,7 @@ def test_a_model_that_is_padded_and_types(tmp_path, capsys, monkeypatch):
     assert "no_such_type has no causal language model" in capsys.readouterr().err
 
 
-def test_a_model_that_sees(tmp_path, capsys, monkeypatch):
+def test_a_vision_model_is_checked_with_images(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     model, processor = build("qwen2_5_vl")
     model.save_pretrained(tmp_path)

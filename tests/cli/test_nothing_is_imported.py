@@ -157,7 +157,7 @@ def test_the_page_of_a_recipe(
     assert not stranger()
 
 
-def test_a_run_that_goes_on_with_another_recipe(tmp_path: Path, stranger: Callable[[], bool]) -> None:
+def test_resuming_with_another_recipe_does_not_import_the_old_one(tmp_path: Path, stranger: Callable[[], bool]) -> None:
     """Controllers are compared by name, without importing the one that the run names."""
     with Store.open(tmp_path / "run") as store:
         mine = Recipe.from_dict(NAMING["a component"])

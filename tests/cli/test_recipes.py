@@ -38,7 +38,7 @@ def test_the_list_has_all(said: Callable[..., str]) -> None:
     assert f"{len(recipes.names())} of {len(recipes.names())} recipes" in printed
 
 
-def test_the_list_is_asked_by_phase_and_need(said: Callable[..., str]) -> None:
+def test_the_list_is_filtered_by_phase_needs_and_facts(said: Callable[..., str]) -> None:
     replayed = listed(said("--phase", "replay"))
     assert replayed == [name for name in recipes.names() if recipes.get(name).replay is not None]
     assert "arpo_gui" in replayed
@@ -70,7 +70,7 @@ def test_a_page_has_everything(said: Callable[..., str]) -> None:
     assert recipes.ARPO.to_toml().strip() in printed
 
 
-def test_what_is_left_out_is_listed(said: Callable[..., str]) -> None:
+def test_incomplete_lists_the_omissions_of_recipes(said: Callable[..., str]) -> None:
     printed = said("--incomplete")
     rows = [line for line in printed.splitlines() if line.startswith("rloo ")]
     assert rows
@@ -143,13 +143,13 @@ def test_a_user_s_file_has_a_page(said: Callable[..., str], tmp_path: Path) -> N
         (("show", "nothing.toml"), "recipe file 'nothing.toml' cannot be read"),
     ],
 )
-def test_errors_teach(said: Callable[..., str], arguments: tuple[str, ...], message: str) -> None:
+def test_errors_are_one_line_with_a_remedy(said: Callable[..., str], arguments: tuple[str, ...], message: str) -> None:
     printed = said(*arguments, status=1)
     assert message in printed
     assert len(printed.splitlines()) == 1
 
 
-def test_a_component_is_told_as_it_is_written() -> None:
+def test_the_repr_of_a_component_omits_default_options() -> None:
     assert repr(Policy(clip=Clip(high=0.28))) == "Policy(clip=Clip(high=0.28))"
     assert repr(Policy()) == "Policy()"
     assert RecipePage(recipes.GRPO).purpose == ""

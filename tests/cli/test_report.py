@@ -40,7 +40,7 @@ def test_a_log_has_a_line_for_each_phase_at_once_and_others_now_and_then(monkeyp
     assert seen[3] == ["warm start 0/2", "learn 0/1"]
 
 
-def test_a_line_has_steps_numbers_and_rollouts_whatever_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_lines_show_steps_metrics_and_rollouts_of_any_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rollouts that take only a moment each get a line too."""
     monkeypatch.setattr(report, "_LINE_SECONDS", 0.0)
     seen = run(Console(file=io.StringIO(), force_terminal=False, width=20))

@@ -81,7 +81,7 @@ def plain(groups: list[tuple[int, list[float]]], admit: DynamicSampling) -> tupl
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tries", [1, 3])
 @pytest.mark.parametrize("rejected", ["replace", "regenerate", "extend"])
-def test_rejected_groups_become_what_a_plain_loop_makes_of_them(rejected: Any, tries: int, seed: int) -> None:
+def test_rejected_groups_are_handled_as_in_a_plain_loop(rejected: Any, tries: int, seed: int) -> None:
     admit = DynamicSampling(Band(), max_rounds=4, rejected=rejected, tries=tries)
     batch = collector(admit, seed=seed)(tasks=TASKS, group_size=SIZE)
     expected, again = plain(rolled_out(batch), admit)
@@ -97,7 +97,7 @@ def test_rejected_groups_become_what_a_plain_loop_makes_of_them(rejected: Any, t
 
 
 @pytest.mark.parametrize("rejected", ["regenerate", "extend"])
-def test_a_run_goes_on_with_the_groups_that_it_had(tmp_path: Path, rejected: Any) -> None:
+def test_a_resumed_run_admits_the_same_groups(tmp_path: Path, rejected: Any) -> None:
     admit = DynamicSampling(Band(), rejected=rejected, tries=2)
     memory = replay.Memory(per_task=2, where=Where(column="score", above=0.5))
     options = {
@@ -129,7 +129,7 @@ def test_a_run_goes_on_with_the_groups_that_it_had(tmp_path: Path, rejected: Any
     assert any(1 in sources for _, _, sources in found[0][0]), "stored draws were injected"
 
 
-def test_what_is_cut_one_by_one_is_not_tried_again() -> None:
+def test_retries_of_rejected_tasks_are_refused_with_a_batch_policy() -> None:
     world = SmallWorld(seldom)
     recipe = recipes.GRPO.replace(admit=DynamicSampling(rejected="extend"))
     collect = Collector(world, world, recipe, task_pool=POOL, batch_policy=BatchPolicy(oversample=2.0))

@@ -121,7 +121,7 @@ def test_no_draw_is_older_than_the_bounds(begun: float, carried: int, late: Any,
         assert len(groups) == TASKS or late == "wait"
 
 
-def test_a_window_ends_what_is_said_and_it_goes_on() -> None:
+def test_each_iteration_continues_trajectories_by_at_most_a_token_window() -> None:
     """Each iteration takes at most *n* tokens of a trajectory; each draw continues the previous one."""
     batches = trained(Uneven(), BatchPolicy(max_new_tokens=8))
     known: dict[tuple[Key, int], list[int]] = {}
@@ -216,7 +216,7 @@ def test_kills_lose_nothing_and_do_nothing_twice(tmp_path: Path, name: str, stal
         assert places == set(range(len(places))), "no task is skipped"
 
 
-def test_what_cannot_go_on_is_refused() -> None:
+def test_invalid_or_unsupported_batch_policies_are_refused() -> None:
     world = Uneven()
     for wrong, said in (
         ({"oversample": 0.5}, "oversample=0.5; give a number of at least 1"),

@@ -71,7 +71,7 @@ def test_every_sampled_token_is_stored_with_its_log_prob_and_version(world, warm
     assert set(actions["policy_version"]) == {0, 1}
 
 
-def test_entropy_branching_fills_its_budget_and_forks_behind_tool_results(world, warm_policy):
+def test_entropy_branching_fills_its_budget_and_forks_after_tool_results(world, warm_policy):
     policy, tokenizer = warm_policy
     planner = rollout.EntropyBranching(budget=6, initial=2, probability=1.0)
     recipe = recipes.ARPO.replace(rollout=planner)
@@ -96,7 +96,7 @@ def test_entropy_branching_fills_its_budget_and_forks_behind_tool_results(world,
     assert (own["state_key"] == own["state_key_inherited"]).all()
 
 
-def test_an_interrupted_collection_goes_on(world, warm_policy, tmp_path):
+def test_an_interrupted_collection_resumes_to_the_same_batch(world, warm_policy, tmp_path):
     policy, tokenizer = warm_policy
     generate = engine.Transformers(policy, tokenizer, batch_invariant=True)
     whole = arl.Collector(generate, world, recipes.GRPO, **LIMITS)(tasks=2, group_size=4)
@@ -122,7 +122,7 @@ def test_an_interrupted_collection_goes_on(world, warm_policy, tmp_path):
         assert len(store.trajectories) == 8
 
 
-def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_path):
+def test_a_batch_that_was_not_trained_is_returned_again(world, warm_policy, tmp_path):
     policy, tokenizer = warm_policy
     generate = engine.Transformers(policy, tokenizer)
     with arl.Store.open(tmp_path) as store:

@@ -26,7 +26,7 @@ def test_those_that_wait_are_cancelled_with_the_one_that_runs() -> None:
     assert [type(error) for error in asyncio.run(run())] == [asyncio.CancelledError] * 4
 
 
-def test_the_oldest_iteration_comes_first_and_then_who_asked_first() -> None:
+def test_slots_go_to_the_oldest_iteration_first_then_in_request_order() -> None:
     async def run() -> list[str]:
         room, order = SlotLimiter(2), list[str]()
 
@@ -42,7 +42,7 @@ def test_the_oldest_iteration_comes_first_and_then_who_asked_first() -> None:
     assert asyncio.run(run()) == ["first", "older", "old a", "old b", "young", "young b"]
 
 
-def test_environments_share_one_room_or_have_their_own() -> None:
+def test_environments_share_one_slot_limiter_or_have_their_own() -> None:
     shared, own = slot_limiters(4, ["a", "b"]), slot_limiters({"a": 1, "b": 2}, ["a", "b"])
     assert shared["a"] is shared["b"]
     assert own["a"] is not own["b"]

@@ -33,7 +33,7 @@ def test_facts_are_columns(tmp_path: Path) -> None:
     assert sorted(steps["turn"]) == [1.0] * 4 + [2.0] * 4 + [3.0] * 4
 
 
-def test_a_program_says_facts_of_its_own() -> None:
+def test_a_program_reports_its_own_facts() -> None:
     class Hinted(Rollout):
         facts = {"hint": ExtraColumn("trajectory"), "verdict": ExtraColumn("trajectory", "key")}  # noqa: RUF012
 
@@ -185,7 +185,7 @@ def long_episode(task: Task, seed: int, actions: list[str]) -> StepResult:
     return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2))
 
 
-def test_an_environment_restores_in_its_own_way() -> None:
+def test_episodes_are_restored_by_the_environments_own_method() -> None:
     program = EntropyBranching(budget=6, initial=2, probability=1.0)
     recipe = recipes.GRPO.replace(rollout=program)
     plain = SmallWorld(long_episode)
@@ -216,7 +216,7 @@ def test_it_works_inside_a_running_loop() -> None:
     assert asyncio.run(inside()) == [collected()] * 2
 
 
-def test_programs_see_what_is_known_of_a_task(tmp_path: Path) -> None:
+def test_programs_can_read_the_statistics_of_their_task(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
 
     class Looking(Rollout):

@@ -56,7 +56,7 @@ def counted(world: FailingWorld, what: str) -> int:
 
 
 @pytest.mark.parametrize("runs", RUNS)
-def test_what_goes_wrong_twice_is_repaired_unseen(tmp_path: Path, runs: str) -> None:
+def test_two_failures_are_retried_without_changing_the_batch(tmp_path: Path, runs: str) -> None:
     world = FailingWorld(str(tmp_path), ("fine", "raise 2", "resetraise 2", "fail"), runs)
     collect = collector(world)
     batch = collect(tasks=4, group_size=1)
@@ -102,7 +102,7 @@ def test_patience_that_is_over_ends_an_episode(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("how", ["raise 9", "resetraise 9"])
-def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: str, how: str) -> None:
+def test_a_permanent_failure_fails_only_its_own_branch(tmp_path: Path, runs: str, how: str) -> None:
     world = FailingWorld(str(tmp_path), ("fine", how), runs)
     collect = collector(world)
     with pytest.warns(RuntimeWarning, match=r"failed 3 times \(last error: OSError: the server is down") as warned:
@@ -122,7 +122,7 @@ def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: s
     collect.close()
 
 
-def test_failed_branches_are_replaced_where_the_program_says_so(tmp_path: Path) -> None:
+def test_failed_branches_are_replaced_if_the_program_requests_it(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("raise 3",))
     with pytest.warns(RuntimeWarning, match="failed 3 times"):
         batch = collector(world, rollout.Independent(replacements=1))(tasks=1, group_size=1)
@@ -163,7 +163,7 @@ def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
     collect.close()
 
 
-def test_a_worker_that_dies_takes_nobody_with_it(tmp_path: Path) -> None:
+def test_a_dying_worker_does_not_fail_episodes_of_other_tasks(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("fine", "die 1", "die 9"), "process")
     collect = collector(world)
     with pytest.warns(RuntimeWarning, match=r"the process of the episode died \(exit code 7\)"):
@@ -182,7 +182,7 @@ def test_a_worker_that_dies_takes_nobody_with_it(tmp_path: Path) -> None:
         ("unsendable 9", "not be pickled"),
     ],
 )
-def test_what_cannot_cross_to_another_process_fails_its_branch_alone(tmp_path: Path, how: str, message: str) -> None:
+def test_a_pickling_error_between_processes_fails_only_its_own_branch(tmp_path: Path, how: str, message: str) -> None:
     collect = collector(FailingWorld(str(tmp_path), ("fine", how), "process"))
     with pytest.warns(RuntimeWarning, match=message):
         batch = collect(tasks=4, group_size=2)
@@ -209,7 +209,7 @@ def test_a_process_that_needs_too_much_memory_is_ended(tmp_path: Path, how: str)
     collect.close()
 
 
-def test_a_close_that_hangs_holds_up_nobody_for_long(tmp_path: Path) -> None:
+def test_a_hanging_close_does_not_block_the_collection(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("closehang 1",), "process")
     collect = arl.Collector(Engine(), world, recipes.GRPO, task_pool=4, processes=1, call_seconds=1.0, concurrency=1)
     begin = time.monotonic()
@@ -253,7 +253,7 @@ def test_a_world_that_cannot_be_replayed_fails_at_once(tmp_path: Path) -> None:
         collector(FailingWorld(str(tmp_path), ("fine",), replayable=False), Fork())(tasks=1, group_size=1)
 
 
-def test_an_engine_that_fails_is_asked_again(tmp_path: Path) -> None:
+def test_a_failing_engine_is_retried_a_limited_number_of_times(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("fine",))
     engine = Engine(times=2)
     batch = collector(world, engine=engine)(tasks=2, group_size=2)
@@ -343,7 +343,7 @@ def test_episodes_wait_side_by_side(tmp_path: Path) -> None:
     collect.close()
 
 
-def test_a_forked_child_collects_on_its_own(tmp_path: Path) -> None:
+def test_a_forked_process_can_collect(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("fine",))
     collect = collector(world)
     collect(tasks=1, group_size=2)
@@ -363,7 +363,9 @@ def test_a_forked_child_collects_on_its_own(tmp_path: Path) -> None:
         ({"facts": {"a": 1}}, r"environment FailingWorld: facts\['a'\] is 1; give an env.ExtraColumn"),
     ],
 )
-def test_what_a_world_says_of_itself_is_checked(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_invalid_attributes_of_an_environment_are_reported(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     world = FailingWorld(str(tmp_path), ("fine",))
     for name, value in change.items():
         setattr(world, name, value)

@@ -77,7 +77,7 @@ def test_threads_of_agents_end() -> None:
     ended(before, "agentrl agents", "agentrl endpoint")
 
 
-def test_a_closed_collector_goes_on_with_new_threads() -> None:
+def test_a_closed_collector_can_be_used_again() -> None:
     collect = Collector(Threads(), Threads(), recipes.GRPO, task_pool=16)
     batch = collect(tasks=2, group_size=4)
     collect.close()

@@ -36,14 +36,14 @@ def test_it_is_as_before_when_a_program_raises() -> None:
 
 
 @pytest.mark.parametrize("own", [(50_000, 5, 5), (0, 10, 10)], ids=["rarer", "never"])
-def test_what_looks_more_seldom_already_stays(own: tuple[int, int, int]) -> None:
+def test_a_rarer_gc_threshold_is_not_changed(own: tuple[int, int, int]) -> None:
     gc.set_threshold(*own)
     with relaxed_gc:
         assert gc.get_threshold() == own
     assert gc.get_threshold() == own
 
 
-def test_what_somebody_says_meanwhile_stays() -> None:
+def test_a_gc_threshold_set_inside_the_block_is_kept() -> None:
     with relaxed_gc:
         gc.set_threshold(100, 1, 1)
     assert gc.get_threshold() == (100, 1, 1)

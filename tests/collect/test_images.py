@@ -60,9 +60,7 @@ def processor(size: int = 28) -> Any:
 @pytest.mark.parametrize(
     ("make", "each"), [(lambda: bytes_tokenizer(*TEMPLATES["seeing"]), 1), (processor, 4), (lambda: processor(42), 9)]
 )
-def test_the_tokens_of_an_image_are_what_the_tokenizer_or_the_processor_says(
-    make: Callable[[], Any], each: int
-) -> None:
+def test_image_tokens_are_those_of_the_tokenizer_or_processor(make: Callable[[], Any], each: int) -> None:
     chat = Chat(make())
     asked = [{"role": "user", "content": ["Two:", picture(0), picture(1), "?"]}]
     prompt = chat.prompt(asked)
@@ -148,7 +146,7 @@ def test_wherever_episodes_run_the_trees_are_the_same(runs: str) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 9, 17])
-def test_a_run_that_was_cut_off_shows_the_same_images_again(tmp_path: Path, count: int) -> None:
+def test_an_interrupted_run_resumes_with_the_same_images(tmp_path: Path, count: int) -> None:
     expected = frames(arl.Collector(scripted(), Gallery(), recipes.GRPO, task_pool=4)(tasks=2, group_size=3))
     asked: list[int] = []
 
@@ -176,7 +174,7 @@ def test_a_run_that_was_cut_off_shows_the_same_images_again(tmp_path: Path, coun
         assert table.equals(expected[name], null_equal=True), name
 
 
-def test_what_an_engine_saw_is_part_of_its_question() -> None:
+def test_the_digest_of_a_request_includes_its_images() -> None:
     """Equal tokens with another picture are another request, so the rollout log does not answer it."""
     from agentrl_core.collect.driver import question
     from agentrl_core.engine import Sampling
@@ -210,7 +208,7 @@ class Forks(rollout.Rollout):
             await branch.turn()
 
 
-def test_forks_and_rollbacks_show_what_lies_before_them() -> None:
+def test_forks_and_rollbacks_keep_the_images_before_them() -> None:
     requests: list[Request] = []
 
     def says(request: Request) -> str:
@@ -274,7 +272,7 @@ def reversed_images(messages: Any) -> Any:
 
 
 @pytest.mark.parametrize("program", [Rewrites(), rollout.ObservationWindow(observations=1, turns=2)])
-def test_rewritten_contexts_show_their_own_images(program: rollout.Rollout) -> None:
+def test_rewritten_contexts_are_stored_with_the_images_of_their_requests(program: rollout.Rollout) -> None:
     """Trained sequences show the same images as the requests that they were sampled from."""
     requests: list[Request] = []
 
@@ -310,7 +308,7 @@ class OtherPrompt(rollout.Rollout):
         assert other.with_prompt(None).path.images == branch.path.images
 
 
-def test_another_prompt_shows_its_own_images() -> None:
+def test_a_branch_with_another_prompt_has_the_images_of_that_prompt() -> None:
     collect = arl.Collector(scripted(), Gallery(), recipes.GRPO.replace(rollout=OtherPrompt()), task_pool=4)
     batch = collect(tasks=1, group_size=2)
     for tokens, hashes in sequences_of(batch):
@@ -337,7 +335,7 @@ def test_the_rollout_log_gives_images_back_as_they_were() -> None:
     assert read_begin(write_begin(joint)) == joint
 
 
-def test_check_knows_images() -> None:
+def test_check_accepts_images_and_refuses_invalid_message_parts() -> None:
     assert env.check(Gallery(), actions=["a", "bb"], steps=TURNS).ended == 3
     world = SmallWorld(observation=[{"role": "user", "content": ["text", 7]}])
     with pytest.raises(InvalidInputError, match="a message of the observation is"):
@@ -404,7 +402,7 @@ def test_pictures_are_known_by_their_headers(name: str, pillow: bool, monkeypatc
         (files()["PNG {}"][:16] + bytes(8), "is no PNG"),
     ],
 )
-def test_bytes_that_are_no_picture_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_bytes_that_are_not_an_image_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=message):
         Image(content)
     path = tmp_path / "page.png"
@@ -413,7 +411,7 @@ def test_bytes_that_are_no_picture_are_refused(content: bytes, message: str, tmp
         Image(path)
 
 
-def test_help_stands_around_the_images_of_a_question() -> None:
+def test_a_hint_text_keeps_the_images_of_a_question() -> None:
     from agentrl_core.rollout.programs.guidance import insert_text
 
     said = insert_text(Viewing(1).observation, "{prompt}\n\nHint: {text}", "look left")

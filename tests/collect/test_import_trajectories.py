@@ -63,7 +63,7 @@ def train(folder: Path, recipe: Recipe, *, iterations: int = 3, reopened: bool =
     return batches
 
 
-def test_what_was_brought_is_drawn_again_without_old_log_probs(tmp_path: Path) -> None:
+def test_imported_trajectories_are_replayed_without_old_log_probs(tmp_path: Path) -> None:
     brought, *rest = train(tmp_path / "run", recipe())
     assert brought.num_draws == 0
     assert brought.trajectories.column("origin").tolist() == [3, 3, 3]
@@ -115,7 +115,7 @@ def test_it_is_the_same_after_a_new_start_at_every_iteration(tmp_path: Path) -> 
             assert mine.equals(theirs, null_equal=True), table
 
 
-def test_what_breaks_off_is_brought_again(tmp_path: Path) -> None:
+def test_a_failed_import_writes_nothing_and_can_be_retried(tmp_path: Path) -> None:
     def bring(*, breaks: bool) -> None:
         with collect.import_trajectories() as forest:
             chats(forest, [1.0])
@@ -139,7 +139,7 @@ def test_recomputed_log_probs_are_read_by_the_ratio(tmp_path: Path) -> None:
     assert len(recipe("recomputed").updates(batch)) == 1
 
 
-def test_what_cannot_be_brought_is_refused(tmp_path: Path) -> None:
+def test_unsupported_imports_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no store"), collector(None, GRPO).import_trajectories():
         raise AssertionError
     with arl.Store.open(tmp_path / "run") as store:

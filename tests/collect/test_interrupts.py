@@ -149,7 +149,7 @@ def undisturbed() -> tuple[list[int], dict[str, int]]:
         if (place, error) != ("prompt", RuntimeError)
     ],
 )
-def test_what_was_sampled_is_kept_wherever_it_stops(
+def test_sampled_tokens_are_kept_after_an_interrupt_or_error_at_any_point(
     tmp_path: Path, place: str, error: type[BaseException], undisturbed: tuple[list[int], dict[str, int]]
 ) -> None:
     tokens, calls = undisturbed

@@ -189,7 +189,7 @@ STATES = st.recursive(NUMBERS | ARRAYS, lambda inner: st.dictionaries(KEYS, inne
 
 
 @given(st.dictionaries(KEYS, STATES, max_size=4))
-def test_states_come_back_whatever_their_keys_are(state: dict[str, Any]) -> None:
+def test_packed_states_round_trip_with_any_keys(state: dict[str, Any]) -> None:
     assert listed(unpack_state(json.loads(json.dumps(pack_state(state))))) == listed(state)
 
 

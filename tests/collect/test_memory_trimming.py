@@ -19,7 +19,7 @@ def resident() -> int:
 
 
 @pytest.mark.skipif(freed._trim() is None, reason="the C library is another one")
-def test_what_a_thread_has_freed_goes_back_to_the_system() -> None:
+def test_memory_freed_by_a_thread_is_returned_to_the_system() -> None:
     blocks: list[bytes] = []
     thread = threading.Thread(target=lambda: blocks.extend(bytes(BYTES) for _ in range(BLOCKS)))
     thread.start()
@@ -33,7 +33,7 @@ def test_what_a_thread_has_freed_goes_back_to_the_system() -> None:
     assert blocks == [bytes(BYTES)]
 
 
-def test_with_another_library_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trimming_does_nothing_with_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freed, "_trim", lambda: None)
     assert freed._trim() is None
     freed.trim_heap(1 << 20)

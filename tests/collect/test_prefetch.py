@@ -160,7 +160,7 @@ def test_new_weights_fall_into_segments() -> None:
     assert mixed > 0
 
 
-def test_generating_goes_on_while_the_trainer_steps() -> None:
+def test_generation_runs_ahead_of_the_trainer_up_to_the_staleness() -> None:
     speaker = Speaker()
     collect = Collector(speaker, speaker, recipes.GRPO, task_pool=64, staleness=2)
     batch = collect(tasks=4, group_size=4)
@@ -194,7 +194,7 @@ def test_an_engine_that_shares_the_trainers_tensors_is_refused() -> None:
         Collector(speaker, speaker, recipes.GRPO, concurrency={"world": 0})
 
 
-def test_each_environment_has_room_of_its_own() -> None:
+def test_each_environment_has_its_own_concurrency_limit() -> None:
     """No environment waits for the places of another one."""
     speaker = Speaker(lambda _: 0.001)
     most = {"slow": 0, "fast": 0}
@@ -278,7 +278,7 @@ class OnDemand(Sequence[Task]):
 
 
 @pytest.mark.parametrize("on_demand", [False, True])
-def test_tasks_are_asked_for_by_one_thread_at_a_time(*, on_demand: bool) -> None:
+def test_tasks_are_requested_by_one_thread_at_a_time(*, on_demand: bool) -> None:
     """Concurrent iterations and an evaluation: environments need not be thread-safe."""
     world = OneAtATime(on_demand=on_demand)
     collect = Collector(world, world, recipes.GRPO, task_pool=16, staleness=3)
@@ -292,7 +292,7 @@ def test_tasks_are_asked_for_by_one_thread_at_a_time(*, on_demand: bool) -> None
     assert world.together == 0
 
 
-def test_an_error_of_a_program_ends_the_wait_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_error_of_a_program_is_raised_and_the_run_can_continue(tmp_path: Path) -> None:
     fails = [False]
 
     @dataclass(frozen=True)
@@ -364,7 +364,7 @@ def test_the_states_of_an_iteration_are_those_of_its_begin(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", list(RECIPES))
 @pytest.mark.parametrize("staleness", [1, 3])
-def test_what_is_remembered_is_the_same_in_every_run(tmp_path: Path, name: str, staleness: int) -> None:
+def test_stateful_components_do_not_depend_on_timing(tmp_path: Path, name: str, staleness: int) -> None:
     """Stateful select, reward, replay, admission and advantage: two runs of different speed are equal."""
     found = []
     for run, seconds in enumerate((0.0, 0.003)):
@@ -377,7 +377,7 @@ def test_what_is_remembered_is_the_same_in_every_run(tmp_path: Path, name: str, 
         assert found[1][part] == expected, part
 
 
-def test_an_iteration_has_one_log_whoever_opens_it_first() -> None:
+def test_concurrent_openers_of_an_iteration_share_one_rollout_log() -> None:
     """The previous iteration opens the store in its thread, to carry groups over, while the trainer starts this one."""
     opened = list[int]()
     second = threading.Event()

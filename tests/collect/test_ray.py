@@ -76,7 +76,7 @@ def test_episodes_in_actors_give_the_same_trees(tmp_path: Path) -> None:
     assert tables(actors) == tables(inline)
 
 
-def test_an_actor_that_hangs_or_dies_takes_nobody_with_it(tmp_path: Path) -> None:
+def test_all_episodes_finish_after_a_ray_actor_hangs_or_dies(tmp_path: Path) -> None:
     hows = ("fine", "die 1", "hang 1")
     batch = collected(tmp_path / "run", hows, "ray", 6, call_seconds=3.0)
     statuses = pl.DataFrame(batch.trajectories)["status"].to_list()
@@ -261,7 +261,7 @@ def test_a_collector_in_an_actor_is_the_one_writer(tmp_path: Path) -> None:
             time.sleep(0.1)
 
 
-def test_a_cluster_is_asked_for() -> None:
+def test_connected_returns_the_ray_module() -> None:
     from agentrl_core._util.ray_cluster import connected
 
     assert connected("this") is ray

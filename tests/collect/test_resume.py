@@ -110,7 +110,7 @@ def test_kills_of_a_run_with_a_model_change_nothing(tmp_path: Path, kills: int) 
         assert runs < 50, "kills hit"
 
 
-def test_an_interrupt_goes_on_in_the_same_process() -> None:
+def test_an_interrupted_collection_resumes_in_the_same_process() -> None:
     """Ctrl-C in the middle: the next call gets the recorded data, and returns the same batch."""
     asked: list[int] = []
 
@@ -194,7 +194,7 @@ def test_who_is_faster_changes_nothing(
         assert one.equals(other, null_equal=True), name
 
 
-def test_a_changed_program_says_what_was_not_asked_for_again(tmp_path: Path) -> None:
+def test_recorded_responses_that_a_changed_program_does_not_use_are_reported(tmp_path: Path) -> None:
 
     class Shorter(rollout.Rollout):
         async def group(self, group: Group) -> None:
@@ -221,7 +221,7 @@ def test_a_changed_program_says_what_was_not_asked_for_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["store", "memory"])
-def test_what_a_changed_program_had_sampled_is_kept_undrawn(tmp_path: Path, *, kept: bool) -> None:
+def test_samples_that_a_changed_program_does_not_use_are_stored_without_draws(tmp_path: Path, *, kept: bool) -> None:
     """The first program starts three branches, the second two, with another first turn of its second branch."""
     changed: list[bool] = []
 

@@ -245,7 +245,7 @@ def test_the_fault_run(
         assert runs < 50, "kills hit"
 
 
-def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
+def test_component_states_are_a_fold_over_the_stored_iterations(tmp_path: Path) -> None:
     """Folding the closed iterations again, from the store alone, gives the stored states."""
     with Store.open(tmp_path, sync="never") as store:
         loop = collector("everything", store)
@@ -267,7 +267,7 @@ def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
         assert len(states) == 6
 
 
-def test_a_batch_that_was_given_again_has_the_same_scores(tmp_path: Path) -> None:
+def test_a_batch_collected_again_after_a_restart_has_the_same_scores(tmp_path: Path) -> None:
     """Several rounds, with groups rejected by admission, have the scores of a restart with the remaining groups."""
 
     class Centred(type(recipes.GRPO.reward)):

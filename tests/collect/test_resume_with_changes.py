@@ -92,7 +92,7 @@ def go_on(path: Path, recipe: Recipe, until: int, **options: Any) -> dict[str, A
 
 
 @pytest.mark.parametrize("change", FITTING)
-def test_what_fits_goes_on(tmp_path: Path, change: str) -> None:
+def test_compatible_recipe_changes_keep_the_state(tmp_path: Path, change: str) -> None:
     before, now = FITTING[change]
     went = go_on(tmp_path, before, 2)
     with warnings.catch_warnings():
@@ -115,7 +115,7 @@ def test_what_fits_goes_on(tmp_path: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("change", ANEW)
-def test_what_does_not_fit_begins_anew_and_is_told(tmp_path: Path, change: str) -> None:
+def test_incompatible_recipe_changes_reset_the_state_with_a_warning(tmp_path: Path, change: str) -> None:
     before, now, place = ANEW[change]
     found = []
     for each in ((4,), (3, 4)):
@@ -140,7 +140,7 @@ def test_what_does_not_fit_begins_anew_and_is_told(tmp_path: Path, change: str) 
         assert found[0][place] == {"value": 0.0, "best": 0.5, "waited": 1, "missed": 0}
 
 
-def test_what_runs_ahead_is_carried_over_too(tmp_path: Path) -> None:
+def test_a_recipe_change_works_with_iterations_generated_ahead(tmp_path: Path) -> None:
     """Iterations that started under the other recipe read the state of that time, if it is compatible."""
     before, now, _ = ANEW["another tracker"]
     go_on(tmp_path, before, 2, staleness=2)

@@ -95,7 +95,7 @@ def test_beginnings() -> None:
     assert read_begin(write_begin(begin)) == begin
 
 
-def test_a_record_answers_its_own_question_alone() -> None:
+def test_a_recorded_response_is_reused_only_for_an_equal_request() -> None:
     kept: list[tuple[bytes, bytes]] = []
 
     class File:
@@ -129,7 +129,7 @@ def test_a_record_answers_its_own_question_alone() -> None:
         assert len(again) == len(again.unused) == 1
 
 
-def test_digests_are_those_of_parts_behind_their_lengths() -> None:
+def test_digests_equal_xxh3_of_length_prefixed_parts() -> None:
     """Format of rollout logs, checked against another library's XXH3 of bytes assembled here."""
     xxhash = pytest.importorskip("xxhash")
 
@@ -143,7 +143,7 @@ def test_digests_are_those_of_parts_behind_their_lengths() -> None:
     assert asked == xxhash.xxh3_128_digest(framed(*parts))
 
 
-def test_effects_are_what_a_new_process_reads() -> None:
+def test_an_effect_is_returned_in_the_form_in_which_it_is_stored() -> None:
     assert plain_value((1, {"a": 2.5}), "judge") == [1, {"a": 2.5}]
     with pytest.raises(InvalidInputError, match=r"judge returned .*, a value which cannot be stored"):
         plain_value({1, 2}, "judge")

@@ -69,7 +69,7 @@ def test_engine_and_trainer_agree(family: str, program: str, tmp_path: Path) -> 
         agrees(store.batch(iteration=0), model, processor)
 
 
-def test_a_run_that_was_cut_off_goes_on_with_its_answers(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_with_its_recorded_responses(tmp_path: Path) -> None:
     model, processor = build("smolvlm")
 
     def run(most: int | None, folder: Path) -> tuple[Counted, Any]:

@@ -109,7 +109,7 @@ def test_a_number_follows_the_age_of_the_batches() -> None:
     assert all(0.0 <= age <= iteration - began for iteration, (age, began) in enumerate(zip(ages, oldest, strict=True)))
 
 
-def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) -> None:
+def test_groups_in_flight_are_carried_over_while_the_gate_is_closed(tmp_path: Path) -> None:
     """Cut batches, and a gate that opens and closes, in one process and in several: nothing is lost."""
     recipe = recipes.GRPO.replace(hooks=LimitStaleness(when=Below("drift", 0.5)))
     drift = [0.1, 0.9, 0.9, 0.1, 0.1, 0.9, 0.9]
@@ -142,13 +142,13 @@ def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) 
         assert total == {"generated": 7 * 64 + accounts[-1]["in_flight"], "consumed": 7 * 64, "dropped": 0}
 
 
-def test_a_metric_that_nobody_measures_leaves_the_gate_where_it_begins() -> None:
+def test_a_missing_metric_leaves_the_gate_in_its_initial_state() -> None:
     recipe = recipes.GRPO.replace(hooks=LimitStaleness(when=Above("unheard_of", 0.5)))
     with pytest.warns(RuntimeWarning, match=r"Above at hooks\[0\]\.LimitStaleness\.when reads unheard_of"):
         assert begins(recipe, [0.9] * ITERATIONS, 1)[0] == [0, 0, 1, 2, 3, 4, 5]
 
 
-def test_what_is_no_gate_is_refused() -> None:
+def test_invalid_staleness_limits_are_refused() -> None:
     with pytest.raises(
         RecipeError, match=r"LimitStaleness: option at_most=-1 is not possible; give a number of at least 0"
     ):
@@ -161,7 +161,7 @@ def test_what_is_no_gate_is_refused() -> None:
     assert Recipe.from_toml(recipe.to_toml()) == recipe
 
 
-def test_a_run_goes_on_with_what_the_gate_remembers(tmp_path: Path) -> None:
+def test_a_resumed_run_restores_the_gate_state(tmp_path: Path) -> None:
     """Restart after every iteration with a new collector; another gate makes another run."""
     found = []
     for stops in (False, True):

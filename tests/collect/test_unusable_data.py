@@ -102,7 +102,7 @@ def test_a_good_segment_is_taken_as_it_is_stored() -> None:
 
 
 @pytest.mark.parametrize("name", BAD_SEGMENTS)
-def test_a_bad_response_costs_its_group_and_the_run_goes_on_after_a_restart(name: str, tmp_path: Any) -> None:
+def test_a_bad_response_drops_only_its_group_and_the_run_can_restart(name: str, tmp_path: Any) -> None:
     change, message = BAD_SEGMENTS[name]
     world = Faulty(change, tasks={1})
     with arl.Store.open(tmp_path) as store:
@@ -329,7 +329,7 @@ def test_generated_tasks_are_checked_once_they_are_selected(last: Task, message:
 
 
 @pytest.mark.parametrize("tasks", [None, {"a": 1}, "ab", iter(()), [], ()])
-def test_what_is_no_sequence_of_tasks_is_refused(tasks: Any) -> None:
+def test_an_invalid_or_empty_sequence_of_tasks_is_refused(tasks: Any) -> None:
     world = SmallWorld()
     world.tasks = lambda count, split="train", start=0: tasks  # type: ignore[method-assign]  # noqa: ARG005
     message = "environment SmallWorld: .*; (return|give)"

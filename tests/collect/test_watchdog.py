@@ -57,7 +57,7 @@ def test_many_short_calls_in_one_turn_of_the_loop_are_not_reported(monkeypatch: 
     assert not Watchdog.reported
 
 
-def test_a_line_says_how_it_goes() -> None:
+def test_a_progress_line_reports_counts_and_rates() -> None:
     progress = Progress(turns=20, tokens=300, running=4, at_engine=3, at_environment=1, ended=2)
     progress._began -= 10.0
     assert str(progress).startswith("20 turns (2.0/s), 300 tokens (30/s), 4 running (3 at the engine, 1 at the env")

@@ -75,9 +75,7 @@ def processes() -> Iterator[list[WorkerProcess]]:
         each.close()
 
 
-def test_four_processes_and_one_trainer_store_what_one_process_stores(
-    processes: list[WorkerProcess], tmp_path: Path
-) -> None:
+def test_four_rollout_workers_store_the_same_run_as_one_process(processes: list[WorkerProcess], tmp_path: Path) -> None:
     def train(collector: Collector) -> list[Batch]:
         batches = []
         # Groups with equal rewards are replaced, in further rounds; one worker dies in the second iteration.
@@ -167,7 +165,7 @@ def test_programs_read_store_and_statistics_of_the_run(tmp_path: Path) -> None:
     assert {attempts for _, _, attempts, _ in found[0]} == {0, 4}
 
 
-def test_a_resumed_writer_asks_for_missing_parts_alone(tmp_path: Path) -> None:
+def test_a_resumed_writer_requests_only_the_missing_parts(tmp_path: Path) -> None:
     workers = [Sent(), Sent()]
     done = threading.Event()
 
@@ -300,7 +298,7 @@ def test_a_dead_worker_is_replaced_until_none_is_left() -> None:
         next(run(writer([dead, dead]), 1))
 
 
-def test_an_interrupted_call_leaves_no_answer_behind() -> None:
+def test_results_of_an_interrupted_call_are_not_used_by_the_next_call() -> None:
     worker, goes_on = Sent(), threading.Event()
 
     def slow(order: Any) -> Batch:
@@ -359,7 +357,9 @@ class Together(Rollout):
         (lambda: Sent().collector.roll_out(3), InvalidInputError, r"order=3; give the object"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_work_is_refused(make: Callable[[], object], error: type[Exception], message: str) -> None:
+def test_invalid_workers_options_and_orders_are_refused(
+    make: Callable[[], object], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         make()
 
@@ -371,7 +371,7 @@ def test_an_environment_of_another_name_is_refused() -> None:
         next(run(writer([worker.roll_out]), 1))
 
 
-def test_replay_goes_on_in_the_writer(tmp_path: Path) -> None:
+def test_replay_runs_in_the_writer(tmp_path: Path) -> None:
     recipe = recipes.GRPO.replace(replay=replay.Mix(replay.Memory(), count=2, old_logprob="none"))
     found = []
     there = recipe.replace(replay=None)

@@ -144,7 +144,7 @@ def test_arguments_of_the_loop_are_checked(call: Any, message: str) -> None:
         call(collect, batch)
 
 
-def test_a_reward_that_is_not_known_is_counted_and_told_once(tmp_path) -> None:
+def test_an_unknown_reward_is_counted_and_reported_once(tmp_path) -> None:
     def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         paid = paying(task, seed, actions)
         return StepResult(reward=math.nan, terminated=True) if paid.terminated and seed % 3 == 0 else paid
@@ -229,7 +229,7 @@ def test_a_world_that_replays_is_forked_in_silence() -> None:
     assert set(trajectories["status"]) == {0}
 
 
-def test_a_planner_that_waits_for_tools_in_vain_says_so_once() -> None:
+def test_entropy_branching_without_tool_results_warns_once() -> None:
     def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         return StepResult("go on") if len(actions) < 2 else paying(task, seed, actions)
 

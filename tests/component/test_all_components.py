@@ -160,7 +160,7 @@ def test_docstring_names_every_option(kind: type[Component]) -> None:
 
 
 @pytest.mark.parametrize("kind", COMPONENTS, ids=lambda kind: kind.__name__)
-def test_what_is_not_possible_is_refused_by_name(kind: type[Component]) -> None:
+def test_unknown_and_invalid_options_are_reported_by_name(kind: type[Component]) -> None:
     package = f"agentrl_core.{PHASES[kind.phase]}" if kind.phase else ".".join(kind.__module__.split(".")[:2])
     with pytest.raises(RecipeError, match=rf"{kind.__name__}: option 'no_such_option' is unknown"):
         find_component(package, make(kind).to_dict() | {"no_such_option": 1})

@@ -43,7 +43,7 @@ def test_components_of_every_phase_need_no_module() -> None:
         find_component("agentrl_core.advantage", {"component": "Component"})
 
 
-def test_whole_numbers_become_floats_where_floats_are_asked() -> None:
+def test_integers_become_floats_in_float_options() -> None:
     gamma = advantage.Gae(gamma=1).gamma
     assert isinstance(gamma, float)
     assert advantage.Gae(gamma=1) == advantage.Gae(gamma=1.0)
@@ -96,7 +96,7 @@ class Mine(Component):
     text: str = ""
 
 
-def test_a_component_of_ones_own() -> None:
+def test_a_custom_component() -> None:
     assert Mine.title() == "Mine"
     assert Mine(flag=True).to_dict() == {"component": f"{Mine.__module__}:Mine", "flag": True, "text": ""}
     assert Mine.from_dict({"component": "Mine", "text": "x"}) == Mine(text="x")
@@ -104,7 +104,7 @@ def test_a_component_of_ones_own() -> None:
         Mine(flag=1)
 
 
-def test_a_class_without_the_decorator_is_told() -> None:
+def test_a_class_without_the_dataclass_decorator_is_reported() -> None:
     class Bare(Mine):
         more: float = 2.0
 
@@ -117,12 +117,12 @@ def test_a_class_without_the_decorator_is_told() -> None:
 
 @pytest.mark.parametrize("columns", [("score",), draw("score"), (draw("score"), 3)])
 @pytest.mark.parametrize("name", ["needs", "makes"])
-def test_columns_that_are_none_are_told(name: str, columns: object) -> None:
+def test_needs_and_makes_that_are_not_columns_are_reported(name: str, columns: object) -> None:
     kind = dataclass(frozen=True)(type("Reader", (Component,), {name: columns}))
     with pytest.raises(RecipeError, match=rf"Reader: {name} has .*, which is not a column; give a tuple of draw"):
         kind()
 
 
-def test_a_number_beyond_floats_is_told() -> None:
+def test_a_number_too_large_for_a_float_is_reported() -> None:
     with pytest.raises(RecipeError, match=r"option gamma=1000.* is not possible; give a finite number"):
         advantage.Gae(gamma=10**400)

@@ -52,7 +52,7 @@ def test_a_hook_that_reads_a_model_does_not_move_it() -> None:
 
 
 @pytest.mark.parametrize("value", ["critic", ("",), (1,)])
-def test_what_is_not_a_name_of_models_is_refused(value: object) -> None:
+def test_frozen_must_be_a_tuple_of_names(value: object) -> None:
     with pytest.raises(RecipeError, match=r"frozen=.* is not possible; give a tuple of names"):
         JUDGED.replace(frozen=value)
 

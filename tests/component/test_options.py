@@ -67,13 +67,13 @@ class Outer(Component):
         ({"inner": "x"}, "inner='x'"),
     ],
 )
-def test_what_is_out_of_range_is_refused_by_name(options: dict[str, object], message: str) -> None:
+def test_options_out_of_range_are_reported_by_name(options: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         Outer(**({"required": 0.5} | options))
     assert Outer(0.5).inner == Inner(0.5)
 
 
-def test_an_option_without_a_default_is_asked_for() -> None:
+def test_a_missing_option_without_a_default_is_reported() -> None:
     with pytest.raises(TypeError, match="required"):
         Outer()
     with pytest.raises(RecipeError, match="Outer: option 'required' is missing; add it"):
@@ -180,7 +180,7 @@ def test_columns_are_values() -> None:
         ),
     ],
 )
-def test_a_declaration_that_means_nothing_is_refused_at_once(declare: Callable[[], object], message: str) -> None:
+def test_an_invalid_option_declaration_is_rejected_immediately(declare: Callable[[], object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         declare()
 

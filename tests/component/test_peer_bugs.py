@@ -74,7 +74,7 @@ def test_uni_agent_185_a_constant_denominator_counts_rollouts() -> None:
     np.testing.assert_allclose(split, constant_denominator([2, 2], 10.0))
 
 
-def test_rllm_511_equal_ids_of_two_batches_stay_apart() -> None:
+def test_rllm_511_equal_ids_in_two_batches_are_separate_groups() -> None:
     """rLLM#511: ids collided, and rollouts of different tasks became one group."""
     parts = [small([(0, [1]), (0, [1])], draw_score=scores) for scores in ([1.0, 0.0], [9.0, 5.0])]
     batch = CENTRED(Batch.concat(parts))
@@ -124,7 +124,7 @@ def test_verl_5969_rows_that_fill_up_do_not_vote() -> None:
         assert not found[40:].any()
 
 
-def test_agent_r1_88_whitening_leaves_out_what_fills_up() -> None:
+def test_agent_r1_88_whitening_ignores_padding_rows() -> None:
     """Agent-R1#88: padding was in the mean and the deviation that all advantages were whitened with."""
     batch = small([(0, [2]), (0, [1]), (1, [7])], draw_score=[3.0, 1.0, np.nan])
     whitened = GroupRelative(group_by="batch", voter="token", eps=0.0)(batch)
@@ -228,7 +228,7 @@ def test_trl_4975_a_mask_is_never_ignored() -> None:
         all_draws(batch, keep=keep[:3])
 
 
-def test_rllm_575_nothing_is_cut_off_silently() -> None:
+def test_rllm_575_tokens_are_never_truncated_silently() -> None:
     """rLLM#575: tokens that did not fit were cut off silently."""
     batch = talk()
     length = int(batch.column("position", "token").max())  # the last token is predicted, not read

@@ -47,7 +47,7 @@ def test_numbers_by_hand(kind: str, expected: list[float]) -> None:
 
 
 @given(SCHEDULES, st.integers(0, 200))
-def test_it_goes_from_start_to_end_and_not_beyond(schedule: Schedule, iteration: int) -> None:
+def test_a_schedule_moves_from_start_to_end_and_stays_between_them(schedule: Schedule, iteration: int) -> None:
     low, high = sorted((schedule.start, schedule.end))
     now, later = schedule.at(iteration), schedule.at(iteration + 1)
     assert low * (1 - 1e-12) <= now <= high * (1 + 1e-12)
@@ -78,7 +78,7 @@ def test_it_is_a_value(schedule: Schedule) -> None:
         ({"kind": "exponential", "end": -1.0}, "end=-1.0 is not possible; give start and end on one side of 0"),
     ],
 )
-def test_what_is_not_possible(arguments: dict[str, object], message: str) -> None:
+def test_invalid_schedules_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         Schedule(**({"start": 1.0, "end": 0.0, "iterations": 4} | arguments))
 
@@ -136,6 +136,6 @@ def test_a_batch_without_draws() -> None:
         ),
     ],
 )
-def test_a_schedule_is_no_number_before_the_iteration_is_known(compute: Callable[[Schedule], object]) -> None:
+def test_a_schedule_is_not_a_number_before_the_iteration_is_given(compute: Callable[[Schedule], object]) -> None:
     with pytest.raises(RecipeError, match=r"Schedule\(start=1.0.*is not a number yet; .*component\.at\(iteration\)"):
         compute(Schedule(1.0, 0.5, iterations=4))

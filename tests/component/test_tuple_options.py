@@ -45,7 +45,7 @@ def test_every_form_is_kept_as_a_tuple(sizes: Any) -> None:
         ({"shares": (float("nan"),)}, "give a tuple of numbers or None"),
     ],
 )
-def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_tuples_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         Several(**options)
 

@@ -45,7 +45,7 @@ def test_it_is_as_if_the_others_were_not_there(rows: list[tuple[int, bool]]) -> 
             np.testing.assert_array_equal(made[held], alone)
 
 
-def test_what_nobody_writes() -> None:
+def test_draws_outside_where_get_weight_1_and_an_unknown_advantage() -> None:
     """A weight is 1 there; an advantage is unknown, and is refused if tokens are trained."""
     rows = batch([1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.6])
     scaled = ColumnScaled("difficulty", where=HARD)

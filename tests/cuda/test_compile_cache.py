@@ -50,7 +50,7 @@ def test_another_text_another_architecture_another_file(cache: Path, monkeypatch
     assert len(list(cache.iterdir())) == 3
 
 
-def test_a_torn_file_is_made_anew(cache: Path) -> None:
+def test_a_truncated_cache_file_is_compiled_again(cache: Path) -> None:
     code = cuda.cubin(NAME, "sm_90")
     (file,) = cache.iterdir()
     file.write_bytes(b"")
@@ -91,7 +91,7 @@ def test_no_kernels_without_cuda_or_where_it_is_switched_off(monkeypatch: pytest
     assert cuda.kernels(NAME, torch.device("cuda", 0)) is None
 
 
-def test_without_cuda_core_it_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cuda_core_kernels_are_skipped_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     original = builtins.__import__
 
     def without(name: str, *given: object, **more: object) -> object:

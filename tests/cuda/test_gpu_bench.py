@@ -30,7 +30,7 @@ def test_every_step_runs_on_cpu() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so() -> None:
+def test_a_missing_gpu_is_reported() -> None:
     done = run()
     assert done.returncode == 2
     assert done.stderr.splitlines() == ["there is no CUDA device here; give --device cpu --small to see the steps run"]

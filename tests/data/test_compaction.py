@@ -12,7 +12,7 @@ from stores import assert_same_as_trained, trained
 from agentrl_core import Batch, Store
 
 
-def test_a_run_goes_on_while_its_files_are_merged(tmp_path: Path) -> None:
+def test_a_run_continues_while_its_files_are_merged(tmp_path: Path) -> None:
     stop = threading.Event()
     with Store.open(tmp_path, sync="never") as store, ThreadPoolExecutor(2) as threads:
 

@@ -146,7 +146,7 @@ FOREST = {
 
 
 @pytest.mark.parametrize(("call", "message"), FOREST.values(), ids=FOREST)
-def test_a_forest_refuses_and_keeps_what_it_has(
+def test_a_rejected_call_leaves_a_forest_unchanged(
     grown: tuple[Forest, int], call: Callable[[Forest, int], object], message: str
 ) -> None:
     forest, trunk = grown
@@ -178,7 +178,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize(("call", "message"), MISSING.values(), ids=MISSING)
-def test_what_is_not_in_a_forest_is_not_found(
+def test_unknown_ids_in_a_forest_raise_not_found_error(
     grown: tuple[Forest, int], call: Callable[[Forest, int], object], message: str
 ) -> None:
     forest, trunk = grown
@@ -281,7 +281,7 @@ def test_a_column_that_is_not_there_is_not_found(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("parts", [[], [b"nothing"], [b""] * 5, [b"ARROW1\0\0"] * 6])
-def test_bytes_that_are_no_batch_are_corrupt(parts: list[bytes]) -> None:
+def test_bytes_that_are_not_a_batch_raise_corrupt_error(parts: list[bytes]) -> None:
     with pytest.raises(exceptions.CorruptError, match=r"a header and 6 tables|is not the header of a batch"):
         _core.Batch.from_bytes([np.frombuffer(part, np.uint8) for part in parts])
 

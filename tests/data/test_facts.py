@@ -225,12 +225,12 @@ def test_a_fact_beside_a_component_of_the_reward() -> None:
         ({"length": [1]}, r'facts\["length"\] is of type list; give a number, a text or bytes'),
     ],
 )
-def test_a_fact_that_cannot_be_said(said: Any, message: str) -> None:
+def test_invalid_facts_are_refused(said: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         one({"trajectory": {"answer": "key", "length": "number"}}, facts=said)
 
 
-def test_what_can_be_said() -> None:
+def test_facts_are_stored_as_keys_and_numbers() -> None:
     declared = {"trajectory": {"answer": "key", "length": "number"}}
     batch = one(declared, facts={"answer": b"\x00\xff", "length": True})
     assert said(batch.trajectories) == [{"answer": "00ff", "length": 1.0}]

@@ -189,7 +189,7 @@ SCORES, GROUPS = [1.0, 0.5, 0.0, 2.0], [0, 0, 1, 1]
     ],
     ids=["bfloat16", "with a gradient", "objects", "objects of NumPy"],
 )
-def test_what_other_trainers_hold_rewards_in_is_a_column(column: object) -> None:
+def test_bfloat16_tensors_and_object_arrays_are_columns(column: object) -> None:
     expected = advantage.group_relative(SCORES, GROUPS)
     np.testing.assert_allclose(advantage.group_relative(column, GROUPS), expected, rtol=1e-6)
     batch = grow(0)[0]
@@ -202,7 +202,7 @@ def test_objects_that_are_whole_numbers_or_texts_are_keys() -> None:
     assert keys.dense(np.array(["a", "b", "a"], object)).tolist() == [0, 1, 0]
 
 
-def test_a_forest_says_what_it_waits_for() -> None:
+def test_the_repr_of_a_forest_lists_running_trajectories() -> None:
     forest = Forest(iteration=4)
     assert repr(forest) == "Forest(iteration 4: 0 groups)"
     for number in range(7):
@@ -216,7 +216,7 @@ def test_a_forest_says_what_it_waits_for() -> None:
     )
 
 
-def test_damaged_bytes_are_told_by_the_error_alone(capfd: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_damaged_bytes_print_nothing_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     parts = [bytes(part) for part in grow(0)[0]._core.to_bytes()]
     rng = np.random.default_rng(0)
     contradictions = 0

@@ -231,7 +231,7 @@ def test_groups_freeze_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("moment", ["before its prompt", "after its prompt"])
-def test_an_aborted_forest_freezes_whatever_ran(moment: str) -> None:
+def test_an_aborted_forest_freezes_every_trajectory_with_a_prompt(moment: str) -> None:
     forest = Forest()
     forest.add_group(0, "task")
     done = forest.start(0, 0)
@@ -246,7 +246,7 @@ def test_an_aborted_forest_freezes_whatever_ran(moment: str) -> None:
     assert statuses == ([0] if moment == "before its prompt" else [0, 2])
 
 
-def test_a_long_chain_is_frozen_adopted_and_gone_on_with() -> None:
+def test_a_long_chain_is_frozen_adopted_and_extended() -> None:
     nodes = 200_000
     forest = Forest()
     forest.add_group(0, "task")

@@ -82,6 +82,6 @@ def digest(batch: Batch) -> str:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_rows_are_what_they_were(name: str) -> None:
+def test_frozen_rows_match_their_recorded_digests(name: str) -> None:
     program, expected = PROGRAMS[name]
     assert digest(program()) == expected

@@ -45,7 +45,7 @@ def test_the_store_of_format_v1_is_read(tmp_path: Path, writes: bool) -> None:
         assert store.verify() == []
 
 
-def test_a_store_of_format_v1_goes_on(tmp_path: Path) -> None:
+def test_a_store_of_format_v1_can_be_continued(tmp_path: Path) -> None:
     shutil.copytree(V1, tmp_path / "run")
     old = {path.name for path in (tmp_path / "run").rglob("*.arrow")}
     with Store.open(tmp_path / "run", read_only=True) as store:
@@ -69,7 +69,7 @@ def test_a_store_of_format_v1_goes_on(tmp_path: Path) -> None:
         assert writes["sequence"].to_list() == list(range(1, 32))
 
 
-def test_what_came_later_is_told_of_a_store_of_format_v1(tmp_path: Path) -> None:
+def test_columns_added_later_have_defaults_in_a_store_of_format_v1(tmp_path: Path) -> None:
     shutil.copytree(V1, tmp_path / "run")
     with Store.open(tmp_path / "run") as store:
         first = store.batch(0)

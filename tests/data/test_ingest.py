@@ -175,7 +175,7 @@ def test_rows_with_nothing_known_are_empty_or_missing() -> None:
         assert nodes["logprobs"].to_list() == [None, None, [-1.0]]
 
 
-def test_all_that_is_said_of_a_turn_is_stored() -> None:
+def test_ingest_stores_every_argument_of_a_turn() -> None:
     forest, [chat] = session()
     options: dict[str, Any] = {
         "entropies": [[0.5, 0.25], [0.125]],
@@ -272,7 +272,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_refused_call_names_what_is_wrong_and_stores_nothing(case: str) -> None:
+def test_a_rejected_ingest_reports_the_error_and_stores_nothing(case: str) -> None:
     change, message = BAD[case]
     forest, [chat] = session()
     good: dict[str, Any] = {"prompts": [[1], [1, 2, 3]], "outputs": [[2], [4]]}
@@ -314,7 +314,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_refused_rows_name_what_is_wrong_and_none_is_stored(case: str) -> None:
+def test_rejected_rows_are_reported_and_none_is_stored(case: str) -> None:
     change, message = ROWS[case]
     forest, [chat] = session()
     good: dict[str, Any] = {"tokens": [[1], [2], [3]], "kind": ["prompt", "action", "tool"]}
@@ -339,7 +339,7 @@ def test_a_turn_that_is_sent_twice_is_refused() -> None:
     assert turns_of(forest.freeze()) == [([1, 2], [3])] * 2
 
 
-def test_lists_are_read_once_whatever_became_of_them() -> None:
+def test_ingest_of_lists_arrays_and_arrow_gives_the_same_turns() -> None:
     contexts = [[1, 2], [1, 2, 3, 4, 5], [1, 2, 3], [1, 9, 3, 8], [1, 9, 3, 8, 3, 7], [1, 2, 3, 4, 5, 3]]
     forms: list[Callable[[list[list[int]]], Any]] = [list, FORMS["arrays"], FORMS["arrow"]]
     found = []
@@ -355,7 +355,7 @@ def test_lists_are_read_once_whatever_became_of_them() -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_prompts_of_a_group_that_begin_alike_are_stored_once() -> None:
+def test_shared_prefixes_of_prompts_in_a_group_are_stored_once() -> None:
     forest, chats = session(3)
     prompts = [[1, 2, 3, 4], [1, 2, 3, 9], [1, 2]]
     forest.ingest(chats, prompts, [[5], [6], [7]])

@@ -96,7 +96,7 @@ def test_a_chat_that_grows_is_one_path() -> None:
         ([1, IMAGE, IMAGE, 2, 21, 5, IMAGE], [0, 1, 3], 3, ("truncated", 4)),
     ],
 )
-def test_what_differs_is_another_context(
+def test_a_prompt_that_differs_starts_a_new_context(
     context: list[int], images: list[int], added: int, drift: tuple[str, int]
 ) -> None:
     recorded = RecordedTurns()
@@ -181,7 +181,7 @@ def test_without_images_texts_are_as_before() -> None:
     assert len(set(found[0][0])) > 2
 
 
-def test_what_is_refused() -> None:
+def test_invalid_turns_with_images_are_refused() -> None:
     recorded = RecordedTurns()
     recorded.turn([1, IMAGE], [0], 20)
     with pytest.raises(InvalidInputError, match="prompts has tokens of 1 images, and images has 2; give the tokens"):

@@ -120,7 +120,7 @@ def test_formats_and_codes_are_noted(batch: Batch) -> None:
     assert (source[b"recipe"], source[b"options"]) == (b"mine", b'{"clip": 0.2}')
 
 
-def test_a_stream_can_be_read_again_and_outlives_its_table() -> None:
+def test_a_table_is_streamed_repeatedly_and_its_streams_outlive_it() -> None:
     grown, _ = grow(1)
     expected = pl.DataFrame(grown.nodes)
     table = grown.nodes
@@ -131,7 +131,7 @@ def test_a_stream_can_be_read_again_and_outlives_its_table() -> None:
     assert pl.DataFrame(reader.read_all()).equals(expected, null_equal=True)
 
 
-def test_a_reader_may_ask_for_other_types(batch: Batch) -> None:
+def test_a_reader_can_request_other_arrow_types(batch: Batch) -> None:
     wanted = pa.schema(
         field.with_type(pa.large_string()) if field.type == pa.string() else field
         for field in pa.schema(batch.trajectories)

@@ -96,7 +96,7 @@ def test_a_bad_key_is_refused(forest: Forest, key: tuple[int, ...], message: str
     forest.add_group(1, "task", key=(2, 1))
 
 
-def test_what_was_rolled_back_is_repaired(forest: Forest) -> None:
+def test_a_fork_of_a_rolled_back_trajectory_can_leave_its_prefix_untrained(forest: Forest) -> None:
     trunk = begun(forest)
     wrong = acted(forest, trunk, [3, 4], reward=0.0, observation=[5])
     forest.rollback(trunk, wrong, 1)
@@ -110,7 +110,7 @@ def test_what_was_rolled_back_is_repaired(forest: Forest) -> None:
     assert batch.column("reward", "step").tolist() == [0.0, 1.0]
 
 
-def test_what_a_branch_does_not_train_stays_so_whatever_becomes_of_it(forest: Forest) -> None:
+def test_an_untrained_prefix_stays_untrained_after_splice_rollback_and_reprompt(forest: Forest) -> None:
     trunk = begun(forest)
     acted(forest, trunk, [3], observation=[5])
     good = begun(forest, 1)
@@ -142,7 +142,7 @@ def test_what_a_branch_does_not_train_stays_so_whatever_becomes_of_it(forest: Fo
     }
 
 
-def test_forks_of_one_episode_say_so(forest: Forest) -> None:
+def test_forks_of_one_episode_share_its_episode_id(forest: Forest) -> None:
     one, two = begun(forest), begun(forest, 1)
     acted(forest, one, [3], observation=[5])
     acted(forest, two, [4], observation=[5])
@@ -167,7 +167,7 @@ def tokens_of(batch: Batch, column: str = "token") -> list[list[int]]:
     return [batch.column(column, "token")[one:other].tolist() for one, other in pairwise(offsets.tolist())]
 
 
-def test_a_look_has_the_handles_of_its_rows(forest: Forest) -> None:
+def test_a_snapshot_returns_the_handles_of_its_rows(forest: Forest) -> None:
     one, other = begun(forest, 1), begun(forest, 0)
     for trajectory, token in ((one, 3), (other, 4)):
         acted(forest, trajectory, [token], observation=[9])
@@ -185,7 +185,7 @@ def test_a_look_has_the_handles_of_its_rows(forest: Forest) -> None:
         forest.snapshot(3)
 
 
-def test_actions_are_told_behind_another_prompt(forest: Forest) -> None:
+def test_with_prompt_copies_actions_after_another_prompt(forest: Forest) -> None:
     shown = begun(forest)
     acted(forest, shown, [3, 4], reward=0.5, observation=[5], state="room")
     acted(forest, shown, [6], reward=1.0)

@@ -39,7 +39,7 @@ def followed(forest: Forest, group: int = 0) -> SearchTree:
     return SearchTree(core)
 
 
-def test_a_fork_that_cuts_an_action_takes_a_turn_of_its_own(forest: Forest) -> None:
+def test_a_fork_inside_an_action_has_its_own_turn(forest: Forest) -> None:
     trunk = begun(forest)
     action = acted(forest, trunk, [-0.5, -1.0], "room")
     branch = forest.fork(trunk, node=action, end=1)
@@ -66,7 +66,7 @@ def test_a_fork_that_cuts_an_action_takes_a_turn_of_its_own(forest: Forest) -> N
     assert stored.visits.tolist() == [0, 1, 1]
 
 
-def test_the_last_turn_is_known_when_something_lies_behind_it(forest: Forest) -> None:
+def test_a_turn_enters_the_tree_after_its_observation_or_when_its_branch_is_pruned(forest: Forest) -> None:
     trunk = begun(forest)
     node = forest.append(trunk, [3], kind="action", logprobs=[-0.5])
     core = _core.SearchTree()
@@ -149,7 +149,7 @@ def facts_of(tree: SearchTree) -> list[tuple[object, ...]]:
 @settings(max_examples=60, deadline=None)
 @example([(4, 1, False), (0, 2, False), (1, 3, True), (4, 1, False)])  # a turn that leads back to a failed state
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 5), st.booleans()), min_size=1, max_size=30))
-def test_what_is_read_bit_by_bit_is_what_is_read_at_once(moves: list[tuple[int, int, bool]]) -> None:
+def test_a_tree_read_incrementally_equals_one_read_at_once(moves: list[tuple[int, int, bool]]) -> None:
     forest = Forest()
     forest.add_group(0, "task")
     core = _core.SearchTree()

@@ -71,7 +71,7 @@ def test_arrays_come_back_after_every_close_and_reopening(
     store.close()
 
 
-def test_what_changed_is_what_is_written(tmp_path: Path) -> None:
+def test_only_changed_values_of_an_array_are_written(tmp_path: Path) -> None:
     numbers = np.arange(10_000.0)
     with Store.open(tmp_path / "run", sync="never") as store:
         for _ in range(5):
@@ -85,7 +85,7 @@ def test_what_changed_is_what_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((1, 1, 1)), np.array(["text"]), np.array(1.0), [1.0], np.zeros(1, complex)])
-def test_what_is_no_array_of_a_state_is_refused(tmp_path: Path, wrong: object) -> None:
+def test_an_invalid_state_array_is_refused(tmp_path: Path, wrong: object) -> None:
     with Store.open(tmp_path / "run") as store:
         with pytest.raises(InvalidInputError, match=r"arrays\['a'\]"):
             close(store, {"a": wrong})  # type: ignore[dict-item]

@@ -112,7 +112,7 @@ def test_rows_that_are_not_stored_are_not_taken_for_stored_ones(tmp_path: Path) 
         assert len(store.trajectories) == len(other.trajectories) + len(stranger.trajectories) + 1
 
 
-def test_an_iteration_is_closed_with_its_own_batch(tmp_path: Path) -> None:
+def test_an_iteration_can_be_closed_only_with_its_own_batch(tmp_path: Path) -> None:
     batch, _ = grow(1)
     with Store.open(tmp_path) as store:
         store.append(batch, iteration=0)
@@ -161,7 +161,7 @@ def test_copying_the_run_does_not_give_up_its_lock(tmp_path: Path) -> None:
             assert (store.iteration, store.verify()) == (iterations, [])
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_calls_on_a_closed_store_raise(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     store.close()
     store.close()
@@ -219,7 +219,7 @@ def test_a_store_that_lost_its_manifests_is_left_alone(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*.arrow")) == before
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="is not a store"):
         Store.open(tmp_path / "nothing", read_only=True)
     (tmp_path / "file").write_text("")
@@ -294,7 +294,7 @@ def test_state_is_kept_as_json(tmp_path: Path) -> None:
     assert json.loads(text)["state"]["f"] == "ü"
 
 
-def test_older_trajectories_are_drawn_again_and_stored_once(tmp_path: Path) -> None:
+def test_replayed_trajectories_are_stored_only_once(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         trained(store, 0)
         old = pl.DataFrame(store.trajectories)["trajectory_id"].to_list()[:3]
@@ -321,7 +321,7 @@ def test_older_trajectories_are_drawn_again_and_stored_once(tmp_path: Path) -> N
         assert store.verify() == []
 
 
-def test_appends_wait_for_a_flush_unless_told_otherwise(tmp_path: Path) -> None:
+def test_appends_wait_for_a_flush_unless_sync_is_always(tmp_path: Path) -> None:
     batch, _ = grow(1)
     with Store.open(tmp_path / "batch") as store, Store.open(tmp_path / "always", sync="always") as other:
         assert store.append(batch, iteration=0) == other.append(batch, iteration=0) == 1
@@ -400,7 +400,7 @@ def store_path() -> str:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_is_told_to_open_the_store_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_must_reopen_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTRL_TEST_STORE", str(tmp_path))
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
@@ -487,7 +487,7 @@ def test_a_state_is_not_nested_deeper_than_it_can_be_read(tmp_path: Path) -> Non
         assert store.state == {"odd": odd, **nested(63)}
 
 
-def test_a_batch_comes_back_with_what_its_components_remember(tmp_path: Path) -> None:
+def test_a_stored_batch_keeps_the_state_of_its_components(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         batch = store.rebase(grow(0)[0])
         store.append(batch, iteration=0)

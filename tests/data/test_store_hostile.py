@@ -30,7 +30,7 @@ def test_names_like_those_of_manifests_are_not_manifests(tmp_path: Path, name: s
     assert path.is_symlink() == (kind != "file")
 
 
-def test_a_manifest_that_is_a_link_to_nothing_is_an_error(tmp_path: Path) -> None:
+def test_a_manifest_that_is_a_broken_symlink_is_an_error(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         trained(store, 0)
     (tmp_path / "manifest" / "00000099.json").symlink_to(tmp_path / "nothing")
@@ -112,7 +112,7 @@ def test_files_that_claim_any_length_are_refused(tmp_path: Path) -> None:
     assert f"it claims {HUGE} bytes" in done.stderr
 
 
-def test_what_is_read_only_may_be_linked(tmp_path: Path) -> None:
+def test_a_store_with_a_symlinked_folder_opens_only_for_reading(tmp_path: Path) -> None:
     with Store.open(tmp_path / "run") as store:
         batch = trained(store, 0)
     (tmp_path / "run" / "nodes").rename(tmp_path / "nodes")

@@ -149,12 +149,12 @@ def grown(by: str) -> arl.Batch:
 
 
 @pytest.mark.parametrize("by", ["append_many", "ingest"])
-def test_calls_of_many_rows_record_what_single_ones_do(by: str) -> None:
+def test_batched_calls_record_the_same_rows_as_single_calls(by: str) -> None:
     expected = {1: [10, 10], 2: [11, 11], 3: [12, 12], 4: [13, 13], 7: [14, 14], 5: [22, 22]}
     assert rows_of(grown(by)) == rows_of(grown("one by one")) == expected
 
 
-def test_a_context_that_was_rewritten_has_the_rows_of_its_own_answer() -> None:
+def test_a_rewritten_context_gets_the_rows_of_its_own_response() -> None:
     forest = arl.Forest()
     forest.add_group(0, "task")
     chat = forest.start(0, 0)
@@ -207,7 +207,7 @@ def test_columns_of_many_rows_that_do_not_fit_are_one_error(columns: Any, messag
     assert [forest.tokens(chat).tolist() for chat in chats] == [[], []]
 
 
-def test_the_store_of_format_v3_is_read_and_goes_on(tmp_path: Path) -> None:
+def test_a_store_of_format_v3_is_read_and_extended(tmp_path: Path) -> None:
     shutil.copytree(V3, tmp_path / "run")
     with arl.Store.open(tmp_path / "run") as store:
         assert store.iteration == 2

@@ -82,7 +82,7 @@ def interrupted(work: Callable[[], object], times: int = 8) -> list[bool]:
     return done
 
 
-def test_long_work_on_a_store_is_broken_off_and_nothing_is_lost(large: Path, tmp_path: Path) -> None:
+def test_interrupted_operations_leave_a_valid_store(large: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(large, folder)
     with Store.open(folder) as store:
@@ -276,7 +276,7 @@ def test_a_file_that_cannot_grow_is_an_error_and_loses_nothing(tmp_path: Path) -
     assert nodes["node_id"].to_list() == list(range(len(nodes)))
 
 
-def test_paths_that_are_no_stores_are_left_as_they_were(tmp_path: Path) -> None:
+def test_paths_that_are_not_stores_are_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for read_only in (True, False):
         with pytest.raises((StoreError, NotFoundError), match="file"):

@@ -155,7 +155,7 @@ def test_files_are_merged_beside_the_run() -> None:
     names["store"].close()
 
 
-def test_a_component_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_howto_of_a_custom_component(capsys: pytest.CaptureFixture[str]) -> None:
     from rollouts import small
 
     names = run("howto/component")
@@ -168,7 +168,7 @@ def test_a_component_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     np.testing.assert_array_equal(credited.column("score", "draw"), [0.0, 0.0])
 
 
-def test_losses_of_ones_own(trained_on: Callable[[Any], tuple[float, Any]]) -> None:
+def test_the_howto_of_custom_losses(trained_on: Callable[[Any], tuple[float, Any]]) -> None:
     names = run("howto/loss")
     (value, gradient), (again, other) = (trained_on(names[name]) for name in ("recipe", "same"))
     assert gradient.abs().max() > 0.0
@@ -269,7 +269,7 @@ def test_systems_are_compared_over_seeds() -> None:
     assert names["difference"].pairs == 10
 
 
-def test_a_run_that_goes_on() -> None:
+def test_the_howto_of_resuming_a_run() -> None:
     names = run("howto/resume")
     assert names["again"] == 3
     assert {path.name for path in Path("runs/resumed").glob("*.pt")} == {f"weights-{n}.pt" for n in (1, 2, 3)}
@@ -345,7 +345,7 @@ def test_an_old_run_opens(capsys: pytest.CaptureFixture[str]) -> None:
     assert names["batch"].num_draws > 0
 
 
-def test_every_block_says_its_language() -> None:
+def test_every_code_block_is_closed_before_the_next() -> None:
     checked = 0
     for path in [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]:
         fences = re.findall(r"^```(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)

@@ -106,7 +106,7 @@ def test_tables_are_read_without_the_library(page: dict[str, Any], store: arl.St
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_what_a_collector_writes_is_read_without_the_library(
+def test_tables_of_a_collector_are_read_without_the_library(
     page: dict[str, Any], collected: arl.Store, name: str
 ) -> None:
     expected = rows(getattr(collected, name))

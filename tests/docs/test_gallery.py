@@ -59,7 +59,7 @@ def test_examples_are_short() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRINTED)
-def test_an_example_prints_what_the_gallery_shows(name: str, tmp_path: Path) -> None:
+def test_the_output_of_an_example_matches_the_gallery(name: str, tmp_path: Path) -> None:
     pytest.importorskip(NEEDS.get(name, "polars"))
     shown = re.findall(r"^```text\n(.*?)^```", sections()[name], re.MULTILINE | re.DOTALL)
     assert shown == [printed(name, tmp_path)]
@@ -76,7 +76,7 @@ def test_the_calculator_is_trained(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_vision_model_looks(tmp_path: Path) -> None:
+def test_the_vision_model_needs_its_images(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     *_, iteration, seeing, blind = printed("vision", tmp_path).splitlines()
     assert re.fullmatch(r"iteration 30: success [01]\.\d\d", iteration)

@@ -42,7 +42,7 @@ def test_a_notebook_runs(path: Path, notebook: ModuleType) -> None:
     assert Path.cwd() == before
 
 
-def test_an_output_is_what_a_cell_prints_and_its_last_expression(notebook: ModuleType, tmp_path: Path) -> None:
+def test_a_cell_output_holds_its_prints_and_its_last_expression(notebook: ModuleType, tmp_path: Path) -> None:
     cells = [
         {"cell_type": "markdown", "source": ["# Title\n", "text"]},
         {"cell_type": "code", "source": ["a = 2\n", "print('<b>')\n", "a * 21"]},

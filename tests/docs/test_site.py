@@ -69,7 +69,7 @@ def test_the_site_is_built_strictly(tmp_path: Path) -> None:
         assert not loaded.findall(page.read_text(encoding="utf-8")), page.name
 
 
-def test_agents_md_is_short_and_names_what_is_there() -> None:
+def test_agents_md_is_short_and_names_existing_paths_and_make_targets() -> None:
     text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 80
     named = [name for name in re.findall(r"`([\w./-]+/[\w./-]*|\w+\.md)`", text) if "agentrl_core._core" not in name]

@@ -24,7 +24,7 @@ def test_each_row_is_a_word_and_a_meaning() -> None:
     assert len(lines) - len(headings) == len([row for row in ROW.finditer(TEXT) if row["words"] != "word"]) > 80
 
 
-def test_each_word_stands_once() -> None:
+def test_each_word_is_listed_once() -> None:
     def stem(word: str) -> str:
         return re.sub(r"\s*\(.*\)|^to ", "", word).lower()
 

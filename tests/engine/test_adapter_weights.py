@@ -35,7 +35,7 @@ def state(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", [*ALONE, *MERGED])
-def test_a_merged_copy_is_what_the_policy_computes_and_the_policy_stays_as_it_is(name, make_model, tokenizer) -> None:
+def test_a_merged_copy_equals_the_policy_and_leaves_it_unchanged(name, make_model, tokenizer) -> None:
     policy = adapted(make_model, name)
     before, wanted = state(policy), logits(policy)
     generate = engine.Transformers(
@@ -112,7 +112,7 @@ def test_an_adapter_alone_is_written_as_peft_reads_it(name, make_model, tmp_path
 
 
 @pytest.mark.parametrize("name", MERGED)
-def test_what_an_adapter_alone_does_not_hold_is_merged(name, make_model) -> None:
+def test_adapters_that_must_be_merged_are_not_sent_alone(name, make_model) -> None:
     assert not can_send_adapter(PolicyWeights(adapted(make_model, name)), 64)
 
 
@@ -125,7 +125,7 @@ def test_the_stamp_follows_the_base_weights_alone(make_model) -> None:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_checkpoint_is_whole_and_loads_as_what_the_policy_computes(
+def test_a_written_checkpoint_is_complete_and_loads_with_equal_logits(
     tied, make_model, tokenizer, tmp_path, monkeypatch
 ):
     from transformers import AutoModelForCausalLM, AutoTokenizer

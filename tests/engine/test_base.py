@@ -48,7 +48,7 @@ def test_requests_that_are_none_are_refused(tokens, seed, sampling, message):
         (TOKENS[:0], NUMBERS[:0], None, "length", "give at least one token, or finish_reason='abort'"),
     ],
 )
-def test_segments_that_say_too_little_are_refused(tokens, logprobs, entropies, reason, message):
+def test_incomplete_or_invalid_segments_are_refused(tokens, logprobs, entropies, reason, message):
     with pytest.raises(InvalidInputError, match=message):
         Segment(tokens, logprobs, entropies, reason, 0, 0)
     assert len(Segment(TOKENS[:0], NUMBERS[:0], None, "abort", 0, 0).tokens) == 0

@@ -68,7 +68,7 @@ def test_stop_tokens_are_the_end_of_the_turn_and_of_the_text(tokenizer, chatml, 
     assert Chat(chatml).end_of_turn == end
 
 
-def test_pieces_are_the_callers_own(tokenizer):
+def test_changing_returned_tokens_does_not_change_the_chat(tokenizer):
     chat = Chat(tokenizer)
     chat.prompt("1 + 1 =")[:] = 0
     chat.observation("<result>2</result>")[:] = 0

@@ -66,7 +66,7 @@ def test_a_text_and_its_message_are_the_same():
     ("name", "before"),
     [("chatml", ()), ("llama", ()), ("qwen", ()), ("qwen3", ("user",)), ("r1", ("tool", "user")), ("strict", ())],
 )
-def test_what_templates_strip_is_has_message(name, before):
+def test_templates_that_strip_reasoning_are_detected(name, before):
     assert chat_of(name).strips_reasoning_before == before
 
 
@@ -92,7 +92,7 @@ def test_a_turn_that_the_template_opens_with_reasoning_is_kept_as_it_was_sampled
         ("mistral", [USER], TOOLS, "renders a prompt of 'user' with tools differently when the conversation continues"),
     ],
 )
-def test_what_a_template_cannot_say_is_refused_each_time(name, content, tools, message):
+def test_messages_that_a_template_cannot_render_are_refused_each_time(name, content, tools, message):
     chat = chat_of(name)
     for _ in range(2):
         with pytest.raises(UnsupportedError, match=message):
@@ -101,7 +101,7 @@ def test_what_a_template_cannot_say_is_refused_each_time(name, content, tools, m
 
 
 @pytest.mark.parametrize(("name", "message"), [("strict", "refuses an observation of 'tool'"), ("mistral", "refuses")])
-def test_roles_that_a_template_refuses_behind_an_answer_are_has_message(name, message):
+def test_observation_roles_that_a_template_refuses_are_reported(name, message):
     chat = chat_of(name)
     with pytest.raises(UnsupportedError, match=message):
         chat.observation(tool("4"))
@@ -120,7 +120,7 @@ def test_roles_that_a_template_refuses_behind_an_answer_are_has_message(name, me
         ([{"role": "user", "content": "x", "name": np.float32(1)}], "messages are not JSON"),
     ],
 )
-def test_what_is_no_message_is_refused(content, message):
+def test_an_invalid_message_is_refused(content, message):
     chat = chat_of("chatml")
     for take in (chat.prompt, chat.observation):
         with pytest.raises(InvalidInputError, match=message):

@@ -47,7 +47,7 @@ def begins(part, whole):
     np.testing.assert_allclose(part.entropies, whole.entropies[:count], atol=1e-5)
 
 
-def test_newcomers_join_what_runs_and_everyone_gets_what_he_gets_alone(generate):
+def test_requests_that_join_a_running_batch_generate_the_same_as_alone(generate):
     samplings = [
         LONG,
         Sampling(temperature=0.7, top_p=0.9, max_tokens=25, stop_token_ids=tuple(range(0, 60, 7)), top=2),
@@ -108,7 +108,7 @@ def test_a_batch_invariant_engine_gives_equal_bits_alone_together_and_late(make_
     generate.close()
 
 
-def test_an_aborted_request_has_exactly_what_was_generated(generate, whole):
+def test_an_aborted_request_returns_the_tokens_generated_so_far(generate, whole):
     gate = Gate(generate)
 
     async def abort():
@@ -132,7 +132,7 @@ def test_an_aborted_request_has_exactly_what_was_generated(generate, whole):
     assert len(waits.logprobs) == len(waits.entropies) == 0
 
 
-def test_new_weights_end_what_runs_under_the_old_version(generate, make_model, whole, own_words):
+def test_a_weight_update_aborts_running_requests_of_the_old_version(generate, make_model, whole, own_words):
     other = make_model("qwen3", seed=1)
     gate = Gate(generate)
 
@@ -195,7 +195,7 @@ def test_a_cancelled_wait_ends_when_no_thread_uses_the_model(generate):
     assert asyncio.run(cancel()) == (True, "sdpa")
 
 
-def test_a_step_that_fails_fails_what_runs_and_the_engine_goes_on(generate, whole):
+def test_a_failed_step_fails_the_running_requests_but_not_the_engine(generate, whole):
     forward = generate.model.forward
     failing = threading.Event()
 
@@ -265,7 +265,7 @@ def test_requests_come_from_many_loops_at_a_time(generate):
     assert found == alone
 
 
-def test_results_of_a_step_come_in_the_order_in_which_they_were_asked_for(generate):
+def test_results_of_a_step_arrive_in_request_order(generate):
     order = []
 
     async def one(index):
@@ -279,7 +279,7 @@ def test_results_of_a_step_come_in_the_order_in_which_they_were_asked_for(genera
     assert order == list(range(20))
 
 
-def test_the_model_is_in_its_own_mode_whenever_answers_arrive(make_model, tokenizer):
+def test_the_mode_of_the_model_is_restored_before_results_arrive(make_model, tokenizer):
     model = make_model("qwen3")
     model.train()
     generate = Transformers(model, tokenizer)
@@ -293,7 +293,7 @@ def test_the_model_is_in_its_own_mode_whenever_answers_arrive(make_model, tokeni
     generate.close()
 
 
-def test_while_nobody_asks_the_thread_sleeps_and_holds_no_engine(make_model, tokenizer):
+def test_an_idle_thread_does_not_keep_the_engine_alive(make_model, tokenizer):
     generate = Transformers(make_model("llama"), tokenizer)
     generate_all(generate, [ask(sampling=Sampling(max_tokens=2))])
     thread, reference = generate._thread, weakref.ref(generate)
@@ -305,7 +305,7 @@ def test_while_nobody_asks_the_thread_sleeps_and_holds_no_engine(make_model, tok
     assert not thread.is_alive()
 
 
-def test_a_closed_engine_ends_what_runs_and_refuses_more(make_model, tokenizer):
+def test_closing_an_engine_aborts_running_requests_and_rejects_new_ones(make_model, tokenizer):
     generate = Transformers(make_model("llama"), tokenizer)
     gate = Gate(generate)
 

@@ -9,7 +9,7 @@ from agentrl_core import annotate, engine, recipes
 
 
 @pytest.mark.parametrize("name", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
-def test_behaviour_log_probs_are_the_models_own_at_every_version(name, world, warm_policy):
+def test_behaviour_log_probs_equal_the_models_own_at_every_version(name, world, warm_policy):
     policy, tokenizer = warm_policy
     generate = engine.Transformers(policy, tokenizer) if name == "transformers" else engine.Vllm(policy, tokenizer)
     recipe = recipes.GRPO

@@ -22,7 +22,7 @@ FAMILIES = ["qwen2_5_vl", "smolvlm", "idefics3", "gemma3", "qwen3_vl"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_log_probs_equal_the_models_own_forward(family):
+def test_log_probs_equal_those_of_the_models_forward_pass(family):
     model, processor = build(family)
     generate = engine.Transformers(model, processor)
     one, two, three, four = pictures(1, 2, 3, 4)
@@ -111,7 +111,7 @@ def test_features_are_computed_once_until_the_weights_change(family):
     agrees(model, processor, requests, moved)
 
 
-def test_a_copy_has_the_features_of_its_own_weights():
+def test_a_copied_model_computes_image_features_with_its_own_weights():
     model, processor = build("qwen2_5_vl")
     other, _ = build("qwen2_5_vl", seed=1)
     generate = engine.Transformers(model, processor, copy=True)
@@ -128,7 +128,7 @@ def test_a_copy_has_the_features_of_its_own_weights():
     agrees(other, processor, requests, after)
 
 
-def test_a_batch_invariant_engine_says_the_same_to_the_bit():
+def test_a_batch_invariant_engine_returns_identical_bits_alone_and_batched():
     model, processor = build("smolvlm")
     generate = engine.Transformers(model, processor, batch_invariant=True)
     requests = [looking(generate, ["a", "b"], [image], seed) for seed, image in enumerate(pictures(1, 2, 3))]
@@ -159,7 +159,7 @@ def test_images_without_a_token_between_them():
     assert again.cached_tokens == 70
 
 
-def test_wrong_images_cost_their_own_request_alone():
+def test_invalid_images_fail_only_their_own_request():
     model, processor = build("qwen2_5_vl")
     generate = engine.Transformers(model, processor)
     one, large = screenshot(1), screenshot(1, 112, 56)
@@ -219,7 +219,7 @@ def test_the_processor_is_found_beside_the_model(tmp_path):
     agrees(model, processor, [request], generate_all(loaded, [request]))
 
 
-def test_an_aborted_request_has_what_it_drew_and_its_next_turn_is_right():
+def test_an_aborted_request_returns_its_tokens_and_can_be_continued():
     model, processor = build("gemma3")
     generate = engine.Transformers(model, processor)
     request = looking(generate, ["a", "b"], [screenshot(1)], 0, Sampling(max_tokens=5000))

@@ -91,7 +91,7 @@ def test_log_probs_before_temperature(make_model, tokenizer, own_words):
 
 
 @pytest.mark.parametrize("temperature", [0.35, 1.3])
-def test_another_temperature_than_asked_for(temperature, make_model, tokenizer):
+def test_a_temperature_other_than_the_requested_one_is_identified(temperature, make_model, tokenizer):
     model = make_model("qwen3")
 
     def clamped(request):

@@ -43,7 +43,7 @@ def test_the_longest_known_beginning_is_found(kept, wanted, most):
         assert layers == []
 
 
-def test_what_was_used_longest_ago_goes_first():
+def test_the_least_recently_used_prefix_is_evicted_first():
     cache = PrefixCache(8 * 6)
     for first in range(3):
         cache.keep(np.full(2, first, np.int32), layers_of(np.full(2, first, np.int32)))
@@ -121,7 +121,7 @@ def test_a_common_system_prompt_is_computed_once(prefix_cache_bytes, make_model,
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_turns_and_forks_compute_only_what_is_new(family, make_model, tokenizer, own_words):
+def test_turns_and_forks_compute_only_tokens_that_are_not_cached(family, make_model, tokenizer, own_words):
     model = make_model(family)
     generate, fresh = (
         engine.Transformers(model, tokenizer),
@@ -152,7 +152,7 @@ def test_turns_and_forks_compute_only_what_is_new(family, make_model, tokenizer,
         np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
 
 
-def test_an_aborted_segment_leaves_what_it_had(make_model, tokenizer, own_words):
+def test_an_aborted_segment_stays_in_the_prefix_cache(make_model, tokenizer, own_words):
     import asyncio
 
     generate = engine.Transformers(make_model("qwen3"), tokenizer)
@@ -188,7 +188,7 @@ def test_an_aborted_segment_leaves_what_it_had(make_model, tokenizer, own_words)
 
 
 @pytest.mark.parametrize("how", ["stepped", "data", "buffer", "disabled", "told", "another"])
-def test_nothing_is_kept_over_new_weights(how, make_model, tokenizer, own_words):
+def test_changed_weights_invalidate_the_prefix_cache(how, make_model, tokenizer, own_words):
     model = make_model("qwen3")
     if how == "disabled":
         peft = pytest.importorskip("peft")
@@ -218,7 +218,7 @@ def test_nothing_is_kept_over_new_weights(how, make_model, tokenizer, own_words)
     np.testing.assert_allclose(segment.logprobs, own_words(model, request, segment, sampling)[0], atol=1e-5)
 
 
-def test_a_batch_invariant_engine_says_the_same_to_the_bit_whatever_was_before(make_model, tokenizer):
+def test_a_batch_invariant_engine_is_bitwise_identical_after_other_requests(make_model, tokenizer):
     model = make_model("qwen3")
     request = Request(np.arange(20, dtype=np.int32), 1, Sampling(max_tokens=16))
     generate = engine.Transformers(model, tokenizer, batch_invariant=True)

@@ -123,7 +123,7 @@ def test_with_replay_the_trainer_is_closer_to_the_engine_in_bf16(family: str, to
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("cached", [None, 3])
-def test_a_recorded_segment_is_read_again(dtype: Any, cached: int | None) -> None:
+def test_a_segment_with_routed_experts_round_trips(dtype: Any, cached: int | None) -> None:
     experts = np.arange(12, dtype=dtype).reshape(3, 4)
     nothing = np.zeros(2, np.float32)
     segment = Segment(np.array([1, 2], np.int32), nothing, None, "stop", 0, 7, None, cached, experts)
@@ -141,7 +141,7 @@ def test_a_model_without_routers_is_refused(make_model: Any, tokenizer: Any) -> 
         engine.Transformers(make_model("llama"), tokenizer, routed_experts=True)
 
 
-def test_what_vllm_reports_ends_before_the_last_token() -> None:
+def test_routed_experts_from_vllm_exclude_the_last_token() -> None:
     request = Request(np.array([4, 5, 6], np.int32), 0, Sampling(max_tokens=2))
     chosen = (np.array([7, 8], np.int32), np.array([-0.5, -0.25], np.float32))
     likeliest = (np.zeros((2, 10), np.int32), np.full((2, 10), -3.0, np.float32))

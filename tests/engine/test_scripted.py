@@ -26,7 +26,7 @@ def test_a_list_is_used_up_in_order(tokenizer):
         generate_all(says, requests([1], sampling=stops))
 
 
-def test_a_function_sees_the_tokens(tokenizer):
+def test_a_scripted_function_receives_the_tokens(tokenizer):
     says = Scripted(
         tokenizer, lambda tokens: ScriptedReply([int(tokens[-1]), 9], logprobs=[-0.5, -1.5], entropies=[0.25, 2.0])
     )
@@ -47,7 +47,7 @@ def test_replies_are_cut_as_a_real_engine_would(tokenizer):
     assert (limited.tokens.tolist(), limited.finish_reason) == ([5, 6, 7], "length")
 
 
-def test_a_function_of_the_request_sees_all_of_it(tokenizer):
+def test_a_scripted_function_receives_the_whole_request(tokenizer):
     says = Scripted(tokenizer, lambda request: ScriptedReply([request.seed + 1, request.sampling.max_tokens]))
     segments = generate_all(says, requests([3, 8], [4], sampling=Sampling(max_tokens=5)))
     assert [segment.tokens.tolist() for segment in segments] == [[1, 5], [2, 5]]

@@ -123,7 +123,9 @@ def test_scores_of_two_versions_are_refused(
     )
 
 
-def test_what_it_cannot_score_is_refused(served: tuple[engine.Vllm, PreTrainedModel]) -> None:
+def test_rollouts_and_options_that_a_teacher_cannot_score_are_rejected(
+    served: tuple[engine.Vllm, PreTrainedModel],
+) -> None:
     generate, _ = served
     with pytest.raises(InvalidInputError, match=r"sampled at temperature 0\.5"):
         annotate(rollouts(0.5), "teacher_logprob", TeacherEngine(generate))

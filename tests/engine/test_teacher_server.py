@@ -148,7 +148,7 @@ def test_a_stopped_run_requests_only_the_rest(server: tuple[str, type[Answers]],
         np.testing.assert_array_equal(found.column(name, "token"), again.column(name, "token"))
 
 
-def test_a_killed_run_requests_again_only_what_had_no_answer(server: tuple[str, type[Answers]], tmp_path: Path) -> None:
+def test_a_run_after_a_kill_repeats_only_unanswered_requests(server: tuple[str, type[Answers]], tmp_path: Path) -> None:
     url, handler = server
     handler.held = 2
     program = (
@@ -179,7 +179,7 @@ def test_a_killed_run_requests_again_only_what_had_no_answer(server: tuple[str, 
     )
 
 
-def test_a_busy_server_is_asked_again(server: tuple[str, type[Answers]]) -> None:
+def test_a_request_to_a_busy_server_is_retried(server: tuple[str, type[Answers]]) -> None:
     url, handler = server
     handler.failures = 1
     found = annotate(rollouts(), "teacher_logprob", TeacherServer(url, concurrency=1))
@@ -201,7 +201,7 @@ def test_another_temperature_is_refused(server: tuple[str, type[Answers]]) -> No
     assert handler.asked == []
 
 
-def test_what_is_no_server_or_no_option_is_refused(server: tuple[str, type[Answers]]) -> None:
+def test_invalid_options_are_refused(server: tuple[str, type[Answers]]) -> None:
     url, _ = server
     with pytest.raises(InvalidInputError, match="top_k is 0"):
         TeacherServer(url, top_k=0)

@@ -27,7 +27,7 @@ def ragged_requests(vocabulary, sampling, count=20, seed=0):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_log_probs_and_entropies_equal_the_models_own_forward(family, sampling, make_model, tokenizer, own_words):
+def test_log_probs_and_entropies_match_a_forward_pass_of_the_model(family, sampling, make_model, tokenizer, own_words):
     model = make_model(family)
     generate = engine.Transformers(model, tokenizer)
     requests = ragged_requests(generate.vocabulary_size, sampling)
@@ -96,7 +96,7 @@ def test_long_segments_outgrow_the_first_room_of_the_cache(make_model, tokenizer
         np.testing.assert_allclose(segment.logprobs, own_words(model, request, segment, sampling)[0], atol=1e-5)
 
 
-def test_segments_stop_behind_the_stop_token_or_at_the_limit(make_model, tokenizer):
+def test_segments_end_after_a_stop_token_or_at_the_limit(make_model, tokenizer):
     generate = engine.Transformers(make_model("llama"), tokenizer)
     stops = tuple(range(0, generate.vocabulary_size, 5))
     requests = [
@@ -194,7 +194,7 @@ def test_wrong_calls(make_model, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["mistral, window", "qwen2, window", "gemma2, window", "gemma3, window"])
-def test_layers_with_windows_equal_the_models_own_forward(family, make_model, tokenizer, own_words):
+def test_sliding_window_layers_match_a_forward_pass_of_the_model(family, make_model, tokenizer, own_words):
     options = {"attn_implementation": "eager"} if "gemma2" in family else {}  # its scores are capped
     model = make_model(family, **options)
     generate = engine.Transformers(model, tokenizer)

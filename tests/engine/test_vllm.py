@@ -58,7 +58,7 @@ def test_the_temperature_of_each_token_follows_from_its_entropy(generate, policy
     assert max(heights) > 0.1
 
 
-def test_segments_stop_behind_the_stop_token_or_at_the_limit(generate):
+def test_segments_end_with_the_stop_token_or_at_the_limit(generate):
     stops = tuple(range(0, generate.vocabulary_size, 5))
     reasons = set()
     sampling = Sampling(max_tokens=6, stop_token_ids=stops)
@@ -123,7 +123,7 @@ def test_weights_that_do_not_fit_leave_the_engine_as_it_is(generate, make_model,
     check(generate, policy, own_words, sampling, version=version + 3)
 
 
-def test_the_likeliest_tokens_are_reported_whoever_is_beside(generate, policy):
+def test_top_tokens_are_reported_for_each_request_of_a_mixed_batch(generate, policy):
     import torch
 
     prompt = np.array([5, 6, 7], np.int32)
@@ -148,7 +148,7 @@ def test_the_likeliest_tokens_are_reported_whoever_is_beside(generate, policy):
     assert segments[0].tokens.tolist() == segments[0].top.tokens[:, 0].tolist()
 
 
-def test_newcomers_join_and_aborted_requests_have_exactly_what_was_generated(generate, make_model, policy):
+def test_requests_join_a_running_batch_and_aborted_ones_keep_their_tokens(generate, make_model, policy):
     sampling = Sampling(max_tokens=60)
     requests = [Request(np.array([5, 6, number], np.int32), number, sampling) for number in range(6)]
     alone = [generate_all(generate, [request])[0] for request in requests]
@@ -199,7 +199,7 @@ def test_a_fork_reuses_the_blocks_that_its_origin_left(generate):
     assert second.cached_tokens == 64, "two whole blocks of 32"
 
 
-def test_the_doctor_tells_the_mode_the_version_and_the_weights(generate, make_model, policy):
+def test_the_doctor_detects_wrong_mode_version_and_weights(generate, make_model, policy):
     sampling = Sampling(temperature=0.7, top_k=9, max_tokens=8)
     requests = sample_requests(generate.vocabulary_size, sampling, context_tokens=generate.context_tokens)
     version = generate.policy_version

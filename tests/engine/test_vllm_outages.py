@@ -99,7 +99,7 @@ def test_requests_wait_for_the_last_server_to_come_back(servers: list[StubVllm],
     made.close()
 
 
-def test_a_server_that_was_started_again_gets_the_weights_first(
+def test_a_restarted_server_gets_the_weights_before_it_is_used(
     servers: list[StubVllm], tokenizer: Any, tmp_path: Path
 ) -> None:
     made = opened(servers, tokenizer, folder=tmp_path, patience=60.0)

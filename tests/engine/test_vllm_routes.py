@@ -111,7 +111,7 @@ def test_a_segment_has_the_experts_of_all_tokens_that_were_read(served: tuple[An
 
 
 @is_inside
-def test_new_weights_have_their_own_experts(served: tuple[Any, Any, str], own_words: Any) -> None:
+def test_recorded_experts_are_those_of_the_updated_weights(served: tuple[Any, Any, str], own_words: Any) -> None:
     generate, model, family = served
     other = tiny(family, seed=4)
     prompt = np.arange(40, dtype=np.int32)  # its first block was cached under the old weights
@@ -123,7 +123,7 @@ def test_new_weights_have_their_own_experts(served: tuple[Any, Any, str], own_wo
 
 
 @is_inside
-def test_an_aborted_segment_has_the_experts_of_what_was_read(served: tuple[Any, Any, str]) -> None:
+def test_an_aborted_segment_has_the_experts_of_the_tokens_it_read(served: tuple[Any, Any, str]) -> None:
     generate, model, family = served
     requests = [Request(np.arange(1, 9, dtype=np.int32), seed, Sampling(max_tokens=40)) for seed in range(2)]
     steps, step = 0, generate._step

@@ -66,11 +66,11 @@ def generate(server, tokenizer, saved):
     ],
     ids=str,
 )
-def test_log_probs_equal_the_models_own_forward(sampling, generate, policy, own_words):
+def test_log_probs_match_a_forward_pass_of_the_model(sampling, generate, policy, own_words):
     check(generate, policy, own_words, sampling, version=0)
 
 
-def test_a_seed_decides_a_segment_and_it_stops_behind_its_stop_token(generate):
+def test_a_seed_determines_a_segment_that_ends_after_its_stop_token(generate):
     stops = tuple(range(0, generate.vocabulary_size, 5))
     requests = some_requests(generate.vocabulary_size, Sampling(max_tokens=6, stop_token_ids=stops))
     first, second = generate_all(generate, requests), generate_all(generate, requests[::-1])[::-1]
@@ -81,7 +81,7 @@ def test_a_seed_decides_a_segment_and_it_stops_behind_its_stop_token(generate):
         assert (segment.finish_reason == "stop") == (int(segment.tokens[-1]) in stops)
 
 
-def test_the_likeliest_tokens_are_in_order_and_minus_infinity_comes_through(generate, policy):
+def test_top_tokens_are_sorted_and_may_have_logprobs_of_minus_infinity(generate, policy):
     prompt = np.array([5, 6, 7], np.int32)
     samplings = [
         Sampling(temperature=0.0, max_tokens=6, top=3),
@@ -131,7 +131,7 @@ def test_a_fork_reuses_the_blocks_that_its_origin_left(generate):
     assert second.cached_tokens == 64, "two whole blocks of 32"
 
 
-def test_aborted_requests_have_exactly_what_was_generated(generate):
+def test_aborted_requests_return_the_tokens_generated_so_far(generate):
     sampling = Sampling(max_tokens=100)
     requests = [Request(np.array([5, 6, number], np.int32), number, sampling) for number in range(4)]
     whole = generate_all(generate, requests)
@@ -250,7 +250,7 @@ def test_a_cancelled_wait_gives_the_request_up_on_the_server_too(generate, serve
     assert any(isinstance(answer, asyncio.CancelledError) for answer in answers)
 
 
-def test_new_weights_end_what_runs_and_are_the_ones_sampled_from(generate, make_model, policy, own_words):
+def test_a_weight_update_aborts_running_requests_and_applies_to_later_ones(generate, make_model, policy, own_words):
     sampling = Sampling(temperature=0.7, max_tokens=10)
     models = [policy, make_model("qwen3", tie_word_embeddings=True, seed=1)]
     long = [Request(np.array([5, 6, number], np.int32), number, Sampling(max_tokens=100)) for number in range(6)]
@@ -293,7 +293,7 @@ def test_new_weights_end_what_runs_and_are_the_ones_sampled_from(generate, make_
     assert [path.name for path in generate._folder.iterdir()] == [f"version-{version + 1}"]
 
 
-def test_weights_that_are_not_the_versions_own_are_refused(generate, server, tokenizer, policy):
+def test_weights_loaded_by_another_client_are_rejected(generate, server, tokenizer, policy):
     version = generate.policy_version
     request = Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4))
     stranger = engine.VllmServer(server.url, tokenizer, folder=generate._folder.parent / "stranger")
@@ -383,7 +383,7 @@ def test_where_no_server_answers_all_are_let_go(tokenizer):
                 pass
 
 
-def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(saved, server, tokenizer, policy):
+def test_a_dead_server_is_skipped_and_a_misconfigured_restart_is_rejected(saved, server, tokenizer, policy):
     half = engine.VllmServer([server.url, "http://127.0.0.1:9"], tokenizer)
     assert half.context_tokens == 128
     half.close()

@@ -78,7 +78,7 @@ def test_a_wrapper_of_the_shared_model_is_the_shared_model(make_model, tokenizer
     assert generate.policy_version == 3
 
 
-def test_a_value_head_is_not_what_an_engine_samples_from(make_model, tokenizer) -> None:
+def test_an_engine_ignores_the_value_head_of_a_policy(make_model, tokenizer) -> None:
     policy = make_model("qwen3", seed=1)
     policy.value_head = nn.Linear(64, 1)
     generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
@@ -114,7 +114,7 @@ def test_weights_that_do_not_fit_change_nothing(make_model, tokenizer) -> None:
             generate.update_weights(make_model("qwen3"), version=version)
 
 
-def test_what_goes_wrong_while_weights_are_taken_is_an_error_of_the_engine(make_model, tokenizer, monkeypatch) -> None:
+def test_a_failed_weight_update_is_an_engine_error(make_model, tokenizer, monkeypatch) -> None:
     generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
     said, full_tensor, reads = tokens_of(generate), policy_weights.full_tensor, []
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_has_the_layout_of_its_files(make_model, tmp_path) -> None:
     assert shapes_of_folder(tmp_path / "nowhere") is None
 
 
-def test_a_config_that_transformers_does_not_know_is_said(tmp_path) -> None:
+def test_a_config_that_transformers_cannot_build_is_reported(tmp_path) -> None:
     with pytest.raises(UnsupportedError, match=r"transformers builds no model from the config of '.*' \("):
         model_of_config(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "nothing_known"}')

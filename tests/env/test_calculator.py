@@ -139,7 +139,7 @@ def test_failures_are_short_texts(text, error):
     assert Calculator()(text) == ToolReply(error, error=True)
 
 
-def test_depth_is_limited_whatever_the_length():
+def test_nesting_depth_is_limited_and_length_alone_is_not():
     assert large("(" * 11 + "1" + ")" * 11).text == "1"
     assert large("(" * 1900 + "1" + ")" * 1900).text == "too deep"
     assert large("-" * 3999 + "1").text == "-1"

@@ -23,7 +23,7 @@ CUT = Sampling(max_tokens=2)
 WHOLE = Sampling(max_tokens=16)
 
 
-def test_an_action_is_a_text_that_knows_why_it_ended() -> None:
+def test_an_action_is_a_text_with_a_finish_reason() -> None:
     action = Action("look", "length")
     assert action == "look"
     assert {action: 1}["look"] == 1
@@ -121,7 +121,7 @@ def tools() -> env.ToolEnvironment:
     return env.ToolEnvironment([task], [env.Calculator()], lambda task, answer: float(answer == task.payload))
 
 
-def test_a_tool_environment_does_not_charge_for_what_a_limit_cut() -> None:
+def test_a_tool_call_cut_by_the_token_limit_is_not_a_format_error() -> None:
     world = tools()
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "73+15"}}'
     [task] = world.tasks(1)

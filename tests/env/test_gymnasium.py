@@ -77,7 +77,7 @@ def test_cliff_walking_is_solved_at_its_end_though_every_step_costs():
     assert (outcome.success, outcome.facts["points"]) == (True, -13.0)
 
 
-def test_taxi_says_where_everything_is():
+def test_the_taxi_observation_contains_all_positions():
     world = env.Gymnasium("Taxi-v4")
     for number in range(8):
         game = gymnasium.make("Taxi-v4", disable_env_checker=True)
@@ -89,7 +89,7 @@ def test_taxi_says_where_everything_is():
         assert f"waiting at {stops[passenger]} and wants to go to {stops[goal]}" in text
 
 
-def test_a_task_begins_alike_and_its_chances_follow_the_seed():
+def test_a_task_has_a_fixed_start_and_its_outcomes_depend_on_the_seed():
     world = env.Gymnasium("Blackjack-v1")
     firsts = {start(world, seed=seed).observation for seed in range(8)}
     assert len(firsts) == 1
@@ -105,7 +105,7 @@ def test_splits_and_seeds_share_no_task():
     assert len(set(seeds)) == 400
 
 
-def test_a_text_that_is_no_action_costs_a_turn():
+def test_a_text_that_is_not_an_action_uses_a_turn():
     episode = start(env.Gymnasium("FrozenLake-v1", max_turns=2))
     outcome = episode.step("swim")
     assert outcome.flags == StepFlag.FORMAT_ERROR

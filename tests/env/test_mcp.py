@@ -41,7 +41,7 @@ def test_tools_are_listed_with_their_schemas_and_called(server):
     assert len(call(tools["long"]).text) == 10_000
 
 
-def test_what_the_server_refuses_is_a_reply(server):
+def test_errors_of_an_mcp_server_become_tool_replies(server):
     tools = {tool.name: tool for tool in server.tools}
     for reply in (call(tools["add"]), call(tools["add"], first="x"), call(tools["divide"], first=1, second=0)):
         assert reply.error
@@ -81,7 +81,7 @@ def test_a_server_that_ends_is_an_error_with_its_last_words(server):
         ([sys.executable, "-c", "import time; time.sleep(100)"], "no answer within 1 seconds"),
     ],
 )
-def test_a_server_that_does_not_start_is_told(command, message):
+def test_a_server_that_does_not_start_is_reported(command, message):
     server = env.MCP(command, seconds=1 if "time" in command[-1] else 600)
     with pytest.raises(AgentRLError, match=message):
         server.tools  # noqa: B018 -- starts it

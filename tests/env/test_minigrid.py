@@ -22,7 +22,7 @@ def test_the_protocol_is_kept(name):
     assert env.check(env.MiniGrid(name, max_turns=7), actions=ACTIONS).ended == 3
 
 
-def test_what_is_seen_is_where_it_is():
+def test_described_objects_are_at_their_described_places():
     """Each named object lies on the grid at its described place, seen from the agent."""
     named = 0
     for seed in range(30):
@@ -112,7 +112,7 @@ def test_images_keep_the_protocol():
         env.MiniGrid("BabyAI-GoToRedBall-v0", observation="picture")
 
 
-def test_an_image_shows_what_the_text_names():
+def test_an_image_shows_the_ball_at_the_place_in_the_text():
     """A red ball is red at its described place, and nowhere else if it is not visible."""
     seen = 0
     for task in env.MiniGrid("BabyAI-GoToRedBallGrey-v0").tasks(12):

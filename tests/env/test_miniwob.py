@@ -216,7 +216,7 @@ time.sleep(600)
 """
 
 
-def test_nothing_is_left_of_a_killed_process():
+def test_a_killed_process_leaves_no_child_processes_or_temporary_folder():
     holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
     guard = int(holder.stdout.readline())
     processes = {guard, *descendants(guard)}
@@ -235,7 +235,7 @@ def test_nothing_is_left_of_a_killed_process():
     assert not folder.exists()
 
 
-def test_a_copy_starts_its_own_browser(world):
+def test_a_copy_does_not_share_browsers(world):
     copy = pickle.loads(pickle.dumps(world))
     assert copy.tasks(3) == world.tasks(3)
     assert not copy._browsers

@@ -19,7 +19,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("package", CALLS)
-def test_what_is_missing_is_named_with_the_extra_that_brings_it(package):
+def test_a_missing_package_is_reported_with_its_extra(package):
     call, extra = CALLS[package]
     program = f"""
 import sys

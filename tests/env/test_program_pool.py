@@ -53,7 +53,7 @@ def test_one_that_failed_is_ended_and_replaced() -> None:
     assert programs.take()[0] is not first
 
 
-def test_closing_ends_all_and_keeps_none_that_comes_back() -> None:
+def test_a_closed_pool_ends_all_programs_and_keeps_none_given_back() -> None:
     programs = pool()
     idle, running = programs.take()[0], programs.take()[0]
     programs.give_back(idle)

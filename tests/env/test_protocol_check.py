@@ -135,7 +135,7 @@ def test_actions_may_be_a_function():
     assert seen == [("train 0", 0, "begin train 0 with 0"), ("train 0", 1, "1: go"), ("train 0", 2, "2: go")]
 
 
-def test_hints_say_what_was_not_looked_at():
+def test_hints_report_what_was_not_checked():
     class Endless(World):
         def tasks(self, count, *, split="train", start=0):
             if split != "train":
@@ -370,7 +370,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("line", BROKEN)
-def test_what_is_broken_is_told(line):
+def test_an_environment_that_breaks_the_protocol_is_reported(line):
     with pytest.raises(InvalidInputError, match=rf"(?m){line}") as raised:
         env.check(BROKEN[line])
     first, *lines = str(raised.value).splitlines()
@@ -378,7 +378,7 @@ def test_what_is_broken_is_told(line):
     assert all(each.startswith("- ") for each in lines)
 
 
-def test_nan_is_the_same_reward_again():
+def test_repeated_nan_rewards_count_as_equal():
     assert env.check(outcomes(reward=float("nan"))).ended == 3
 
 

@@ -45,12 +45,12 @@ class TestBoth:
     def tool(self, isolation):
         return env.Python(seconds=300, isolation=isolation)
 
-    def test_what_is_printed_is_the_reply(self, tool):
+    def test_printed_text_is_the_reply(self, tool):
         assert tool("print(6 * 7)") == env.ToolReply("42", error=False)
         assert tool("") == env.ToolReply("", error=False)
         assert tool("import sys\nprint('a')\nprint('b', file=sys.stderr)\nprint('ä 💥')").text == "a\nb\nä 💥"
 
-    def test_errors_are_told_without_a_path_of_this_machine(self, tool):
+    def test_errors_contain_no_path_of_this_machine(self, tool):
         reply = tool("x = 1\nx / 0")
         assert reply.error
         assert reply.text == (
@@ -60,29 +60,29 @@ class TestBoth:
         assert tool("1 +").text.endswith("SyntaxError: invalid syntax")
         assert tool("print('\ud800')").text == "?", "half a character is none"
 
-    def test_an_exit_status_is_told(self, tool):
+    def test_an_exit_status_is_reported(self, tool):
         assert tool("raise SystemExit(0)") == env.ToolReply("", error=False)
         assert tool("raise SystemExit(3)") == env.ToolReply("[exit status 3]", error=True)
         assert tool("import os; os.abort()") == env.ToolReply("[killed by SIGABRT]", error=True)
 
-    def test_calls_begin_anew_and_give_the_same(self, tool):
+    def test_calls_share_no_state_and_are_deterministic(self, tool):
         assert not tool("x = 1; open('note', 'w').write('x')").error
         assert "NameError" in tool("print(x)").text
         assert tool("import os; print(os.listdir('.'))").text == "[]"
         words = "print({'one', 'two', 'three', 'four', 'five'})"
         assert tool(words) == tool(words)
 
-    def test_there_is_no_input(self, tool):
+    def test_standard_input_is_empty(self, tool):
         assert "EOFError" in tool("input()").text
 
-    def test_an_endless_loop_is_stopped_and_keeps_what_it_printed(self, isolation):
+    def test_an_endless_loop_is_stopped_and_its_output_is_returned(self, isolation):
         before = time.monotonic()
         # As long as a busy machine needs to start.
         reply = env.Python(seconds=5, isolation=isolation)("print('first')\nwhile True: pass")
         assert reply == env.ToolReply("first\n[stopped after 5 seconds]", error=True)
         assert time.monotonic() - before < 300, "it is no hang"
 
-    def test_code_that_goes_on_in_silence_is_stopped(self, isolation):
+    def test_an_endless_loop_with_closed_output_is_stopped(self, isolation):
         code = "import os\nos.close(1)\nos.close(2)\nwhile True: pass"
         assert env.Python(seconds=1, isolation=isolation)(code).text == "[stopped after 1 seconds]"
 
@@ -143,7 +143,7 @@ def test_all_files_together_have_a_limit(python):
 
 
 @needs_isolation
-def test_there_is_no_network_not_even_here(python):
+def test_isolated_code_cannot_connect_even_to_this_machine(python):
     with socket.create_server(("127.0.0.1", 0)) as server:
         code = f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 2)"
         assert "Network is unreachable" in python(code).text
@@ -163,7 +163,7 @@ def test_parents_and_strangers_cannot_be_signalled(python):
 
 
 @needs_isolation
-def test_what_it_leaves_in_the_background_ends_with_it(python):
+def test_background_processes_end_with_the_call(python):
     before = running_below()
     reply = python("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)\nprint('done')")
     assert reply.text == "done"
@@ -224,7 +224,7 @@ def test_ways_to_memory_and_to_the_watcher_are_refused(python, code):
 
 
 @needs_isolation
-def test_what_it_needs_is_not_refused(python):
+def test_isolated_code_may_use_threads_subprocesses_and_sockets(python):
     """Threads, programs, forks, its own sockets, its own limits."""
     reply = python(
         "import asyncio, os, resource, socket, subprocess, sys, threading\n"
@@ -353,7 +353,7 @@ def test_an_ordinary_user_is_shut_in_too(below_tmp):
     assert "[]" in told
 
 
-def test_the_message_names_what_was_refused(monkeypatch):
+def test_the_error_names_the_operation_that_failed(monkeypatch):
     """The error recommends namespaces only if they are the cause."""
     monkeypatch.setattr(module, "_refused", lambda: "start /x/python: No such file or directory")
     with pytest.raises(UnsupportedError, match=r"\(start /x/python: No such file or directory\); give") as raised:
@@ -390,21 +390,21 @@ def test_it_dies_with_the_process_that_called_it(tmp_path):
     assert not psutil.wait_procs(below, timeout=300)[1]
 
 
-def test_a_system_that_does_not_permit_isolation_is_told(monkeypatch):
+def test_a_system_that_does_not_permit_isolation_is_reported(monkeypatch):
     monkeypatch.setattr(module, "_refused", lambda: "unshare: Operation not permitted")
     with pytest.raises(UnsupportedError, match=r"unshare: Operation not permitted.*isolation='limits'"):
         env.Python()
     assert env.Python(isolation="limits")("print(1)").text == "1"
 
 
-def test_a_process_that_could_not_shut_itself_in_is_no_reply(monkeypatch):
+def test_a_sandbox_that_cannot_be_set_up_raises(monkeypatch):
     python = env.Python(isolation="limits")
     monkeypatch.setattr(module, "_run", lambda *_, **__: module._Run(b"", 1, False, False, "mount: No space left"))
     with pytest.raises(AgentRLError, match=r"the sandbox could not be set up \(mount: No space left"):
         python("print(1)")
 
 
-def test_what_goes_wrong_on_the_way_in_is_told():
+def test_an_error_during_sandbox_setup_is_reported():
     settings = (
         '{"status": 2, "root": "/nowhere", "readable": [], "home": "/tmp", "files": 1, "shut_in": true, "memory": 1, '
         '"seconds": 1}'

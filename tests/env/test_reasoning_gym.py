@@ -72,7 +72,7 @@ def test_an_episode_with_a_tool_call(gym):
         episode.step("<answer>1</answer>")
 
 
-def test_partial_credit_is_no_success(gym):
+def test_partial_credit_is_not_a_success(gym):
     task, episode = start(gym)
     outcome = episode.step(f"<answer>{answer_of(task)} or so</answer>")
     assert 0 < outcome.info["score"] < 1
@@ -80,7 +80,7 @@ def test_partial_credit_is_no_success(gym):
 
 
 @pytest.mark.parametrize("domain", ["chain_sum", "products", "lcm"])
-def test_what_the_calculator_prints_is_scored_as_right(gym, domain):
+def test_a_calculator_result_is_scored_as_correct(gym, domain):
     task, episode = start(gym, domain)
     numbers = task.question.rpartition(": ")[2].removesuffix(" =").partition(". Give")[0]
     reply = episode.step(f"<call>{f'lcm({numbers})' if domain == 'lcm' else numbers}</call>").observation
@@ -149,7 +149,7 @@ def test_families_take_settings():
     assert all(task.question.count("+") + task.question.count(" - ") == 4 for task in gym.tasks(20))
 
 
-def test_a_family_that_runs_out_says_so():
+def test_a_family_with_too_few_questions_is_reported():
     few = {"lcm": {"min_value": 2, "max_value": 4}}  # nine questions
     gym = env.ReasoningGym(few, held_out=4)
     assert len({task.question for task in gym.tasks(200)}) == 5
@@ -251,7 +251,7 @@ def test_right_answers_with_angle_brackets_can_be_given(family):
         ("</answer>", None),
     ],
 )
-def test_an_answer_is_what_its_last_tags_hold(gym, action, answer):
+def test_an_answer_is_read_from_the_last_tags(gym, action, answer):
     outcome = start(gym)[1].step(action)
     assert (outcome.info or {}).get("answer") == answer
     assert bool(outcome.flags & StepFlag.FORMAT_ERROR) == (answer is None)
@@ -292,7 +292,7 @@ def test_instructions_name_the_tools_there_are():
     assert env.ReasoningGym(["lcm"], held_out=0).instructions == ""
 
 
-def test_families_that_score_anything_are_taken_only_if_asked_for():
+def test_unlearnable_families_require_allow_unlearnable():
     with pytest.raises(InvalidInputError, match="family 'game_of_life_halting' cannot be learnt from"):
         env.ReasoningGym(["lcm", "game_of_life_halting"], held_out=0)
     with pytest.raises(InvalidInputError, match="give allow_unlearnable=True"):

@@ -53,7 +53,7 @@ def test_an_action_is_read(text):
 
 
 @pytest.mark.parametrize("text", MALFORMED)
-def test_what_is_no_action_is_none(text):
+def test_malformed_actions_parse_to_none(text):
     assert parse_action(text) is None
 
 
@@ -64,7 +64,7 @@ def test_no_text_raises(text):
 
 
 @given(st.text(max_size=200))
-def test_any_typed_text_comes_through(text):
+def test_any_typed_text_is_parsed_unchanged(text):
     import json
 
     assert parse_action(f"type({json.dumps(text)})") == ScreenAction("type", text=text)
@@ -89,7 +89,7 @@ def test_facts_of_clicks_by_hand():
     assert set(hit) | {"points", "command"} == set(SCREEN_FACTS)
 
 
-def test_without_a_target_nothing_is_known_of_it():
+def test_without_a_target_no_target_facts_are_reported():
     found = ScreenFacts(160, 210, None).of(ScreenAction("click", (1, 2)), (1, 2, 1, 2))
     assert not {name for name in found if "target" in name} | ({"matched", "task_weight", "reward.action"} & set(found))
     assert (found["click_x"], found["image_height"]) == (1, 210)

@@ -34,7 +34,7 @@ def test_the_best_come_first_and_equal_ones_in_their_order():
 
 
 @pytest.mark.parametrize("query", ["", "the", "zebra", "💥", "?!"])
-def test_nothing_found_is_no_error(query):
+def test_a_query_without_results_is_not_an_error(query):
     assert env.Search(LAKES)(query) == env.ToolReply("nothing found", error=False)
 
 

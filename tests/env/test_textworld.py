@@ -63,7 +63,7 @@ def test_a_game_is_won(episode):
 @pytest.mark.parametrize(
     "action", ["", "save", "QUIT", "restart", "frobnicate the coin", "x" * 5000, "💥", "take moon", "\\x", "take \\k"]
 )
-def test_what_is_no_command_changes_nothing(episode, action):
+def test_an_invalid_command_does_not_change_the_state(episode, action):
     before = episode.state_key()
     outcome = episode.step(action)
     assert (outcome.flags, outcome.reward, outcome.terminated) == (StepFlag.FORMAT_ERROR, 0.0, False)
@@ -119,7 +119,7 @@ def test_tasks_are_distinct_and_plain(world):
     assert {task.payload["split"] for task in tasks} == {"train", "held_out"}
 
 
-def test_the_temporary_folder_goes_with_the_environment():
+def test_closing_the_environment_deletes_its_temporary_folder():
     world = env.TextWorld("coin_collector", {"level": 1})
     copy = pickle.loads(pickle.dumps(world))
     place = Path(copy._folder)
@@ -147,7 +147,7 @@ def test_wrong_arguments(arguments, message):
         env.TextWorld(**arguments)
 
 
-def test_settings_that_the_package_refuses_are_told(tmp_path):
+def test_settings_that_the_package_refuses_are_reported(tmp_path):
     world = env.TextWorld("coin_collector", {"level": 0}, folder=tmp_path)
     with pytest.raises(
         InvalidInputError, match=r"coin_collector with \{'level': 0\} cannot be generated \(ValueError: Expected"

@@ -99,7 +99,7 @@ def test_several_calls_are_answered_in_their_order(episode):
         ),
     ],
 )
-def test_what_is_no_call_is_told(episode, text, reply, flags):
+def test_an_invalid_tool_call_is_reported_in_the_observation(episode, text, reply, flags):
     outcome = episode.step(f"<tool_call>{text}</tool_call>")
     assert reply in outcome.observation[0]["content"]
     assert (outcome.flags, outcome.terminated) == (flags, False)
@@ -187,7 +187,7 @@ def test_tasks_and_splits(world):
         world.task("sum/9")
 
 
-def test_a_tool_without_a_word_of_its_own_takes_a_text():
+def test_a_tool_without_a_declared_argument_takes_an_argument_text():
     class Echo:
         name = "echo"
 

@@ -62,7 +62,7 @@ def test_a_claim_was_committed_before_its_runs(name: str) -> None:
         assert "changes" not in record
 
 
-def test_a_later_commit_is_no_ancestor() -> None:
+def test_a_later_commit_is_not_an_ancestor() -> None:
     need_history()
     head, before = (records.git("rev-parse", name).strip() for name in ("HEAD", "HEAD~1"))
     assert claims.is_ancestor(before, head)
@@ -229,7 +229,7 @@ def test_screening_verdicts() -> None:
     assert report.screening_verdict([{"status": "refused"}]) == "refused"
 
 
-def test_what_does_not_improve_in_several_steps_runs_again_slowly() -> None:
+def test_multi_step_arms_that_do_not_improve_rerun_at_a_lower_learning_rate() -> None:
     found = [
         {**record(arm, seed, [0.2, final, final])[1], "world": "chain", "arm": arm, "seed": seed}
         for arm, final in (("cispo", 0.1), ("dapo", 0.6), ("grpo", 0.1))  # grpo takes one step a batch
@@ -239,7 +239,7 @@ def test_what_does_not_improve_in_several_steps_runs_again_slowly() -> None:
     assert arms.arm("cispo@slow").learning_rate == arms.arm("cispo").learning_rate / 4
 
 
-def test_the_page_is_what_the_records_give() -> None:
+def test_the_page_matches_the_records() -> None:
     assert report.page() == report.PAGE.read_text(encoding="utf-8"), "run: python bench/evidence/report.py"
 
 

@@ -129,7 +129,7 @@ def test_a_pretrained_model_is_the_start_of_every_seed(
     assert not warm_start.CACHE.exists()
 
 
-def test_a_model_that_sees_is_trained_from_a_warm_start(tiny: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vision_model_is_trained_from_a_warm_start(tiny: World, monkeypatch: pytest.MonkeyPatch) -> None:
     clicks = WORLDS["clicks"]
     # 17 iterations; a model that clicks at random hits a button in some of them.
     settings = {**SETTINGS, "budget": 17 * 192, "turn_tokens": clicks.turn_tokens, "context_tokens": 96, "steps": 40}

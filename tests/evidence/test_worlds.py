@@ -201,14 +201,14 @@ def test_a_view_as_words() -> None:
     assert babyai.words_of(seen) == "mission go to the key you see a red key 1 ahead 2 left"
 
 
-def test_the_largest_number_alone_is_paid() -> None:
+def test_only_the_largest_number_is_rewarded() -> None:
     assert Numbers([13, 45, 32]).observation[-1] == {"role": "user", "content": "13 45 32"}
     for action, success in (("45", True), (" 45\n", True), ("32", False), ("It is 45", False)):
         found = Numbers([13, 45, 32]).step(action)
         assert (found.success, found.reward) == (success, float(success))
 
 
-def test_a_click_is_paid_on_its_button_alone() -> None:
+def test_only_a_click_on_the_requested_button_succeeds() -> None:
     environment, rng = WORLDS["clicks"].make(), random.Random(0)
     for task in environment.tasks(64):
         boxes = task.payload["buttons"]
@@ -248,7 +248,7 @@ def test_a_page_shows_both_buttons_and_which_is_which() -> None:
         assert (outside == 250).all()
 
 
-def test_nothing_is_won_at_clicks_without_looking() -> None:
+def test_a_constant_click_rarely_succeeds() -> None:
     world = WORLDS["clicks"]
     environment = world.make()
     tasks = environment.tasks(world.held_out, split="held_out")
@@ -256,7 +256,7 @@ def test_nothing_is_won_at_clicks_without_looking() -> None:
     assert np.mean(hits, axis=0).max() < 0.15, "the best click that is always the same"
 
 
-def test_a_demonstration_is_imitated_from_its_own_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demonstration_is_paired_with_the_image_of_its_own_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_start, "TRACES", 3)
     world = WORLDS["clicks"]
     model, processor = world.build(world.make().words, 0)

@@ -60,7 +60,7 @@ def test_agent_step_without_a_model_call_needs_no_token_ids():
     assert batch.column("token", "token").tolist() == [3, 4]
 
 
-def test_copied_context_comes_back_as_copied_context():
+def test_copied_context_survives_a_round_trip():
     batch = from_atif([trajectory(user(), agent("Cold.", is_copied_context=True), agent("Very.", metrics=EXACT))])
     assert batch.column("token", "token").tolist() == [3, 4]
     [back] = to_atif(batch)

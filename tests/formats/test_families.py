@@ -76,7 +76,7 @@ def test_stop_tokens_are_all_that_end_a_turn(name, stops, end):
         ("one call", '{{"name": "weather", "arguments": {}}}<|eom|>'),
     ],
 )
-def test_calls_are_trained_up_to_what_ends_them(name, called):
+def test_tool_calls_are_trained_up_to_their_end_token(name, called):
     texts = trained(CALLED, tokenizer(name))
     assert texts[0] == called.format('{"city": "Oslo", "days": 3}')
     assert "Cold." in texts[1]
@@ -191,7 +191,7 @@ def test_pieces_are_the_tokens_of_the_whole_where_spaces_are_letters(scheme):
     assert tokens.tolist() == tok.apply_chat_template(chat, tokenize=True, return_dict=False)
 
 
-def test_an_answer_is_tokenised_apart_if_a_token_would_span_its_begin():
+def test_an_answer_is_tokenised_separately_if_a_token_would_span_its_start():
     tok = tokenizer("plain", merges=[("Ċ", "Ċ")])
     assert len(tok("\n\n")["input_ids"]) == 1
     for content in ("\n\nCold.", "\nCold."):
@@ -224,7 +224,7 @@ def test_a_long_chat_is_tokenised_once():
         ("mistral", [WARM, COLD, tool(), COLD], "message 2: .* a result without a call"),
     ],
 )
-def test_what_is_left_out_is_named(name, messages, missing):
+def test_parts_that_a_template_omits_or_refuses_are_named(name, messages, missing):
     good = {"messages": [WARM, COLD]}
     with pytest.raises(UnsupportedError, match=f"^chat 1, {missing}"):
         from_chats([good, {"messages": messages}], tokenizer(name))
@@ -314,7 +314,7 @@ def test_reasoning_has_many_names(thought):
         ({"weight": None}, True),
     ],
 )
-def test_answers_are_masked_that_say_so(mark, is_trained):
+def test_fields_of_a_message_decide_whether_it_is_trained(mark, is_trained):
     tok = tokenizer("plain")
     chat = {"messages": [{**WARM, "weight": 0}, {**COLD, **mark}, MORE, MILD], "step_rewards": [0.25, 0.75]}
     batch = from_chats([chat], tok)

@@ -59,18 +59,18 @@ def there_and_back(given, records):
     return back
 
 
-def test_the_page_has_what_was_found():
+def test_the_page_of_fields_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python tests/support/format_fields.py"
 
 
 @pytest.mark.parametrize("given", WRITTEN, ids=lambda each: each.title)
-def test_a_field_is_never_left_out_of_its_own_format(given):
+def test_a_round_trip_in_one_format_keeps_or_refuses_each_field(given):
     found = {place: outcome(given, place, value, given) for place, value in given.fields.items()}
     assert set(found.values()) == {"kept", "refused"} or set(found.values()) == {"kept"}, found
 
 
 @pytest.mark.parametrize("given", WRITTEN, ids=lambda each: each.title)
-def test_any_value_of_a_free_field_comes_back(given):
+def test_any_value_of_a_free_field_survives_a_round_trip(given):
     for place in FREE[given.title]:
         for value in ODD:
             assert outcome(given, place, value, given) == "kept", (place, value)
@@ -104,7 +104,7 @@ def test_records_of_two_runs_in_one_file_come_back(given):
 
 
 @pytest.mark.parametrize("given", WRITTEN, ids=lambda each: each.title)
-def test_groups_of_two_batches_stay_apart(given):
+def test_groups_of_two_batches_stay_separate_in_a_round_trip(given):
     one = given.read([given.record])
     joined = arl.Batch.concat([one, given.read([given.record])])
     back = given.read(given.write(joined))
@@ -121,7 +121,7 @@ def test_equal_names_of_groups_of_two_tasks_are_two_groups():
     assert there_and_back(CHATS, chats) == chats
 
 
-def test_what_was_not_sampled_is_not_trained_in_another_format():
+def test_untrained_answers_stay_untrained_in_another_format():
     """ATIF's copied context and fixed steps are answers of weight 0 in a chat."""
     [chat] = CHATS.write(ATIF.read([ATIF.record]))
     answers = [message for message in chat["messages"] if message["role"] == "assistant"]

@@ -162,7 +162,9 @@ def test_equal_tokens_with_another_image_are_another_path() -> None:
         (part(1)["image_url"], "assistant", UnsupportedError, "an answer of the assistant has an image"),
     ],
 )
-def test_what_no_chat_can_hold_is_refused(content: Any, role: str, error: type[Exception], match: str) -> None:
+def test_invalid_and_unsupported_images_are_refused(
+    content: Any, role: str, error: type[Exception], match: str
+) -> None:
     chat = copy.deepcopy(CHAT)
     chat["messages"].insert(1, {"role": role, "content": [{"type": "image_url", "image_url": content}]})
     with pytest.raises(error, match=rf"chat 0: messages\[1\].*{match}"):

@@ -54,7 +54,7 @@ def test_the_parts_of_an_answer_are_those_that_were_written(family):
     assert compared or name.startswith("deepseek_r1")
 
 
-def test_any_argument_comes_back(family):
+def test_tool_call_arguments_round_trip(family):
     name, chat = family
     if "call" in of_family(name, REFUSED) or "calls without tools" in of_family(name, REFUSED):
         return
@@ -113,7 +113,7 @@ def test_a_text_of_a_script_is_in_the_form_of_hermes(text, expected):
         ("<tool_call>", "a <tool_call> is not closed by </tool_call>"),
     ],
 )
-def test_a_call_that_is_not_in_its_form_says_what_is_wrong(text, error):
+def test_a_malformed_tool_call_holds_its_error(text, error):
     [found] = Action(f"I look. {text}").tool_calls
     assert found["function"] == {"name": "", "arguments": found["function"]["arguments"]}
     assert error in found["error"]
@@ -128,7 +128,7 @@ def test_an_answer_of_gpt_oss_in_the_order_that_the_model_writes():
         assert parts(action) == (reasoning, "", [("weather", {"city": "Oslo"})])
 
 
-def test_an_answer_that_is_json_is_no_call():
+def test_a_json_answer_is_not_a_tool_call():
     chat = Chat(gallery_tokenizer("llama3_1"))
     for text in ('{"city": "Oslo"}', '{"name": "weather"', "{}"):
         assert parts(Action(text, form=chat.answer_form)) == ("", text, [])
@@ -171,7 +171,7 @@ def test_tools_are_called_in_the_form_of_the_template(name):
     assert episode.step(Action(last, form=chat.answer_form)).success
 
 
-def test_what_is_thought_is_no_answer_of_reasoning_gym():
+def test_reasoning_gym_ignores_answers_inside_reasoning():
     world = ReasoningGym(["chain_sum"], held_out=0)
     [task] = world.tasks(1)
     right = f"<answer>{task.payload.entry['answer']}</answer>"

@@ -35,7 +35,7 @@ def test_system_message_in_the_middle_is_in_the_context_or_rejected():
     assert batch is None or "polite" in context_texts(batch, tokenizer)[-1]
 
 
-def test_a_refusal_comes_back_from_atif():
+def test_a_refusal_survives_a_round_trip_through_atif():
     chat = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "refusal": "No."}]}
     [written] = to_atif(from_chats([chat], byte_tokenizer(FIRST_SYSTEM)))
     assert written["steps"][1]["message"] == "No."

@@ -68,7 +68,7 @@ def test_no_template_and_no_chat_is_left_out(template):
     assert row["answer"] == row["newlines"] == "trained"
 
 
-def test_the_masks_of_trls_own_training_templates_agree(template):
+def test_masks_agree_with_those_of_trls_training_templates(template):
     name, tokenizer = template
     if not has_masks(name):
         assert name in NO_MASKS

@@ -235,7 +235,7 @@ def test_keys_of_every_library(library: str, kind: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_kernel_gives_the_same_whatever_the_library(library: str) -> None:
+def test_a_kernel_gives_equal_results_for_columns_of_every_library(library: str) -> None:
     rewards = column_of(library, pa.float64(), [9.0, 1.0, 2.0, 7.0, 4.5, 9.0])
     groups = column_of(library, pa.string(), ["q", "b", "a", "b", "a", "q"])
     expected = advantage.group_relative([1.0, 2.0, 7.0, 4.5], [1, 0, 1, 0])
@@ -274,7 +274,7 @@ def test_lists_that_do_not_fit_are_refused(batch: Batch) -> None:
         batch.with_columns("token", mine=pl.Series([["a"] * length for length in lengths]))
 
 
-def test_what_is_no_column_is_named() -> None:
+def test_invalid_columns_are_named_in_the_error() -> None:
     two = duckdb.sql("select 1 as a, 2 as b")
     with pytest.raises(InvalidInputError, match="rewards has the columns a, b; select one of them"):
         columns.numbers(two, "rewards")

@@ -30,7 +30,7 @@ def trained(write: Any) -> None:
     write.close()
 
 
-def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_written_metrics(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -63,7 +63,7 @@ def logged(file: bytes) -> Iterator[bytes]:
             yield whole
 
 
-def test_weights_and_biases_reads_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_and_biases_reads_the_logged_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb: Any = pytest.importorskip("wandb")
     from wandb.proto.wandb_internal_pb2 import Record
 

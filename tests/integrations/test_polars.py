@@ -193,7 +193,7 @@ def rewritten() -> Tables:
     )
 
 
-def test_a_rewritten_context_is_a_sequence_of_its_own() -> None:
+def test_a_rewritten_context_is_a_separate_sequence() -> None:
     run = rewritten()
     rows = run.draws.agentrl.sequences(run).collect()
     assert rows.select("draw_id", "sequence", "tokens", "trainable", "advantage").rows() == [
@@ -239,7 +239,7 @@ def test_lazy_frames_give_the_same(recorded: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_asked_for_is_what_it_is_beside_all_the_rest(recorded: Path, method: str) -> None:
+def test_selecting_columns_or_rows_does_not_change_their_values(recorded: Path, method: str) -> None:
     run = scan(recorded)
     lazy = getattr(run.draws.agentrl, method)(run)
     whole = lazy.collect()
@@ -333,7 +333,7 @@ def test_words_are_those_of_the_files() -> None:
     assert odd.agentrl.words().rows() == [("action", 1), (None, 2)]
 
 
-def test_a_scan_is_what_is_committed_when_it_is_made(tmp_path: Path) -> None:
+def test_a_scan_is_a_snapshot_of_the_committed_rows(tmp_path: Path) -> None:
     (batch, _), (again, _) = grow(0), grow(0, iteration=1)
     with Store.open(tmp_path) as store:
         empty = scan(tmp_path)
@@ -360,7 +360,7 @@ def committed(store: Store, iterations: range, columns: str = "advantage") -> No
         store.close_iteration(batch.with_columns("draw", **{columns: np.arange(float(batch.num_draws))}), {})
 
 
-def test_a_scan_stays_what_it_is_while_files_are_merged(tmp_path: Path) -> None:
+def test_a_scan_does_not_change_when_files_are_merged(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         committed(store, range(3))
         run = scan(tmp_path)

@@ -44,7 +44,7 @@ rows = st.lists(st.tuples(numbers, numbers, st.none() | numbers), min_size=1, ma
 
 
 @given(st.lists(rows, min_size=1, max_size=4), predicates)
-def test_what_is_told_of_blocks_is_so_of_their_rows(
+def test_bounds_checks_of_blocks_agree_with_their_rows(
     blocks: list[list[tuple[int, int, int | None]]], wanted: pl.Expr
 ) -> None:
     schema = {"a": pl.Int64, "b": pl.Int64, "c": pl.Int64}
@@ -76,7 +76,7 @@ def test_what_is_told_of_blocks_is_so_of_their_rows(
         ]
     ),
 )
-def test_what_is_told_of_texts_is_so_of_the_rows_that_have_them(blocks: list[list[str]], wanted: pl.Expr) -> None:
+def test_text_checks_of_blocks_agree_with_their_rows(blocks: list[list[str]], wanted: pl.Expr) -> None:
     texts = sorted({text for block in blocks for text in block})
     pairs = [(place, texts.index(text)) for place, block in enumerate(blocks) for text in sorted(set(block))]
     block, text = np.array(pairs, np.int64).T
@@ -117,7 +117,7 @@ def test_what_is_told_of_texts_is_so_of_the_rows_that_have_them(blocks: list[lis
         (pl.lit(value=True), None),
     ],
 )
-def test_what_bounds_say(wanted: pl.Expr, expected: bool | None) -> None:
+def test_bounds_of_filter_columns(wanted: pl.Expr, expected: bool | None) -> None:
     can, every = bounds_check(wanted)({"a": (1, 3), "b": (5, 9), "d": (0, 1 << 50)})
     assert (bool(every) or None if can else False) is expected
 
@@ -208,7 +208,7 @@ def test_metrics_of_an_iteration_are_found(merged: Path) -> None:
     assert found.height > 0
 
 
-def test_a_filter_on_what_has_no_bounds_reads_lists_of_its_rows_alone(merged: Path, read: Reads) -> None:
+def test_a_filter_on_a_column_without_bounds_reads_lists_of_matching_rows_only(merged: Path, read: Reads) -> None:
     nodes = scan(merged).nodes
     whole = nodes.collect()
     wanted = pl.col("policy_version") == whole["policy_version"].max()
@@ -314,7 +314,7 @@ def test_rows_of_any_ranges_are_those_of_the_whole_table(recorded: Path, data: s
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_files_that_do_not_tell_of_their_blocks_are_read_as_before(tmp_path: Path, version: str) -> None:
+def test_files_without_block_bounds_are_filtered_correctly(tmp_path: Path, version: str) -> None:
     shutil.copytree(Path(__file__).parents[1] / "data" / version, tmp_path / "run")
     for name, column in (("nodes", "group_id"), ("trajectories", "iteration"), ("draws", "trajectory_id")):
         frame = getattr(scan(tmp_path / "run"), name)
@@ -325,7 +325,7 @@ def test_files_that_do_not_tell_of_their_blocks_are_read_as_before(tmp_path: Pat
             assert found.height > 0
 
 
-def test_rows_that_lie_far_apart_are_read_without_those_between(merged: Path, read: Reads) -> None:
+def test_lists_of_rows_between_distant_matches_are_not_read(merged: Path, read: Reads) -> None:
     nodes = scan(merged).nodes
     whole = nodes.collect()
     far = whole["group_id"].unique().sort()[::5]

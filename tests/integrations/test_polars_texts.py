@@ -33,7 +33,7 @@ def test_texts_are_those_of_the_tokenizer(recorded) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(text=st.text(max_size=40), more=st.lists(st.text(max_size=12), max_size=4))
-def test_any_text_comes_back_byte_for_byte(text: str, more: list[str]) -> None:
+def test_any_text_round_trips_exactly(text: str, more: list[str]) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

@@ -53,7 +53,7 @@ def test_every_sampled_token_is_there_once_with_its_numbers(seed: int, several: 
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
-def test_what_is_paid_is_paid_to_the_turn_before_it(seed: int, several: bool) -> None:
+def test_a_reward_belongs_to_the_turn_before_it(seed: int, several: bool) -> None:
     rows = drawn(seed, several=several)
     batch, expected, of_draw = rows.batch, [], {}
     for row in order(rows):

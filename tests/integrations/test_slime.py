@@ -78,7 +78,7 @@ def credited(samples: list[Sample], functions: Functions) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_grpo_is_what_slime_makes_of_the_rewards(seed: int) -> None:
+def test_grpo_advantages_match_the_reward_normalisation_of_slime(seed: int) -> None:
     samples = drawn(seed)
     data = credited(samples, Functions(recipes.GRPO))
     # Its `_post_process_rewards`: (reward - mean) / (std + 1e-6) in groups of equal size, on every token.
@@ -92,7 +92,7 @@ def test_grpo_is_what_slime_makes_of_the_rewards(seed: int) -> None:
     assert [len(found) for found in data["returns"]] == [sample.response_length for sample in samples]
 
 
-def test_samples_of_a_rollout_are_one_member_and_turns_are_paid() -> None:
+def test_samples_of_one_rollout_are_one_member_and_turns_have_own_advantages() -> None:
     # The first rollout was split into two samples; it was paid 1, the second 0: +-0.5 / 0.7071 = +-0.7071.
     split = [
         Sample(group_index=0, index=0, rollout_id=7, tokens=[1, 2, 3], response_length=2, reward=0.0),
@@ -125,7 +125,7 @@ def test_samples_of_a_rollout_are_one_member_and_turns_are_paid() -> None:
     assert [values.tolist() for values in found] == [[1.0, 0.0, 0.5], [-1.0, 0.0, -0.5]]
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_invalid_rewards_are_rejected() -> None:
     functions = Functions(recipes.GRPO)
     with pytest.raises(InvalidInputError, match=r"rewards\[0\] is .*; give a list of 2 advantages"):
         functions.advantages(ARGS, {"rewards": [1.0], "kl": [torch.zeros(2)]})
@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused() -> None:
         functions.rewards(ARGS, [wrong])
 
 
-def test_without_slime_the_message_says_so() -> None:
+def test_a_missing_slime_package_or_collector_is_reported() -> None:
     try:
         import slime  # noqa: F401
     except ImportError:
@@ -191,7 +191,7 @@ def megatron(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.usefixtures("megatron")
 @pytest.mark.parametrize("per_token", [False, True])
-def test_the_loss_is_slimes_own_where_the_formula_is(per_token: bool) -> None:
+def test_the_loss_equals_the_loss_of_slime_for_the_same_formula(per_token: bool) -> None:
     from slime.backends.megatron_utils import loss as theirs
     from slime.backends.megatron_utils.cp_utils import get_sum_of_sample_mean
 

@@ -117,7 +117,7 @@ def test_chats_go_through_the_other_formats(out: Any, into: Any) -> None:
         assert found["messages"] == expected["messages"]
 
 
-def test_atif_is_what_its_own_models_take() -> None:
+def test_exported_atif_validates_with_the_atif_package() -> None:
     atif = pytest.importorskip("atif", reason="atif is installed by `make test`")
     chat = {
         "messages": [
@@ -204,7 +204,7 @@ def test_branches_of_a_trace_are_contexts_of_one_trajectory() -> None:
         list(to_atif(batch))
 
 
-def test_the_advantage_goes_out_with_a_trace() -> None:
+def test_exported_traces_contain_the_advantages() -> None:
     batch = recipes.GRPO.credit(collected())
     found = [
         value
@@ -216,7 +216,7 @@ def test_the_advantage_goes_out_with_a_trace() -> None:
     assert np.abs(found).max() > 0
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_records_that_cannot_be_converted_are_refused() -> None:
     step = {"step_id": 1, "source": "user", "message": "hi"}
     agent = {"step_id": 2, "source": "agent", "message": "yo"}
     exact = {"prompt_token_ids": [1], "completion_token_ids": [2]}

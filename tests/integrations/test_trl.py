@@ -144,7 +144,7 @@ def rows_of(seen: list[tuple[dict[str, Any], float]], rewards: Any) -> Sequences
     ],
     ids=lambda recipe: recipe.name,
 )
-def test_training_takes_the_step_of_our_own_update(recipe: Recipe, tmp_path: Path) -> None:
+def test_trl_training_takes_the_same_step_as_our_own_update(recipe: Recipe, tmp_path: Path) -> None:
     # DAPO shapes by a length that these rows lack; the trainer does one step per batch.
     recipe = recipe.replace(reward=recipes.GRPO.reward, minibatches=1)
     trainer = watched(recipe, tmp_path)
@@ -178,7 +178,7 @@ def two_turns(prompts: list[str], trainer: Any) -> dict[str, Any]:
     }
 
 
-def test_turns_are_paid_and_have_advantages_of_their_own(tmp_path: Path) -> None:
+def test_turn_rewards_give_each_turn_its_own_advantage(tmp_path: Path) -> None:
     trainer = watched(
         TURNS.replace(old_logprob="recomputed"),
         tmp_path,
@@ -235,7 +235,7 @@ def test_a_collector_makes_the_rollouts(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_unsupported_recipes_and_unknown_completions_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="'pair'"):
         watched(recipes.DPO, tmp_path)
     with pytest.raises(RecipeError, match=r"keeps only if beta is not 0; give GRPOConfig\(beta=1.0\)"):
@@ -280,7 +280,7 @@ def test_the_asynchronous_trainer_gets_rows_with_our_advantages() -> None:
     raise AssertionError(f"only {checked} rows were compared")
 
 
-def test_a_collector_that_fails_is_told_to_the_trainer() -> None:
+def test_check_health_raises_if_the_collector_failed() -> None:
     class Broken(SmallWorld):
         async def generate(self, request: Any) -> Any:
             raise RuntimeError(f"no answer to {len(request.tokens)} tokens")

@@ -86,7 +86,7 @@ def test_shared_names_have_verls_numbers(ours: str, theirs: str, options: dict[s
 
 
 @pytest.mark.usefixtures("registered")
-def test_gae_has_verls_numbers_where_the_values_are_told() -> None:
+def test_gae_equals_verls_if_values_are_given() -> None:
     rows = data(3)
     plugin.register(
         recipes.PPO.replace(
@@ -222,7 +222,7 @@ def test_the_loss_of_an_actor_is_made_of_ours() -> None:
     assert abs(found["vanilla"]) > 1e-3
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_unsupported_recipes_and_missing_inputs_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"recipe 'dpo' has no advantage.*'pair'"):
         plugin.register(recipes.DPO.replace(advantage=None, name="dpo"))
     with pytest.raises(RecipeError, match="reference_logprob"):
@@ -235,7 +235,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_dataproto_comes_back_as_it_went(seed: int) -> None:
+def test_a_dataproto_round_trips(seed: int) -> None:
     rows = data(seed)
     batch = plugin.from_dataproto(rows)
     back = plugin.to_dataproto(batch)

@@ -121,7 +121,7 @@ def test_states_are_found_in_the_tokens(queue: Any, trainers: Any) -> None:
     assert found[2] != found[0]
 
 
-def test_verls_own_estimators_stay_its_own(queue: Any, trainers: Any) -> None:
+def test_verls_own_estimators_are_not_replaced(queue: Any, trainers: Any) -> None:
     found = advantages(queue, trainers, "grpo")
     assert found[1][1] == 0.0
     assert found[0][0] == pytest.approx(found[3][0])

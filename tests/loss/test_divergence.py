@@ -171,7 +171,7 @@ def test_the_vocabulary_equals_trl(beta: float) -> None:
     assert divergence(own[0], theirs[0], beta).sum().item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_options_and_missing_inputs_are_refused() -> None:
     with pytest.raises(RecipeError, match="beta=1 with support='sampled'"):
         loss.Divergence(support="sampled")
     with pytest.raises(RecipeError, match="beta"):

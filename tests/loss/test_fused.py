@@ -63,7 +63,7 @@ def test_equals_the_plain_loss(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("head", HEADS)
 @BOTH
-def test_what_is_behind_the_head(policy: loss.Loss, head: str, dtype: torch.dtype) -> None:
+def test_fused_outputs_and_gradients_equal_the_exact_ones(policy: loss.Loss, head: str, dtype: torch.dtype) -> None:
     """Value, log-probs, entropies, and gradients by hidden states, weight and bias equal the exact ones."""
     hidden, weight, pack = problem(2, dtype)
     options = head_of(head, dtype)
@@ -267,7 +267,7 @@ def test_a_target_that_cannot_be_is_finite() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("head", ["plain", "all"])
 @BOTH
-def test_logits_are_fp32_whatever_comes_in(policy: loss.Loss, head: str, dtype: torch.dtype) -> None:
+def test_logits_are_computed_in_fp32_for_every_input_dtype(policy: loss.Loss, head: str, dtype: torch.dtype) -> None:
     hidden, weight, pack = problem(dtype=dtype)
     options = {} if head == "plain" else head_of(head, dtype)
     leaves = [hidden, weight] + ([options["bias"]] if "bias" in options else [])
@@ -357,7 +357,7 @@ def test_logits_fit_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(rows for _, rows in made) == 2 * count  # forward, and once more in the backward pass
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     hidden, weight, pack = problem()
     target = pack.target
 

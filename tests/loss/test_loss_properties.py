@@ -109,7 +109,7 @@ def test_table_and_pickle(name: str) -> None:
 
 
 @EACH
-def test_it_reads_what_it_declares(name: str) -> None:
+def test_a_loss_reads_exactly_the_streams_that_it_declares(name: str) -> None:
     policy, case = LOSSES[name], case_of(name)
     case.streams = {stream: case.streams[stream] for stream in policy.streams}
     case.answers = SimpleNamespace(**{answer: getattr(case.answers, answer) for answer in named(policy)})
@@ -238,7 +238,7 @@ def test_folding_is_exact(name: str) -> None:
         if not policy.foldable and not SEGMENTS & set(policy.streams) and "Value" not in repr(policy)
     ],
 )
-def test_what_is_not_foldable_does_not_fold(name: str) -> None:
+def test_folding_changes_a_loss_that_is_not_foldable(name: str) -> None:
     assert max(folding_error(LOSSES[name], seed) for seed in range(3)) > 1e-6
 
 

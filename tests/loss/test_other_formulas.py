@@ -311,7 +311,7 @@ def test_values(kind: str, clip: float | None, combine: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("clip", "kind"), [(None, "squared"), (0.3, "huber"), (None, "cross_entropy")])
-def test_values_of_the_token_that_was_said(kind: str, clip: float | None) -> None:
+def test_value_losses_on_the_q_value_of_the_sampled_token(kind: str, clip: float | None) -> None:
     """Q of the logits: the token's logit, or its distance from the largest one and a head (B-Coder)."""
     case = Case.random(3)
     target, old, temperature = case.streams["return"], case.streams["old_value"], 1.0 / case.inverse_temperature
@@ -468,7 +468,7 @@ def test_a_function_is_a_loss() -> None:
         loss.function(unit="batch")
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_or_invalid_inputs_of_a_loss_are_named() -> None:
     case = Case.random(8)
     with pytest.raises(UnsupportedError, match="needs the model's answer 'value'"):
         loss.Value().evaluate(loss.Tokens(case.logprob, None, case.streams))

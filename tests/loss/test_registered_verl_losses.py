@@ -107,7 +107,7 @@ def test_divergences(theirs: str) -> None:
 
 
 @pytest.mark.parametrize("away", [2.5, 2.6, 2.7, 5.0])
-def test_k3_has_the_bound_of_verl_where_it_is_asked_for(away: float) -> None:
+def test_bounded_k3_equals_verls(away: float) -> None:
     new = torch.tensor([-6.0], dtype=torch.float64, requires_grad=True)
     reference = torch.tensor([-6.0 + away], dtype=torch.float64)
     expected = core_algos.kl_penalty(new, reference, "k3")
@@ -125,7 +125,7 @@ def test_k3_has_the_bound_of_verl_where_it_is_asked_for(away: float) -> None:
 
 
 @pytest.mark.parametrize("away", [9.0, 12.0])
-def test_gspo_has_the_bound_of_verl_where_it_is_asked_for(away: float) -> None:
+def test_bounded_gspo_equals_verls(away: float) -> None:
     old = torch.tensor([[-13.0, -13.0]], dtype=torch.float64)
     logprob = (old + torch.tensor([[away + 0.5, away - 0.5]])).requires_grad_()
     advantage, mask = -torch.ones_like(old), torch.ones_like(old)

@@ -37,7 +37,7 @@ def probe_rows(batch: Batch, seed: int = 0) -> tuple[list[list[int]], list[int]]
 @pytest.mark.parametrize("max_tokens", [75, 10_000])
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_probes_are_asked_before_every_step_and_at_the_end(seed: int, reduce: str, max_tokens: int) -> None:
+def test_probes_are_scored_before_every_step_and_at_the_end(seed: int, reduce: str, max_tokens: int) -> None:
     batch, model = grow(seed), tiny_model("qwen3")
     rows, starts = probe_rows(batch, seed)
     probe = Probe(rows, start=starts, reduce=reduce)
@@ -92,7 +92,7 @@ def test_information_gain_of_a_probe() -> None:
         assert np.isnan(found[-1])
 
 
-def test_a_probe_can_be_asked_for_another_answer() -> None:
+def test_a_probe_can_compute_the_entropy() -> None:
     batch, model = grow(0), tiny_model("llama")
     rows = [[5]] * batch.num_draws
     found = annotate(batch, "answer_entropy", model, probe=Probe(rows)).column("answer_entropy_before", "draw")
@@ -103,7 +103,7 @@ def test_a_probe_can_be_asked_for_another_answer() -> None:
         assert found[draw] == pytest.approx(float(entropy), abs=1e-5)
 
 
-def test_nothing_predicts_what_an_empty_context_is_asked() -> None:
+def test_a_probe_in_an_empty_context_is_nan() -> None:
     forest = Forest()
     forest.add_group(0, "task")
     trajectory = forest.start(0, member=0)
@@ -214,7 +214,7 @@ def test_a_function_returns_a_value_for_each_pair() -> None:
         annotate(batch, "bad", lambda _: torch.zeros(1))
 
 
-def test_the_name_of_a_column_says_what_a_model_answers() -> None:
+def test_a_column_name_must_end_with_an_output_of_a_model() -> None:
     batch = grow(0)
     with pytest.raises(
         InvalidInputError, match=r"column is 'current_entropie', which does not end with an output of a model; end it"

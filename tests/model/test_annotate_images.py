@@ -147,7 +147,7 @@ def test_equal_tokens_with_other_images_are_other_contexts() -> None:
     assert int((pack.input_ids == image_token(model)).sum()) == 2 * first[0].tokens.count(image_token(model))
 
 
-def test_a_probe_at_the_end_sees_what_no_action_followed() -> None:
+def test_a_final_probe_reads_the_observation_after_the_last_action() -> None:
     model, processor = build("smolvlm")
     forest, batch = Forest(), look([BEFORE], end=AFTER)
     found = annotate(batch, "answer_logprob", model, probe=Probe([[7]]), processor=processor)
@@ -174,7 +174,7 @@ def test_a_probe_at_the_end_sees_what_no_action_followed() -> None:
     )
 
 
-def test_what_is_refused() -> None:
+def test_unsupported_annotations_of_images_are_rejected() -> None:
     model, processor = build("smolvlm")
     batch = look([BEFORE, AFTER])
     ((context, _), _) = seen(batch)

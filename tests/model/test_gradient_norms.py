@@ -57,7 +57,7 @@ def test_only_trained_parameters_and_chosen_draws_count() -> None:
     assert np.isnan(found[~chosen]).all()
 
 
-def test_what_has_no_gradient_is_refused() -> None:
+def test_gradient_norms_that_cannot_be_computed_are_rejected() -> None:
     batch, model = grow(1), tiny_model("qwen3")
     with pytest.raises(InvalidInputError, match=r"'reference_logprob'.*'gradient_norm'"):
         annotate(batch, "reference_logprob", model, level="draw")

@@ -101,7 +101,7 @@ def test_small_packs_and_the_losses_of_one_are_the_same(family: str) -> None:
     assert_equal(many, one)
 
 
-def test_the_vision_tower_sees_each_image_of_a_pack_once() -> None:
+def test_the_vision_tower_runs_once_on_the_distinct_images_of_a_pack() -> None:
     model, processor = build("qwen2_5_vl")
     batch, seen = rollouts(processor), []
     model.model.visual.register_forward_pre_hook(lambda _, args, kwargs: seen.append((args, kwargs)), with_kwargs=True)

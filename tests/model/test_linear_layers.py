@@ -112,7 +112,7 @@ def test_elsewhere_torch_computes(rows: int, dtype: torch.dtype, surrounding: An
         assert torch.equal(output, model(given))
 
 
-def test_layers_that_are_computed_again_are_computed_in_the_same_way() -> None:
+def test_activation_checkpointing_recomputes_layers_in_the_same_way() -> None:
     model, given = layers(), inputs(90, WIDTHS[0]).requires_grad_()
     with fast_linear_layers(model, 90):
         output = checkpoint(model, given, use_reentrant=False)
@@ -162,7 +162,7 @@ def test_a_nested_block_leaves_the_outer_one() -> None:
     assert not is_used(model(given))
 
 
-def test_a_forward_of_the_instance_is_called_and_comes_back() -> None:
+def test_a_forward_set_on_the_instance_is_called_and_restored() -> None:
     model, given, calls = layers(), inputs(90, WIDTHS[0]), []
     first: Any = model[0]
     own = first.forward
@@ -172,7 +172,7 @@ def test_a_forward_of_the_instance_is_called_and_comes_back() -> None:
     assert (calls, first.forward) == ([90], hooked)
 
 
-def test_a_copy_or_pickle_made_in_the_block_has_its_own_forward() -> None:
+def test_a_copy_or_pickle_made_in_the_block_uses_its_own_weights() -> None:
     model, given = layers(), inputs(90, WIDTHS[0])
     wanted = model(given)
     with fast_linear_layers(model, 90):

@@ -69,7 +69,7 @@ def logits_of(model: nn.Module, context: list[int]) -> torch.Tensor:
     return model(input_ids=torch.tensor([context])).logits[0, -1]
 
 
-def test_a_model_says_the_soft_value_of_each_token_at_its_temperature() -> None:
+def test_soft_values_are_computed_at_the_temperature_of_each_token() -> None:
     batch, model = grow(0), tiny_model("qwen3")
     made = annotate(batch, "soft_value", model).column("soft_value", "token")
     likelihood = annotate(batch, "own_logprob", model).column("own_logprob", "token")
@@ -96,7 +96,7 @@ def test_an_estimate_is_the_logit_of_the_token_or_of_the_policy_s_choice() -> No
         assert best[place] == pytest.approx(logits[logits_of(policy, context).argmax()].item(), abs=1e-4)
 
 
-def test_the_target_is_asked_for_the_token_that_the_proposal_likes_best() -> None:
+def test_the_target_model_scores_the_likeliest_token_of_the_proposal_model() -> None:
     batch, proposal, target = grow(1), tiny_model("qwen3", seed=1), tiny_model("qwen3", seed=2)
     with torch.random.fork_rng():
         torch.manual_seed(0)

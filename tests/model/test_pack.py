@@ -172,7 +172,7 @@ def test_attention_is_restored_after_an_error() -> None:
     assert "forward" not in vars(model.lm_head)
 
 
-def test_models_that_cannot_run_packs_say_why() -> None:
+def test_models_that_cannot_run_packs_are_refused_with_the_reason() -> None:
     rows = Ragged.random([5, 6])
     with pytest.raises(UnsupportedError, match="Linear contains no Hugging Face model with an output layer"):
         rows.pack().forward(nn.Linear(2, 2))
@@ -193,7 +193,7 @@ def test_models_that_cannot_run_packs_say_why() -> None:
 
 
 @pytest.mark.parametrize("kind", ["falcon", "mpt"])
-def test_models_with_attention_of_their_own_are_padded(kind: str) -> None:
+def test_models_with_custom_attention_use_the_padded_layout(kind: str) -> None:
     heads = {"vocab_size": 37, "num_hidden_layers": 1, "num_attention_heads": 2}
     torch.manual_seed(0)
     model, rows = (
@@ -235,7 +235,7 @@ def counted(calls: list[str], name: str, function):
     return call
 
 
-def test_a_wrapper_that_changes_what_the_model_returns_is_refused() -> None:
+def test_a_wrapper_that_changes_inputs_or_outputs_of_the_model_is_refused() -> None:
     class Changes(nn.Module):
         def __init__(self, change) -> None:
             super().__init__()
@@ -282,7 +282,7 @@ def in_a_thread(model: nn.Module, ids: Tensor) -> Tensor:
     return answers[0]
 
 
-def test_windows_that_attention_is_not_told_of() -> None:
+def test_sliding_windows_that_are_set_only_in_the_mask() -> None:
     """Some models set a window only in the mask: per layer by its type, or in all layers."""
     experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
     shared = {"shared_expert_intermediate_size": 16}
@@ -305,7 +305,7 @@ def test_windows_that_attention_is_not_told_of() -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", ["cohere", "cohere2", "granite", "granitemoe", "hyperclovax", "vaultgemma"])
-def test_what_models_do_with_their_logits(kind: str, tied: bool) -> None:
+def test_models_that_scale_or_cap_their_logits(kind: str, tied: bool) -> None:
     capped = {"final_logit_softcapping": 2.0, "attn_logit_softcapping": 1.0, "attn_implementation": "eager"}
     capped |= {"sliding_window": WINDOW, "head_dim": 8}
     config, make, options = {

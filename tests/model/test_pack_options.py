@@ -116,7 +116,7 @@ def test_a_rank_without_work_adds_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
-def test_buffers_are_written_again_and_hold_the_same(layout: str) -> None:
+def test_reused_buffers_hold_the_same_packs(layout: str) -> None:
     rollouts = Rollouts.random(LOSSES["rome"], 0)
     (update,) = recipes.GRPO.replace(loss=LOSSES["rome"]).updates(rollouts.batch)
     fresh = list(update.pack(max_tokens=50, layout=layout))

@@ -76,7 +76,7 @@ def gradients(model: Any, batch: arl.Batch, layout: Any, *, replay: bool) -> tup
 
 @pytest.mark.parametrize("layout", ["tree", "sequence", "padded"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_routers_own_choice_changes_nothing(family: str, layout: str) -> None:
+def test_replaying_the_routers_own_experts_changes_nothing(family: str, layout: str) -> None:
     model: Any = tiny_moe(family)
 
     batch = rolled_out(own_experts(model))
@@ -253,7 +253,7 @@ def test_a_teacher_routes_by_itself(teacher: str) -> None:
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
-def test_what_cannot_be_replayed_is_refused() -> None:
+def test_routes_that_cannot_be_replayed_are_refused() -> None:
     model: Any = tiny_moe("qwen3_moe")
     batch = rolled_out(lambda tokens: chosen_experts(model, tokens))
     (update,) = recipes.GRPO.updates(batch)

@@ -142,7 +142,7 @@ def test_a_token_belongs_to_a_span_if_a_letter_of_it_does(actions: list[list[int
     assert place == len(spans)
 
 
-def test_a_parser_is_asked_once_for_what_branches_share() -> None:
+def test_a_parser_is_called_once_for_text_that_branches_share() -> None:
     asked = []
 
     def parser(text: str) -> list[tuple[int, int]]:
@@ -191,14 +191,14 @@ def test_a_parser_that_answers_no_spans_of_the_text(answered: list[tuple[int, in
         annotate(batch_of([[1, 2, 3]]), "item", spans)
 
 
-def test_what_does_not_go_with_spans() -> None:
+def test_options_that_conflict_with_spans_are_refused() -> None:
     batch = batch_of([[1, 2]])
     for name, value in {"probe": Probe([[1]]), "draws": Where().holds(batch), "level": "step"}.items():
         with pytest.raises(InvalidInputError, match=f"{name} is given together with Spans"):
             annotate(batch, "item", Tags([1], [2]), **{name: value})
 
 
-def test_a_recipe_says_that_spans_are_missing() -> None:
+def test_a_recipe_reports_missing_spans() -> None:
     batch = batch_of([[1, 2]], [[3]]).with_columns("draw", score=[1.0, 0.0])
     with pytest.raises(
         RecipeError, match=r"needs column 'thought' at level token; .*arl.annotate\(batch, 'thought', sp"

@@ -340,7 +340,7 @@ def test_a_window_bounds_the_masks(lengths: list[int]) -> None:
 
 
 @pytest.mark.parametrize("family", WINDOWED)
-def test_windows_and_caps_tell(family: str) -> None:
+def test_windows_and_softcaps_change_the_outputs(family: str) -> None:
     """The outputs of the models above change with a window or a cap."""
     grove = Grove.random(2)
     pack = grove.pack(list(range(len(grove.paths))))
@@ -352,7 +352,7 @@ def test_windows_and_caps_tell(family: str) -> None:
         assert (pack.run(model).logprob - pack.run(other).logprob).abs().max() > 1e-4
 
 
-def test_scores_behind_a_cap_are_not_kept() -> None:
+def test_attention_scores_with_a_softcap_are_not_saved_for_the_backward_pass() -> None:
     """The backward pass recomputes them, block by block."""
     layout = attention_module.SequenceAttention(torch.tensor([0, 600], dtype=torch.int32), 600)
     states = [torch.randn(600, heads, 8, requires_grad=True) for heads in (4, 2, 2)]
@@ -401,7 +401,7 @@ def test_a_window_as_long_as_the_longest_path_hides_nothing() -> None:
         assert set(pack._attention._blocks) == {Span()} | (set() if alike else {Span(window)})
 
 
-def test_blocks_of_rows_end_behind_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_rows_end_after_leaves_or_at_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trunk of 3 rows, then branches of 4, 4 and 10: two branches share a block only if both fit into it."""
     monkeypatch.setattr(attention_module, "_QUERY_BLOCK", 8)
     ends = torch.tensor([21] * 3 + [7] * 4 + [11] * 4 + [21] * 10, dtype=torch.int32)

@@ -25,7 +25,7 @@ def seen(pack: object, row: int) -> list[int]:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), room=st.integers(0, 60), by_group=st.booleans())
-def test_a_row_sees_its_own_path_and_every_token_is_trained_once(seed: int, room: int, by_group: bool) -> None:
+def test_each_row_attends_to_its_own_path_and_each_token_is_trained_once(seed: int, room: int, by_group: bool) -> None:
     batch = grow(seed % 8)
     rng = np.random.default_rng(seed)
     draws = rng.permutation(batch.num_draws)[: rng.integers(1, batch.num_draws + 1)]
@@ -74,7 +74,7 @@ def prefixes(before: dict[int, list[int]]) -> set[tuple[int, ...]]:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), vocabulary=st.integers(1, 3))
-def test_what_was_sampled_alike_is_run_once(seed: int, vocabulary: int) -> None:
+def test_equal_sampled_prefixes_are_run_once(seed: int, vocabulary: int) -> None:
     """Draws from a small vocabulary, one by one: shared prefixes are stored apart, in nodes of any lengths."""
     rng = np.random.default_rng(seed)
     forest = Forest()

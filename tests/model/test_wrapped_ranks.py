@@ -44,7 +44,7 @@ def test_gradients_and_columns_are_those_of_one_process(mode: str) -> None:
         ("fsdp2-rounded", "changes shapes or dtypes of what its FSDPLlamaForCausalLM returns; set its output dtype to"),
     ],
 )
-def test_what_would_be_wrong_is_refused(mode: str, message: str) -> None:
+def test_unsupported_wrapped_models_are_rejected(mode: str, message: str) -> None:
     assert message in report(mode)
 
 

@@ -122,7 +122,7 @@ def test_an_iteration_that_cannot_be_counted_on_is_refused(tmp_path: Path) -> No
         store.append(Forest(iteration=2**63 - 1).freeze(), iteration=2**63 - 1)
 
 
-def test_notes_with_the_names_of_the_packages_own_are_kept() -> None:
+def test_info_keys_that_collide_with_reserved_names_are_kept() -> None:
     def notes(reason: str | None, *infos: dict[str, Any]) -> object:
         record = BranchRecord({})
         for info in infos:
@@ -165,7 +165,7 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_that_says_it_is_told(name: str) -> None:
+def test_invalid_arguments_from_a_program_are_reported_by_name(name: str) -> None:
     work, message = PROGRAMS[name]
     WORK[:] = [work]
     world = World()

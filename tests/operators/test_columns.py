@@ -49,7 +49,7 @@ def test_a_plain_column_is_not_copied_and_others_are_made_plain(take: Callable[.
 
 
 @pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32"])
-def test_numbers_of_other_types_become_doubles_of_their_own(kind: str) -> None:
+def test_numbers_of_other_types_are_copied_to_float64(kind: str) -> None:
     column = np.array([1, 0, 1, 1]).astype(kind)
     for given in [column, np.repeat(column, 2)[::2], column.astype(column.dtype.newbyteorder(">")), column.tolist()]:
         made = columns.doubles(given, "values", length=4)
@@ -69,7 +69,7 @@ def test_a_type_of_the_same_numbers_is_plain_too() -> None:
     assert columns.doubles(annotated, "values").tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_tables_have_the_dimensions_that_are_asked_for() -> None:
+def test_arrays_must_have_the_requested_dimensions() -> None:
     table = np.ones((2, 3))
     assert columns.numbers(table, "values", dimensions=(1, 2)) is table
     assert columns.numbers(table, "values", dimensions=(2,), length=2) is table
@@ -80,7 +80,7 @@ def test_tables_have_the_dimensions_that_are_asked_for() -> None:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
-def test_one_number_that_is_too_large_is_found_wherever_it_stands(kind: type, wrong: float) -> None:
+def test_a_result_that_is_not_finite_is_found_at_any_position(kind: type, wrong: float) -> None:
     most = np.finfo(kind).max
     for rows in (0, 1, 7, 64, 131):
         results = np.full(rows, most, kind)

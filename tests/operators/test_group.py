@@ -261,7 +261,7 @@ def test_states_survive_json_and_batches() -> None:
         (lambda: arl.set_num_threads(0), "threads is 0; give 1 or more"),
     ],
 )
-def test_one_clear_line_says_what_is_wrong(call: object, message: str) -> None:
+def test_invalid_arguments_are_reported(call: object, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         call()
 
@@ -287,7 +287,7 @@ def numpy_moments(
     st.sampled_from([0, 1]),
     st.floats(0.0, 1.0),
 )
-def test_what_is_remembered_follows_the_formulas(rows: list[tuple[int, str]], ddof: int, decay: float) -> None:
+def test_running_statistics_follow_their_formulas(rows: list[tuple[int, str]], ddof: int, decay: float) -> None:
     values, ids = np.array([value / 4 for value, _ in rows]), [name for _, name in rows]
     past = {"b": [2.0, 0.5, 0.25], "gone": [1.0, 1.0, 0.0]}
     mean, std, visits, after = running_moments(past, values, ids, ddof=ddof)

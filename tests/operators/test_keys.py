@@ -51,7 +51,7 @@ def test_texts_of_any_column(texts: list[str]) -> None:
     ),
     st.integers(0, 3),
 )
-def test_texts_at_the_border_of_what_a_view_holds(texts: list[str], skipped: int) -> None:
+def test_dense_keys_of_texts_around_the_inline_length_of_a_view(texts: list[str], skipped: int) -> None:
     """A view holds 12 bytes itself: of columns with longer texts, without any, and cut from one that has some."""
     for column in (texts, [text for text in texts if len(text.encode()) <= 12]):
         expected = first_seen(list(column))
@@ -125,7 +125,7 @@ def test_long_pages_by_sequence_and_by_sketch() -> None:
     assert len(set(similar(texts, groups, threshold=0.8, kind="minhash").tolist())) == 6
 
 
-def test_what_is_wrong_is_named() -> None:
+def test_invalid_arguments_are_reported() -> None:
     with pytest.raises(InvalidInputError, match=r"texts\[1\] is None; give strings"):
         similar(["a", None])
     with pytest.raises(InvalidInputError, match="kind is 'cosine'"):

@@ -74,6 +74,6 @@ def test_types_and_out() -> None:
         (lambda: optimal_token_baseline(REWARDS, VALUES, [1] * 5, align="left"), 'align is "left"'),
     ],
 )
-def test_one_clear_line_says_what_is_wrong(call: object, message: str) -> None:
+def test_invalid_arguments_are_named_in_the_error(call: object, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         call()

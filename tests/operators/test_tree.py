@@ -60,7 +60,7 @@ def test_leaves_max_min_and_sum_are_those_of_all_rows_below(case: tuple) -> None
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 0.1, -3.0, 1e3]), min_size=1, max_size=6), st.floats(0.0, 1.0))
-def test_expectiles_balance_what_is_below_and_above(values: list[float], level: float) -> None:
+def test_expectiles_balance_the_deviations_below_and_above(values: list[float], level: float) -> None:
     parents, nodes = [-1, *([0] * len(values))], list(range(1, len(values) + 1))
     found = tree.fuse(parents, nodes, values, kind="expectile", expectile=level).values[0]
     gaps = np.array(values) - found

@@ -160,12 +160,12 @@ def test_masked_numbers_are_missing() -> None:
         ),
     ],
 )
-def test_one_clear_line_says_what_is_wrong(call: Callable[[], object], message: str) -> None:
+def test_invalid_arguments_are_named_in_the_error(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         call()
 
 
-def test_numbers_far_apart_have_quantiles() -> None:
+def test_quantiles_of_distant_numbers_do_not_overflow() -> None:
     assert group.quantile(FAR, [0, 0], 0.5).tolist() == [0.0]
     assert group.quantile(FAR, [0, 0], 0.75).tolist() == [5e307]
 

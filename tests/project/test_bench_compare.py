@@ -60,7 +60,7 @@ def test_times_are_ours_by_line(compare: ModuleType) -> None:
     assert times == {"1 M, NumPy #1 ours": 2.0, "1 M, NumPy #2 ours": 3.0}
 
 
-def test_the_table_says_which_side_is_faster(compare: ModuleType) -> None:
+def test_the_table_marks_faster_and_slower_benchmarks(compare: ModuleType) -> None:
     base = [{"a": 2.0 + 0.01 * turn, "b": 1.0, "c": 1.0, "gone": 1.0} for turn in range(6)]
     head = [{"a": 1.0, "b": 1.0 + 0.01 * (-1) ** turn, "c": 3.0 - 0.01 * turn} for turn in range(6)]
     _, *lines = compare.table(base, head)

@@ -15,7 +15,7 @@ TWICE = {
 }
 
 
-def test_no_class_name_stands_twice() -> None:
+def test_class_names_are_unique() -> None:
     found: dict[str, set[str]] = defaultdict(set)
     for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

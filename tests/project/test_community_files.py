@@ -65,7 +65,7 @@ def test_the_citation_is_complete(root: Path) -> None:
     assert "version" not in citation
 
 
-def test_forms_of_issues_ask_something(root: Path) -> None:
+def test_issue_forms_have_required_fields(root: Path) -> None:
     forms = [path for path in (root / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml"]
     assert len(forms) >= 3
     for path in forms:

@@ -24,7 +24,7 @@ def test_the_tables_name_every_engine_and_every_cause() -> None:
     assert causes == set(get_args(Cause)) - {"none"}
 
 
-def test_the_servers_are_started_with_what_the_tests_start_them_with() -> None:
+def test_the_engines_page_starts_servers_with_the_arguments_of_the_tests() -> None:
     from vllm_server import ARGUMENTS
 
     for index in range(2):

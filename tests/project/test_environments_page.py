@@ -43,7 +43,7 @@ def test_the_environment_with_tools_runs(capsys):
     )
 
 
-def test_the_tables_name_what_there_is_with_its_extra():
+def test_the_tables_name_existing_environments_and_extras():
     import tomllib
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -26,7 +26,7 @@ def test_a_record_covers_the_code_it_was_made_of() -> None:
         (RECORD | {"python": COUNTS | {"run": 0}}, "no python test ran"),
     ],
 )
-def test_what_a_record_does_not_cover_is_said(record: dict | None, gap: str) -> None:
+def test_gaps_in_a_test_record_are_reported(record: dict | None, gap: str) -> None:
     assert gap in TOOL["gaps"](record, TODAY)
 
 
@@ -39,5 +39,5 @@ def test_tests_are_counted_from_the_report(tmp_path: Path) -> None:
     assert TOOL["counts"](report) == {"run": 5, "failed": 2, "skipped": 2}
 
 
-def test_what_is_covered_exists() -> None:
+def test_covered_paths_exist() -> None:
     assert all((ROOT / path).exists() for path in TOOL["COVERED"])

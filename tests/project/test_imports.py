@@ -146,7 +146,7 @@ def test_few_modules_import_by_text() -> None:
     assert found == BY_TEXT
 
 
-def test_there_is_no_circle(arrows: set[Arrow]) -> None:
+def test_imports_have_no_cycle(arrows: set[Arrow]) -> None:
     assert circle(arrows) is None
 
 

@@ -80,7 +80,7 @@ print((time.perf_counter() - start) * 1e3, *set(sys.modules) - before)
     assert len(modules) <= MOST_MODULES
 
 
-def test_what_needs_torch_says_how_to_install_it() -> None:
+def test_functions_that_need_torch_report_how_to_install_it() -> None:
     program = """
 import sys
 sys.modules["torch"] = None  # as if it were not installed

@@ -325,7 +325,7 @@ def test_each_form_is_rewritten_once(before: str, after: str) -> None:
     assert rename.rewrite_python(made.text, TABLE) == made
 
 
-def test_what_only_looks_alike_stays() -> None:
+def test_code_that_only_looks_similar_is_not_renamed() -> None:
     assert rename.rewrite_python(SAME.encode(), TABLE) == (SAME.encode(), [])
 
 
@@ -348,7 +348,7 @@ metrics["seconds.old"]
     ]
 
 
-def test_what_is_no_python_is_reported() -> None:
+def test_a_file_that_is_not_python_is_reported() -> None:
     made = rename.rewrite_python(b"import agentrl_core\ndef (\n", TABLE)
     assert made.text == b"import agentrl_core\ndef (\n"
     assert made.problems[0].line == 2

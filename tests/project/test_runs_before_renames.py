@@ -83,7 +83,7 @@ def test_its_open_iteration_is_finished_as_if_nothing_had_happened(
         assert store.verify() == []
 
 
-def test_what_was_recorded_is_not_sampled_again(runs: Path, expected: dict[str, Any]) -> None:
+def test_recorded_segments_are_not_sampled_again(runs: Path, expected: dict[str, Any]) -> None:
     with arl.Store.open(runs / "search") as store:
         kept = sum(b"/segment" in record for record, _ in store.rollout_log(store.iteration).records())
         collect, world = runs_before_renames.searching(store)

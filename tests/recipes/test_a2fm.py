@@ -45,7 +45,7 @@ def test_options_out_of_range() -> None:
             ModeCost(**options)
 
 
-def test_the_chain_pays_nothing_for_a_bad_format() -> None:
+def test_a_rollout_with_a_bad_format_has_score_zero() -> None:
     batch = small(
         [(0, [1])] * 4,
         draw_reward=[1.0, 1.0, 1.0, 1.0],

@@ -39,7 +39,7 @@ def by_turn(context: str, request: engine.Request) -> str:
     return "x" * (request.seed % 5) + "y"
 
 
-def test_the_best_candidate_goes_on() -> None:
+def test_each_turn_starts_from_the_best_candidate_of_the_previous_turn() -> None:
     run = solve(TurnCandidates(candidates=3, turns=3), by_turn, world=StepWorld(), group_size=1)
     assert run.asked == 9
     assert len(run.drawn) == 9
@@ -91,7 +91,7 @@ def test_budgets(candidates: int, turns: int, size: int, seed: int) -> None:
     assert all(groups.count(each) == candidates for each in groups)
 
 
-def test_it_resumes_and_comes_to_a_step() -> None:
+def test_the_recipe_resumes_and_takes_an_optimizer_step() -> None:
     recipe = recipes.AT_GRPO.replace(rollout=TurnCandidates(candidates=2, turns=2))
     assert check_resumes(recipe, by_turn, world=StepWorld(), group_size=2) >= 2
     assert step(recipe, solve(recipe, by_turn, world=StepWorld(), group_size=2).batch) >= 1

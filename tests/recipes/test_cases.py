@@ -53,7 +53,7 @@ def test_every_option_and_link_matters(name: str) -> None:
     assert len(excused) == len(idle), f"the cases of {name} excuse what the recipe does not set: {idle}"
 
 
-def test_a_wrong_number_is_told() -> None:
+def test_a_number_that_differs_is_reported_with_its_iteration() -> None:
     case = CASES[0]
     expected = [{name: values + 0.5 for name, values in case.expected[0].items()}, *case.expected[1:]]
     assert "iteration 0" in agree(run(case, case.recipe, "sequence", 0), expected)

@@ -70,7 +70,7 @@ def decoder(context: str, request: Request) -> str:
 RECIPE: Recipe = recipes.CJ_GRPO.replace(rollout=Unmasking())
 
 
-def test_a_decode_step_is_a_step_behind_its_state() -> None:
+def test_the_context_of_each_decode_step_is_its_state() -> None:
     run = solve(RECIPE, decoder, world=Masked(), tasks=2, group_size=4)
     contexts, offsets = run.batch.contexts(), run.batch.offsets("step")
     found = [TOKENIZER.decode(contexts.tokens[first:last]) for first, last in pairwise(contexts.offsets)]
@@ -88,7 +88,7 @@ def test_a_decode_step_is_a_step_behind_its_state() -> None:
     assert sorted(numbers) == sorted(place for length in lengths for place in range(length)), "it has its number"
 
 
-def test_ratios_are_to_the_state_of_their_step_and_steps_weigh_alike() -> None:
+def test_ratios_use_the_state_of_their_step_and_steps_have_equal_weights() -> None:
     """Compare with a plain forward pass of each state and its unmasked letters."""
     run = solve(RECIPE, decoder, world=Masked(), tasks=2, group_size=4, sampling=Sampling(max_tokens=8))
     policy = tiny_model("llama", torch.float64, vocab_size=len(TOKENIZER), max_position_embeddings=256)
@@ -127,6 +127,6 @@ def test_ratios_are_to_the_state_of_their_step_and_steps_weigh_alike() -> None:
     torch.testing.assert_close(torch.as_tensor(found), whole, rtol=1e-5, atol=1e-7)
 
 
-def test_it_goes_on_after_a_kill_and_comes_to_a_step() -> None:
+def test_the_recipe_resumes_and_takes_optimizer_steps() -> None:
     assert check_resumes(RECIPE, decoder, world=Masked()) > 1
     assert step(RECIPE, solve(RECIPE, decoder, world=Masked(), tasks=2, group_size=4).batch) == 12

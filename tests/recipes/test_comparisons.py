@@ -47,6 +47,6 @@ def test_every_equation_has_an_example_or_a_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NO_RECIPE))
-def test_what_is_listed_has_no_recipe(name: str) -> None:
+def test_papers_on_the_list_have_no_recipe(name: str) -> None:
     with pytest.raises(KeyError):
         Comparison.of(name)

@@ -36,7 +36,7 @@ def test_both_of_a_pair_get_the_sum() -> None:
         assert "Another" not in row.trained, "the pioneer's answer is prompt"
 
 
-def test_each_copy_speaks_with_its_own_engine() -> None:
+def test_each_agent_samples_from_its_own_engine_and_roles_swap() -> None:
     engines = {name: Heard(script(observers_know)) for name in ("first", "second")}
     world = Riddles()
     batch = arl.Collector(engines, world, recipes.CORY, task_pool=4)(tasks=1, group_size=2)
@@ -52,7 +52,7 @@ def test_each_copy_speaks_with_its_own_engine() -> None:
     ]
 
 
-def test_it_resumes_and_comes_to_a_step() -> None:
+def test_the_recipe_resumes_and_takes_optimizer_steps() -> None:
     assert check_resumes(recipes.CORY, observers_know) >= 2
     engines = {name: script(observers_know) for name in ("first", "second")}
     batch = arl.Collector(engines, Riddles(), recipes.CORY, task_pool=4)(tasks=1, group_size=2)

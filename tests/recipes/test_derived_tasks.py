@@ -46,7 +46,7 @@ def judging(share: float) -> Any:
     return speak
 
 
-def test_spark_makes_items_of_what_came_out() -> None:
+def test_spark_derives_tasks_from_the_outcomes_of_rollouts() -> None:
     def prompts(*answers: str, **options: Any) -> tuple[list[tuple[str, list[float]]], Any]:
         run = solve(Recycled(**options), in_turn(*answers), group_size=2)
         made = [row for row, recycled in zip(run.drawn, run.fact("recycled"), strict=True) if recycled]
@@ -90,7 +90,7 @@ def test_spark_makes_no_more_items_than_it_may(judgements: int, reflections: int
     assert sum(run.fact("recycled")) >= 2 * min(judgements, tasks)
 
 
-def test_urpo_pays_a_referee_by_the_order_that_it_gives() -> None:
+def test_urpo_rewards_a_referee_by_how_it_orders_answers() -> None:
     world = of("preference", {"ranks": [3, 1, 2]})
     run = solve(PlayerReferee(), in_turn("9, 1, 5", "1 2 3", "5 5 1", "no idea"), world=world)
     # 9 > 5 > 1 is the order: 1. 1 2 3: of (3,1), (3,2), (1,2) the last alone is right: -1/3. 5 5 1: 3 before 2 is so,
@@ -183,7 +183,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_resumes_and_comes_to_a_step(name: str) -> None:
+def test_each_recipe_resumes_and_takes_optimizer_steps(name: str) -> None:
     recipe, speak, options = CASES[name]
     assert check_resumes(recipe, speak, **options) >= 2
     for seed in range(20):

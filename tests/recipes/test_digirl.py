@@ -47,7 +47,7 @@ def test_doubly_robust(kind: str, seed: int) -> None:
     assert column(found, "return", "step") == gains
 
 
-def test_the_filter_keeps_what_earlier_links_kept() -> None:
+def test_the_filter_keeps_only_steps_that_earlier_links_kept() -> None:
     batch = ragged(0)
     count = len(batch.column("step", "step"))
     batch = batch.with_columns("step", advantage=np.full(count, 0.5), keep=np.arange(count) % 2)

@@ -101,7 +101,7 @@ def test_a_student_learns_from_its_own_rollouts(name: str) -> None:
     assert distance(student, teacher, rollouts(generate, task.iterations, task.length)) < first / 5
 
 
-def test_a_policy_is_its_own_teacher_under_another_prompt() -> None:
+def test_sdpo_trains_failures_on_a_teacher_prompted_with_a_successful_sibling() -> None:
     """SDPO: failures with a successful sibling have a teacher, which follows the policy after the step."""
     student = tiny(2)
     teacher = copy.deepcopy(student)

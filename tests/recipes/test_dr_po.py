@@ -10,7 +10,7 @@ from agentrl_core.recipes.dr_po import ResetToSolution
 SOLUTION = "abcdefghij"
 
 
-def test_a_rollout_goes_on_from_inside_the_solution() -> None:
+def test_a_rollout_starts_after_a_random_part_of_the_solution() -> None:
     run = solve(recipes.DR_PO, in_turn(RIGHT), world=Riddles((SOLUTION,)), group_size=6)
     shares = run.fact("began")
     assert len(set(shares)) == 6
@@ -40,7 +40,7 @@ def test_whole_actions_come_first() -> None:
         assert row.actions[whole].startswith(given[whole][: int(rest * len(given[whole]))])
 
 
-def test_it_resumes_and_comes_to_a_step() -> None:
+def test_the_recipe_resumes_and_takes_optimizer_steps() -> None:
     world = Riddles(("look", "listen", RIGHT))
     assert check_resumes(recipes.DR_PO, in_turn(RIGHT), world=world, every=2) >= 2
     batch = solve(recipes.DR_PO, in_turn(RIGHT), world=world).batch

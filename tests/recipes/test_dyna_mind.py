@@ -23,7 +23,7 @@ def test_refined_rollouts() -> None:
     close(column(Refinement()(batch)), [0.0, 0.0, 0.0, 0.0, 1.0, 0.0])
 
 
-def test_plain_rollouts_of_a_group_of_their_own() -> None:
+def test_groups_without_refined_rollouts_get_group_relative_advantages() -> None:
     batch = small([(0, [1])] * 3, draw_score=[1.0, 3.0, math.nan], draw_refined=[0, 0, 0], draw_success=[1, 1, 1])
     close(column(Refinement()(batch)), [-1 / math.sqrt(2), 1 / math.sqrt(2), 0.0])
 

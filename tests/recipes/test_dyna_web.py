@@ -100,7 +100,7 @@ def test_dreams_resume_and_come_to_a_step() -> None:
     assert step(recipe, batch) >= 1
 
 
-def test_a_dream_is_brought_back_by_what_was_said_or_dreamt_again() -> None:
+def test_an_imagined_episode_is_restored_from_a_snapshot_or_by_replay() -> None:
     world = WorldModelEnvironment(Riddles(), script(dreamt))
     [task] = Riddles().tasks(1)
     dream = world.reset(task, 5)
@@ -112,13 +112,13 @@ def test_a_dream_is_brought_back_by_what_was_said_or_dreamt_again() -> None:
     assert asyncio.run(again.step("look 2")).success is True
 
 
-def test_what_cannot_be_dreamt_is_refused() -> None:
+def test_environments_that_cannot_be_imagined_are_rejected() -> None:
     for world, message in ((Gallery(), "Gallery shows images"), (Nim(), "of Nim has several agents")):
         with pytest.raises(UnsupportedError, match=message):
             WorldModelEnvironment(world, script(dreamt)).reset(world.tasks(1)[0], 0)
 
 
-def test_a_program_that_names_no_imagined_world_of_the_collector_is_told() -> None:
+def test_an_unknown_imagined_environment_is_reported() -> None:
     collect = arl.Collector(script(looks), Riddles(), recipes.DYNA_WEB, task_pool=4)
     with pytest.raises(arl.exceptions.InvalidInputError, match="environment='imagined' is unknown to the collector"):
         collect(tasks=1, group_size=8)

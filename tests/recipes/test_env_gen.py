@@ -49,7 +49,7 @@ def speak(context: str, request: Request) -> str:
     return RIGHT if "cut" in context or "dig here" in context else WRONG
 
 
-def test_a_cycle_measures_asks_and_trains_on_what_was_written(tmp_path: Path) -> None:
+def test_a_cycle_measures_skills_and_trains_on_designed_environments(tmp_path: Path) -> None:
     program = Designed(every=2, share=0.5, mixture="groups")
     recipe = recipes.ENV_GEN.replace(rollout=program)
     found: list[Any] = []
@@ -80,7 +80,7 @@ def test_a_cycle_measures_asks_and_trains_on_what_was_written(tmp_path: Path) ->
     assert all(len(np.unique(designed[keys == group])) == 1 for group in np.unique(keys))
 
 
-def test_a_cycle_is_on_what_was_written_and_then_on_the_original_tasks(tmp_path: Path) -> None:
+def test_a_cycle_starts_with_designed_tasks_and_continues_with_original_ones(tmp_path: Path) -> None:
     """A cycle is three iterations, and a share of 0.4 is one of them; the first cycle has no written environments."""
     recipe = recipes.ENV_GEN.replace(rollout=Designed(every=3, share=0.4))
     designed, measured = [], []
@@ -105,7 +105,7 @@ def test_half_of_the_groups_are_on_environments_that_were_written() -> None:
     assert 160 <= batch.column("designed", "draw").sum() <= 240
 
 
-def test_what_is_no_configuration_is_left_out() -> None:
+def test_invalid_configurations_are_left_out() -> None:
     assert configurations('{"question": 3} {"payload": null} [{"question": "a {b}"}] {"question": "c"') == [
         {"payload": None},
         {"question": "a {b}"},
@@ -115,5 +115,5 @@ def test_what_is_no_configuration_is_left_out() -> None:
     assert changed == Task("train 3/designed 1", "?", "dig", None, ())
 
 
-def test_it_goes_on_where_it_was_cut_off() -> None:
+def test_env_gen_resumes_after_interruptions() -> None:
     assert check_resumes(recipes.ENV_GEN.replace(rollout=Designed(every=1)), speak, world=Skilled(), tasks=8)

@@ -210,7 +210,7 @@ THEIRS: dict[str, Callable[[Rollouts], tuple[Tensor | None, Callable[[Tensor], T
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", THEIRS)
-def test_a_recipe_is_what_verl_computes(name: str, seed: int, layout: Any) -> None:
+def test_advantages_and_losses_of_a_recipe_equal_those_of_verl(name: str, seed: int, layout: Any) -> None:
     rollouts = Rollouts(seed)
     advantage, objective = THEIRS[name](rollouts)
     logprob = rollouts.new.clone().requires_grad_()
@@ -226,7 +226,7 @@ def test_a_recipe_is_what_verl_computes(name: str, seed: int, layout: Any) -> No
 
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_ppo_and_its_critic_are_what_verl_computes(seed: int, layout: Any) -> None:
+def test_ppo_and_its_critic_equal_those_of_verl(seed: int, layout: Any) -> None:
     rollouts = Rollouts(seed)
     made, target = core_algos.get_adv_estimator_fn("gae")(
         rollouts.rewards, values=rollouts.values, response_mask=rollouts.mask, gamma=1.0, lam=0.95
@@ -271,7 +271,7 @@ class Everything(SimpleNamespace):
 
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_dpo_is_what_trl_computes(seed: int, layout: Any) -> None:
+def test_the_loss_of_dpo_equals_that_of_trl(seed: int, layout: Any) -> None:
     trainer = pytest.importorskip("trl.trainer.dpo_trainer", reason="TRL is installed by `make test`").DPOTrainer
     rng = np.random.default_rng(seed)
     pairs, length = 3, 5

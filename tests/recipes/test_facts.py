@@ -72,7 +72,7 @@ def collected(facts: dict[str, ExtraColumn], members: int) -> Batch:
     return forest.freeze()
 
 
-def test_what_systems_need_of_their_environment() -> None:
+def test_facts_that_recipes_need_from_their_environment() -> None:
     names = {name: {column.name for column in wanted(recipes.get(name))[0]} for name in NAMES}
     assert names["copo"] == names["seed_grpo"] == {"answer_cluster", "answer_parsed"}
     assert names["dyna_mind"] == {"refined"}
@@ -87,7 +87,7 @@ def test_what_systems_need_of_their_environment() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_scored_and_credited_on_what_its_environment_says(name: str) -> None:
+def test_a_recipe_scores_and_credits_with_the_declared_facts(name: str) -> None:
     recipe = recipes.get(name)
     said, asked = wanted(recipe)
     facts = declaration(said)
@@ -122,7 +122,7 @@ def test_it_is_refused_where_a_fact_is_missing(name: str) -> None:
             recipe.check(facts=rest)
 
 
-def test_a_fact_of_a_step_says_nothing_of_a_draw() -> None:
+def test_a_step_fact_does_not_satisfy_a_draw_column() -> None:
     of_draws = Recipe(name="mine", advantage=GroupRelative(column="quality"), loss=loss.Policy())
     assert draw("quality") in of_draws.chain("advantage")[0].needs
     of_draws.check(facts={"trajectory": {"quality": "number"}})
@@ -140,7 +140,7 @@ def test_a_fact_of_a_step_says_nothing_of_a_draw() -> None:
         of_steps.check(facts={})
 
 
-def test_a_batch_that_says_it_is_enough() -> None:
+def test_check_accepts_facts_that_the_batch_declares() -> None:
     recipe = Recipe(name="mine", advantage=GroupRelative(column="quality"), loss=loss.Policy())
     batch = collected({"quality": ExtraColumn("trajectory")}, 4)
     recipe.check(batch)

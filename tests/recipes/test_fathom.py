@@ -49,7 +49,7 @@ def test_search_effort() -> None:
     close(column(SearchEffort()(wasted))[0], 0.1 + 0.5)
 
 
-def test_without_a_tool_call_nothing_is_redundant() -> None:
+def test_a_success_without_a_tool_call_is_not_redundant() -> None:
     # A label that calls a success without calls redundant is an error: the success is worth 1, not 1/2.
     close(column(SearchEffort()(searched(searches_redundant=[1, 2, 2, 3, 0])))[1], 1.0)
 

@@ -122,7 +122,7 @@ def test_tasks_one_by_one(iterations: list[list[tuple[int, int, int]]], history:
         assert dict(zip(state["tasks"], known, strict=True)) == visits_by_hand
 
 
-def test_what_is_not_known_of_difficulty_changes_nothing() -> None:
+def test_a_missing_loss_or_score_leaves_the_weights_unchanged() -> None:
     batch = lossy([1.0, math.nan, 5.0], [1, 1, 1], [0, 1, 2])
     batch = batch.with_columns("draw", score=[0.0, 0.0, math.nan], weight=[1.0, 1.0, 7.0])
     ((weights, state),) = run(DifficultyScaled(bins=2, smoothing=1.0, coefficient=1.0, history=1), [batch])

@@ -46,7 +46,7 @@ def test_signs_by_hand() -> None:
         close(column(NegativeBySuccess()(failed), "weight", "draw"), [factor], 1e-6)
 
 
-def test_what_weights_of_tokens_may_be_normalised() -> None:
+def test_invalid_uses_of_normalised_imitation_are_refused() -> None:
     with pytest.raises(RecipeError, match="use tokens='expert' or tokens='imitation'"):
         loss.Imitation(tokens="positive", normalised=True)
     weighted = loss.Imitation("token_mean", tokens="imitation", normalised=True)

@@ -85,11 +85,11 @@ def test_an_iteration_of_which_no_entropy_is_known_changes_nothing() -> None:
     assert program.next(known, arl.component.IterationRecord(0, arl.Forest().freeze())) == known
 
 
-def test_it_goes_on_after_a_kill() -> None:
+def test_the_recipe_resumes_after_interrupts() -> None:
     assert check_resumes(recipes.HAPO, unsure) > 1
 
 
-def test_ratios_to_what_was_sampled_are_refused() -> None:
+def test_behaviour_log_probs_are_refused_with_entropy_temperature() -> None:
     sampling = Sampling(by_entropy=EntropyTemperature(0.0, 1.0, 1.0))
     recipe = recipes.HAPO.replace(rollout=Independent())
     assert solve(recipe, unsure, sampling=sampling).sampled > 0

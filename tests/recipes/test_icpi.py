@@ -111,7 +111,7 @@ def test_examples_are_balanced(seen: list[_Transition], examples: int) -> None:
 
 
 @given(st.integers(1, 9), st.floats(0, 0.999), st.floats(0, 0.999))
-def test_a_piece_lies_within_its_episode(length: int, begin: float, end: float) -> None:
+def test_a_piece_is_a_contiguous_part_of_its_episode(length: int, begin: float, end: float) -> None:
     episode = [_Transition(str(place), "a", 0.0, False, "") for place in range(length)]
     piece = Imagine.piece(episode, begin, end)
     first = int(piece[0].before)
@@ -125,7 +125,7 @@ def test_pieces_by_hand() -> None:
     assert ["".join(step.before for step in Imagine.piece(episode, *each)) for each in ends] == ["0", "0123", "23", "3"]
 
 
-def test_it_comes_to_a_step() -> None:
+def test_icpi_takes_an_optimizer_step() -> None:
     recipe = recipes.ICPI.replace(rollout=PROGRAM)
 
     def speak(context: str, request: Request) -> str:

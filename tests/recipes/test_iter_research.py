@@ -17,7 +17,7 @@ def researching(context: str, request: Request) -> str:
     return "first"
 
 
-def test_a_round_sees_the_one_before_it() -> None:
+def test_the_context_of_a_round_contains_the_previous_round() -> None:
     run = solve(recipes.ITER_RESEARCH, researching, group_size=4)
     found = run.batch.contexts()
     decode = TOKENIZER.decode
@@ -36,6 +36,6 @@ def test_a_round_sees_the_one_before_it() -> None:
     np.testing.assert_allclose(credited.column("advantage", "step"), expected, atol=1e-4)
 
 
-def test_it_resumes_and_comes_to_a_step() -> None:
+def test_the_recipe_resumes_and_takes_an_optimizer_step() -> None:
     assert check_resumes(recipes.ITER_RESEARCH, researching) >= 2
     assert step(recipes.ITER_RESEARCH, solve(recipes.ITER_RESEARCH, researching, group_size=8).batch) >= 1

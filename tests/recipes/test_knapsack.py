@@ -36,7 +36,7 @@ def test_no_knapsack_is_worth_more(seed: int) -> None:
     assert found == pytest.approx(knapsack(rates.tolist(), 48, 2, 20))
 
 
-def test_the_last_visit_is_what_counts() -> None:
+def test_only_the_last_visit_counts() -> None:
     select, story = KNAPSACK.select, Story()
     assert isinstance(select, ComposedSelector)
     assert isinstance(select.count, GreedyAllocator)

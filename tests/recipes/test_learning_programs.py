@@ -40,7 +40,7 @@ def iterations(recipe: Recipe, speakers: list[Any], folder: Path, **options: Any
     return found
 
 
-def test_what_a_group_learned_is_shown_to_the_next(tmp_path: Path) -> None:
+def test_experiences_of_a_group_are_shown_in_the_next_iteration(tmp_path: Path) -> None:
     add = json.dumps({"operation": "ADD", "id": None, "text": "Say right."})
 
     def first(context: str, request: Request) -> str:
@@ -214,7 +214,7 @@ def test_inspo_draws_an_instruction_and_replaces_the_worse(tmp_path: Path) -> No
         Instructed(begin="alone")
 
 
-def test_the_worse_half_goes_and_candidates_come() -> None:
+def test_candidates_replace_the_worse_half_of_the_instructions() -> None:
     program = Instructed(begin="a|b|c|d", every=1, least=3)
     state = {"texts": ["a", "b", "c", "d"], "weights": [0.5, 0.1, 0.9, 0.1], "rollouts": [3, 3, 3, 2]}
     # d has not been tried enough: one of three is removed, b.
@@ -231,7 +231,7 @@ def test_the_worse_half_goes_and_candidates_come() -> None:
     assert after["weights"][1] == after["weights"][2] == pytest.approx(0.81 if used == 2 else 0.9), "as its parent"
 
 
-def test_the_policy_tries_candidates_and_the_better_one_comes() -> None:
+def test_the_policy_tries_candidate_instructions_and_the_better_one_is_kept() -> None:
     proposed = iter(["be wrong", "be right"])
 
     def speak(context: str, request: Request) -> str:
@@ -267,7 +267,7 @@ def speaking(context: str, request: Request) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_resumes_and_comes_to_a_step(name: str) -> None:
+def test_each_recipe_resumes_and_takes_optimizer_steps(name: str) -> None:
     recipe, options = CASES[name]
     assert check_resumes(recipe, speaking, group_size=2, **options) >= 1
     for seed in range(20):

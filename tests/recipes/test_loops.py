@@ -81,7 +81,7 @@ def assert_trained(loop: Loop) -> None:
 
 @pytest.mark.parametrize("name", spread(name for name in NAMES if name not in reasons()))
 @pytest.mark.filterwarnings("ignore")
-def test_it_runs_and_goes_on(name: str, tmp_path: Path) -> None:
+def test_a_recipe_trains_the_same_with_and_without_kills(name: str, tmp_path: Path) -> None:
     one, other = whole(name, tmp_path / "whole"), cut(name, tmp_path / "cut")
     assert_trained(one)
     assert_trained(other)
@@ -91,7 +91,7 @@ def test_it_runs_and_goes_on(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(other.losses, one.losses, rtol=1e-3, atol=1e-3)
 
 
-def test_what_does_not_run_has_a_reason(tmp_path: Path) -> None:
+def test_recipes_that_cannot_run_have_a_reason(tmp_path: Path) -> None:
     assert set(reasons()) <= set(NAMES)
     assert len(reasons()) < len(NAMES)
     for name, why in reasons().items():
@@ -105,7 +105,7 @@ KILLED = ("ppo", "arpo_gui", "mopps")
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are killed as on Unix")
 @pytest.mark.filterwarnings("ignore")
-def test_a_killed_process_goes_on(tmp_path: Path) -> None:
+def test_a_killed_process_resumes_with_identical_weights_and_batches(tmp_path: Path) -> None:
     command = [sys.executable, recipe_loop.__file__, str(tmp_path), *KILLED]
     found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
     codes = {(name, int(moment)): int(code) for name, moment, code in map(str.split, found.stdout.splitlines())}

@@ -44,7 +44,7 @@ def test_each_turn_is_credited_against_its_seat_in_its_game() -> None:
     assert len(set(np.round(expected, 3))) > 6
 
 
-def test_it_resumes_and_comes_to_a_step() -> None:
+def test_the_recipe_resumes_and_takes_an_optimizer_step() -> None:
     assert check_resumes(recipes.MARS, takes, world=Nim(), tasks=4, group_size=1) >= 2
     batch = solve(recipes.MARS, takes, world=Nim(), tasks=4, group_size=1).batch
     assert step(recipes.MARS, batch) >= 1

@@ -57,7 +57,7 @@ def test_the_loss_is_that_of_all_candidates() -> None:
     assert set(rewards.round(6).tolist()) == {1.0, -0.1}
 
 
-def test_it_goes_on_where_it_was_cut_off() -> None:
+def test_the_program_resumes_after_interrupts() -> None:
     assert check_resumes(OneToken(candidates=2), letter, every=5, tasks=1, world=Riddles(("ab",))) > 0
 
 

@@ -110,7 +110,7 @@ def test_toml_leads_to_anybodys_components(own: object) -> None:
     assert Recipe.from_toml(text) == recipe
 
 
-def test_a_loss_of_ones_own_is_evaluated(own: object) -> None:
+def test_a_custom_loss_is_evaluated(own: object) -> None:
     gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.25])
     streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
     value, metrics = own.Halved().evaluate(loss.Tokens(torch.tensor([-1.0, -4.0]), None, streams))
@@ -130,7 +130,7 @@ def test_it_remembers_by_its_place(own: object) -> None:
     assert recipe.next_states(state, IterationRecord.of(second)) == {"advantage[0].Centred": {"sum": 8.0, "count": 4}}
 
 
-def test_two_of_a_kind_remember_apart(own: object) -> None:
+def test_two_components_of_one_class_have_separate_states(own: object) -> None:
     recipe = Recipe(name="mine", advantage=(own.Centred(), own.Centred(column="advantage")), loss=loss.Policy())
     state = recipe.next_states({}, IterationRecord.of(recipe.credit(recipe.score(rollouts(0, [1.0, 3.0])))))
     assert list(state) == ["advantage[0].Centred", "advantage[1].Centred"]
@@ -165,7 +165,7 @@ def test_addresses_that_lead_nowhere(component: str, message: str) -> None:
         ("unknown", r"Forgetful \(phase advantage\) gives 2 trained tokens the advantage nan \(the first is token 1"),
     ],
 )
-def test_what_a_component_returns_is_looked_at(own: object, returns: str, message: str) -> None:
+def test_the_return_value_of_a_component_is_checked(own: object, returns: str, message: str) -> None:
     recipe = Recipe(name="mine", advantage=own.Forgetful(returns), loss=loss.Policy())
     with pytest.raises(RecipeError, match=message):
         recipe.credit(recipe.score(rollouts(0, [1.0, 3.0])))

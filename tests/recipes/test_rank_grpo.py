@@ -33,7 +33,7 @@ def test_items_of_a_list() -> None:
     close(np.array(column(component(whole), level="token"))[[5, 9]], [0.1, 0.1])
 
 
-def test_every_item_has_a_ratio_of_its_own() -> None:
+def test_every_item_has_its_own_ratio() -> None:
     streams = {
         "weight_kl": torch.ones(5),
         "old_logprob": torch.zeros(5) - 2.0,

@@ -108,7 +108,7 @@ def test_an_iteration_is_a_whole_number(iteration: object) -> None:
 
 
 @pytest.mark.parametrize("method", ["credit", "updates"])
-def test_what_is_no_batch(method: str) -> None:
+def test_a_value_that_is_not_a_batch_is_refused(method: str) -> None:
     with pytest.raises(InvalidInputError, match="batch is int; give a Batch"):
         getattr(recipes.GRPO, method)(3)
 
@@ -163,12 +163,12 @@ def test_bad_documents(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("source", [3, None, b"name = 'x'", []])
-def test_what_is_no_document(source: object) -> None:
+def test_a_source_that_is_not_a_document_is_refused(source: object) -> None:
     with pytest.raises(RecipeError, match="is not a recipe; give the text of a TOML document, or its path"):
         Recipe.from_toml(source)
 
 
-def test_what_is_no_table() -> None:
+def test_a_value_that_is_not_a_table_is_refused() -> None:
     with pytest.raises(RecipeError, match="is not a recipe; give a table made by to_dict"):
         Recipe.from_dict([])
 
@@ -270,7 +270,7 @@ def test_weight_multiplies_the_advantage_only(batch: Batch) -> None:
         np.testing.assert_allclose(double.streams[name], factor * values, rtol=1e-6)
 
 
-def test_a_chain_runs_in_order_and_each_link_sees_what_came_before(batch: Batch) -> None:
+def test_a_chain_runs_in_order_and_links_read_earlier_columns(batch: Batch) -> None:
     first, second = advantage.GroupRelative(center="leave_one_out", scale="none"), advantage.GroupRelative()
     np.testing.assert_array_equal(
         recipes.GRPO.replace(advantage=(first, second)).credit(batch).column("advantage", "draw"),
@@ -296,7 +296,7 @@ def test_components_of_the_reward_are_the_environments() -> None:
         recipes.GRPO.replace(advantage=advantage.GroupRelative(column="judged")).check()
 
 
-def test_what_a_component_remembers_goes_from_batch_to_batch(batch: Batch) -> None:
+def test_component_state_is_passed_from_batch_to_batch(batch: Batch) -> None:
     recipe = recipes.GRPO.replace(weight=(Visits(),))
     once = recipe.credit(batch)
     state = recipe.next_states({}, IterationRecord.of(once))
@@ -352,5 +352,5 @@ def test_facts_need_no_component(batch: Batch, level: Level, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["score", "advantage", "reference_logprob", "value", "nothing"])
-def test_what_is_computed_is_no_fact(name: str) -> None:
+def test_computed_columns_are_not_facts(name: str) -> None:
     assert not any(Column(level, name).is_fact for level in ("draw", "step", "token"))

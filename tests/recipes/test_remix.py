@@ -20,7 +20,7 @@ from agentrl_core.recipes.remix import REMIX
 from agentrl_core.replay import Memory, Mix
 
 
-def test_what_changes_when() -> None:
+def test_coefficients_and_replay_follow_the_schedule() -> None:
     """lambda by its formula in every iteration: the divergences share 1e-3."""
     assert Recipe.from_toml(REMIX.to_toml()) == REMIX
     for iteration in range(130):

@@ -47,7 +47,7 @@ def reasoning(context: str, request: Request) -> str:
     return "since it is so" if "Why is this the right thing" in context else WRONG
 
 
-def test_a3t_acts_at_random_and_says_why() -> None:
+def test_a3t_acts_at_random_and_generates_reasons_for_its_actions() -> None:
     program = Autonomy(column="success", probability=1.0, attempts=2)
     run = solve(program, reasoning, world=Doors(), group_size=2)
     assert [row.actions for row in run.drawn[:2]] == [[WRONG]] * 2
@@ -94,7 +94,7 @@ class Expert(Riddles):
         return episode
 
 
-def test_ui_s1_goes_on_behind_what_the_expert_did() -> None:
+def test_ui_s1_continues_from_the_action_of_the_expert_after_a_mistake() -> None:
     world = Expert(("open", "search", "click", "close"))
     said: list[str] = []
 
@@ -171,7 +171,7 @@ class Refuses(Riddles):
     ],
     ids=["a wrong format", "a wrong call", "an answer"],
 )
-def test_rac_trains_no_recovery_behind_an_undo_that_the_world_does_not_know(outcome: StepResult) -> None:
+def test_rac_trains_no_recovery_after_an_undo_that_the_environment_rejects(outcome: StepResult) -> None:
     said, world = ("ok", "<bad>", WRONG, "look", RIGHT), Refuses("<undo>", outcome)
     with pytest.warns(
         RuntimeWarning, match=r"undo='<undo>' is refused by the environment of domain .* Recovered\(undo="
@@ -232,7 +232,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_resumes_and_comes_to_a_step(name: str) -> None:
+def test_recipes_resume_and_take_an_optimizer_step(name: str) -> None:
     recipe, speak, options = CASES[name]
     assert check_resumes(recipe, speak, turn_limit=6, **options) >= 2
     for seed in range(20):

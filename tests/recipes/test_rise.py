@@ -19,7 +19,7 @@ def speak(context: str, request: Request) -> str:
     return RIGHT if request.seed % 2 else WRONG
 
 
-def test_ratings_are_paid_by_the_scores_of_the_solutions() -> None:
+def test_ratings_are_rewarded_by_the_scores_of_the_solutions() -> None:
     program = SelfVerification(verifications=5)
     run = solve(program, speak, tasks=2, group_size=3)
     # 2 groups of 3 solutions; 5 of them are rated 3 times each: 3 of the first group, 2 of the second.
@@ -53,7 +53,7 @@ def test_no_more_than_v_are_rated(verifications: int, tasks: int, size: int, see
     )
 
 
-def test_it_resumes_and_comes_to_a_step() -> None:
+def test_the_recipe_resumes_and_takes_optimizer_steps() -> None:
     recipe = recipes.RISE.replace(rollout=SelfVerification(verifications=2))
     assert check_resumes(recipe, speak, group_size=2) >= 2
     batch = solve(recipe, speak, group_size=2).batch

@@ -66,7 +66,7 @@ def test_a2fm_forces_nine_members_into_three_modes() -> None:
     assert run.fact("reward.forced") == [1] * 9 + [0] * 3
 
 
-def test_active_vln_makes_a_group_anew_twice() -> None:
+def test_active_vln_resamples_a_failed_group_at_most_twice() -> None:
     def made(*answers: str, **options: Any) -> tuple[list[bool], list[list[str]]]:
         run = solve(Anew(column="success", **options), in_turn(*answers), group_size=2)
         return [row.drawn for row in run.rows], [row.actions for row in run.drawn]
@@ -98,7 +98,7 @@ def test_active_vln_counts_the_steps_of_a_turn() -> None:
     assert run.rows[0].status == "truncated"
 
 
-def test_active_vln_begins_behind_the_expert() -> None:
+def test_active_vln_starts_after_a_part_of_the_expert_trajectory() -> None:
     # 6 steps, W = 3: in iteration t = 1, f = log(1) / log(4) = 0, so n = 2 remain and 4 are given.
     world = Riddles((*"abcde", RIGHT))
     run = solve(Anew(column="success", warm_up=3), in_turn(*["look"] * 5, RIGHT), world=world, group_size=1)
@@ -111,7 +111,7 @@ def test_active_vln_begins_behind_the_expert() -> None:
     assert scratch.rows[0].actions == [RIGHT]
 
 
-def test_agent_rlvr_takes_the_guidance_out_again() -> None:
+def test_agent_rlvr_trains_guided_rollouts_without_the_guidance() -> None:
     def speak(context: str, request: Request) -> str:
         del request
         if "Give guidance" in context:
@@ -137,7 +137,7 @@ def test_agent_rlvr_takes_the_guidance_out_again() -> None:
     assert recipes.AGENT_RLVR.credit(mixed.batch).column("pair", "draw").tolist() == [0, 0, -1]
 
 
-def test_ad_hint_gives_what_the_difficulty_asks_for() -> None:
+def test_ad_hint_sets_the_hint_length_by_difficulty() -> None:
     world = Riddles(("0123456789",))
     program = HintsByDifficulty(noise=0.0)
     # One of four solved: D = 3/4, w = 0.5 * 3/4 + 0.1 = 0.475: floor(4.75) = 4 of 10 tokens.
@@ -204,7 +204,7 @@ def test_icpo_shows_a_demonstration_and_trains_without(tmp_path: Any) -> None:
     assert batch.column("shown", "draw").tolist() == [0] * 7 + [1]
 
 
-def test_what_solved_the_task_before_is_retrieved(tmp_path: Any) -> None:
+def test_earlier_solutions_of_a_task_are_retrieved(tmp_path: Any) -> None:
     """Of the four rollouts that solved it in the iteration before, the newest three are shown; a failure never is."""
     texts = [f"{word} {RIGHT}" for word in ("one", "two", "three", "four")]
     speaker = in_turn(*texts, WRONG)
@@ -216,7 +216,7 @@ def test_what_solved_the_task_before_is_retrieved(tmp_path: Any) -> None:
     assert alone.fact("retrieved") == [0, 0], "nothing was solved yet"
 
 
-def test_icpo_keeps_only_what_is_good() -> None:
+def test_icpo_drops_failed_rollouts_that_had_a_demonstration() -> None:
     members = RolloutSpec(7) + RolloutSpec(1, hint=FixedHint("an example"), train_without_hint=True, fact="shown")
     for at_least, kept in ((1.0, 7), (None, 8)):
         program = Shown(members=members, column="success", at_least=at_least)
@@ -258,7 +258,7 @@ def test_xrpo_spends_where_the_interval_shrinks_most() -> None:
     assert np.bincount(run.batch.column("group_id", "draw").astype(int)).sum() == 18
 
 
-def test_dyna_mind_shows_half_of_a_group_what_their_plans_lead_to() -> None:
+def test_dyna_mind_shows_half_of_a_group_the_results_of_their_plans() -> None:
     plan = "<plan>look\n<bad>\nlook</plan>"
 
     def speak(context: str, request: Request) -> str:
@@ -418,7 +418,7 @@ def test_a_recipe_runs_to_the_step_of_its_optimizer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_was_recorded_is_not_sampled_again(name: str) -> None:
+def test_recorded_responses_are_not_sampled_again(name: str) -> None:
     case = CASES[name]
     assert (
         check_resumes(

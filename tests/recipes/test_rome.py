@@ -30,7 +30,7 @@ def near_the_end(context: str, request: Request) -> str:
     return RIGHT if "think" in context else WRONG
 
 
-def test_members_begin_behind_anchors_and_the_expert_joins_who_fails() -> None:
+def test_members_start_after_anchors_and_the_expert_joins_a_failed_group() -> None:
     recipe = recipes.ROME.replace(rollout=FromChunks(anchors=2))
     run = solve(recipe, wrong, world=Riddles(EXPERT), group_size=3)
     # Four chunks and two anchors: none of them, two, and none again.
@@ -54,7 +54,7 @@ def test_members_begin_behind_anchors_and_the_expert_joins_who_fails() -> None:
     assert set(credited.column("weight", "token")[own].tolist()) == {1.0}
 
 
-def test_nobody_joins_who_succeeds_and_a_task_without_an_expert_begins_at_its_prompt() -> None:
+def test_no_expert_joins_after_a_success_or_without_a_solution() -> None:
     run = solve(recipes.ROME, near_the_end, world=Riddles(EXPERT), group_size=4)
     assert run.fact("given") == [0.0, 1.0, 2.0, 3.0]
     assert run.fact("reward") == [0.0, 0.0, 0.0, 1.0], "the last begins where it knows the rest"
@@ -93,7 +93,7 @@ def test_a_task_is_rolled_back_while_it_is_learned(tmp_path: Path) -> None:
         assert list(state["given"].values()) == [left]
 
 
-def test_the_run_is_its_own_expert(tmp_path: Path) -> None:
+def test_an_earlier_success_of_the_run_serves_as_the_expert(tmp_path: Path) -> None:
     """A task without a solution starts from its latest success."""
     left = [2]
 
@@ -120,7 +120,7 @@ def test_the_run_is_its_own_expert(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parallel", "rollback"])
-def test_it_goes_on_after_a_kill_and_comes_to_a_step(kind: str) -> None:
+def test_the_recipe_resumes_and_takes_an_optimizer_step(kind: str) -> None:
     recipe = recipes.ROME.replace(rollout=FromChunks(kind=kind))
     assert check_resumes(recipe, near_the_end, world=Riddles(EXPERT)) >= 2
     assert step(recipe, solve(recipe, near_the_end, world=Riddles(EXPERT), tasks=2).batch) >= 1

@@ -55,7 +55,7 @@ def test_where_too_little_is_offered_the_node_rolls_out_itself(tmp_path: Path) -
     assert solve(SharedExperience(), chance, tasks=4, group_size=2).fact("shared") == [0.0] * 8
 
 
-def test_it_resumes_with_what_was_offered_and_comes_to_a_step(tmp_path: Path) -> None:
+def test_sapo_swarm_resumes_with_shared_rollouts_and_takes_an_optimizer_step(tmp_path: Path) -> None:
     offered = line("other 1", [RIGHT], [WRONG]) + line("other 2", [RIGHT], [WRONG])
     (tmp_path / "other.jsonl").write_text(offered)
     recipe = recipes.SAPO_SWARM.replace(rollout=SharedExperience(folder=str(tmp_path), node="own"))
@@ -70,7 +70,7 @@ def test_two_nodes_exchange(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", '{"task": {}}\n', '{"attempts": []}\n'])
-def test_what_is_no_group_is_told(tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_of_shared_experience_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.jsonl").write_text(text)
     with pytest.raises(InvalidInputError, match="SharedExperience: "):
         solve(SharedExperience(folder=str(tmp_path), node="own"), chance, tasks=2, group_size=2)

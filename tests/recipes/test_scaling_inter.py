@@ -22,7 +22,7 @@ def test_a_trajectory_is_truncated_at_the_limit_of_its_stage() -> None:
             Horizon(stages=stages)
 
 
-def test_it_resumes_and_comes_to_a_step() -> None:
+def test_the_recipe_resumes_and_takes_optimizer_steps() -> None:
     recipe = recipes.SCALING_INTER.replace(rollout=Horizon(stages=(3,)))
     assert check_resumes(recipe, in_turn("look")) >= 2
 

@@ -33,7 +33,7 @@ RECIPES = (
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:recipes.Hysteresis at")  # its metrics come from a whole run of the game
 @pytest.mark.parametrize("name", RECIPES)
-def test_an_iteration_trains_what_sees(name: str, tmp_path: Path) -> None:
+def test_an_iteration_trains_the_vision_model(name: str, tmp_path: Path) -> None:
     loop = SeeingLoop(small(name), "padded")
     with arl.Store.open(tmp_path / "run", sync="never") as store:
         collect, batch = loop.collect(store)

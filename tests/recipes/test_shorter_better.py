@@ -34,6 +34,6 @@ def test_the_recipe_by_hand() -> None:
     close(column(batch, "advantage"), (scores - scores.mean()) / (scores.std(ddof=1) + 1e-6), 1e-5)
 
 
-def test_a_price_below_nothing_is_refused() -> None:
+def test_a_negative_coefficient_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"coefficient=-1\.0"):
         OptimalLength(coefficient=-1.0)

@@ -81,7 +81,7 @@ class Tools(SmallWorld):
         return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2), facts={"tool_calls": 2.0})
 
 
-def test_a_run_trains_bursts_in_a_pass_of_their_own(tmp_path: Path) -> None:
+def test_a_run_trains_bursts_in_a_separate_pass(tmp_path: Path) -> None:
     world = Tools()
     recipe = SPEAR.replace(replay=RecalibratedBurst(size=2))
     policy = tiny_model("qwen3", torch.float32)

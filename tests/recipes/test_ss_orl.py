@@ -66,10 +66,10 @@ def test_actions_are_taken_from_the_recording_or_filled_in() -> None:
     assert sum(row.prompt.startswith("Seen:") for row in helpers) == 3
 
 
-def test_what_is_asked_shows_what_was_seen_before() -> None:
+def test_the_question_includes_earlier_observations() -> None:
     assert Imputed(past=0, question="{seen}>{next}").asked(SEEN, 1) == "a hall>a key"
     assert Imputed(past=5, question="{seen}>{next}").asked(SEEN, 2) == "a door\na hall\na key>"
 
 
-def test_it_goes_on_where_it_was_cut_off() -> None:
+def test_the_recipe_resumes_after_interruptions() -> None:
     assert check_resumes(recipes.SS_ORL, infer, world=Recordings(), every=2, group_size=1) >= 1

@@ -40,7 +40,7 @@ def speaker(right: int, *, question: str = "what is it?", checked: bool = True) 
 
 
 @pytest.mark.parametrize(("right", "paid"), [(1, 0.8), (4, 0.2), (5, 0.0), (0, 1.0)])
-def test_a_proposer_is_paid_for_what_solvers_miss(right: int, paid: float) -> None:
+def test_the_reward_of_a_proposer_is_the_failure_rate_of_the_solvers(right: int, paid: float) -> None:
     run = solve(recipes.SSP, speaker(right), group_size=1)
     # Two actions of the proposer, one of the helper, five of solvers.
     assert run.asked == 2 + 1 + 5
@@ -62,7 +62,7 @@ def test_a_question_that_is_not_valid_has_no_solvers() -> None:
     assert (empty.asked, len(empty.drawn)) == (2, 1)
 
 
-def test_it_resumes_and_comes_to_a_step() -> None:
+def test_the_recipe_resumes_and_takes_an_optimizer_step() -> None:
     def speak(context: str, request: Request) -> str:
         if "Find a question" in context:
             return "<question>what?</question>" if "go on" in context else "look"
@@ -159,7 +159,7 @@ def test_questions_that_are_too_easy_come_last() -> None:
     assert asked(0.1) == {"0.2?", "0.4?", "1.0?"}, "where none is so hard, any"
 
 
-def test_the_check_has_what_others_read_in_sight(tmp_path: Path) -> None:
+def test_the_checker_context_includes_documents_of_other_tasks(tmp_path: Path) -> None:
     class Saying(Riddles):
         """Answers a call with a document of the task."""
 

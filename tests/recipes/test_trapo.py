@@ -34,7 +34,7 @@ def similarity(curve: list[float], references: list[list[float]], length: int) -
 
 @settings(max_examples=150, deadline=None)
 @given(CURVES, CURVES, st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([-0.5, 0.4, 0.9]), st.integers(1, 3))
-def test_what_is_kept_by_definition(
+def test_kept_tasks_match_the_definition(
     labelled: dict[str, list[float]],
     unlabelled: dict[str, list[float]],
     fraction: float,
@@ -61,7 +61,7 @@ def test_what_is_kept_by_definition(
     assert component.kept(state, own, unlabelled) == expected
 
 
-def test_a_chosen_task_is_a_reference_when_it_is_judged_again() -> None:
+def test_a_chosen_task_remains_a_reference_when_it_is_in_the_batch_again() -> None:
     """By hand: the similarity to the labelled curve alone is 0.25, and 0.59 with the chosen task, also in the batch."""
     labelled, chosen, judged = [0.0, 0.25, 0.5, 0.5], [0.0, 0.0, 0.0, 0.25], [0.25, 0.0, 0.0, 0.75]
     state = {"labelled": {}, "unlabelled": {"u": chosen, "v": judged}, "chosen": ["u"]}
@@ -116,7 +116,7 @@ class Learns(SmallWorld):
         return StepResult(reward=float(right), terminated=True, success=right, facts=facts)
 
 
-def test_a_run_leaves_out_what_is_learnt_otherwise(tmp_path: Path) -> None:
+def test_a_run_adds_an_unlabelled_task_whose_curve_is_similar(tmp_path: Path) -> None:
     recipe = TRAPO.replace(reward=(TRAPO.chain("reward")[0], SimilarCurves(visits=2, fraction=0.0, at_least=0.4)))
     assert Recipe.from_toml(TRAPO.to_toml()) == TRAPO
     world = Learns()

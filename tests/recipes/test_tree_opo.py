@@ -30,7 +30,7 @@ def maze() -> Maze:
 
 
 @pytest.mark.filterwarnings("ignore:tree_opo.TeacherPrefixes. teacher=.* has no search of some tasks")
-def test_a_student_finishes_what_a_teacher_began(tmp_path: Path) -> None:
+def test_a_student_continues_from_prefixes_of_a_teacher_search(tmp_path: Path) -> None:
     with arl.Store.open(tmp_path / "teacher") as store:
         teacher = arl.Collector(
             maze(), maze(), recipes.GRPO.replace(rollout=MonteCarlo(iterations=4, samples=3)), store=store, task_pool=2

@@ -9,7 +9,7 @@ from agentrl_core.recipes import V0
 from agentrl_core.select import ComposedSelector
 
 
-def test_the_collector_asks_for_what_the_predictions_are_worth() -> None:
+def test_rollout_counts_follow_the_predicted_success_rates() -> None:
     select, of = V0.select, pool(3)
     assert isinstance(select, ComposedSelector)
     of.column("attempts")

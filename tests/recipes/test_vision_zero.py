@@ -177,7 +177,7 @@ def test_marft_lets_credit_flow_from_agent_to_agent() -> None:
 
 
 @pytest.mark.parametrize("name", ["vision_zero", "marft"])
-def test_it_resumes_and_comes_to_a_step(name: str) -> None:
+def test_each_recipe_resumes_and_takes_optimizer_steps(name: str) -> None:
     recipe = recipes.get(name)
     world: Any = SpyWorld() if name == "vision_zero" else RelayWorld()
 

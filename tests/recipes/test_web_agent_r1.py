@@ -58,7 +58,7 @@ def test_only_the_newest_page_is_there() -> None:
     assert contexts(ObservationWindow(observations=2, turns=2))[3] == ["riddle?", "look b", "go on", "look c", "go on"]
 
 
-def test_each_action_is_trained_once_behind_what_it_was_sampled_behind() -> None:
+def test_each_action_is_trained_once_after_the_context_it_was_sampled_from() -> None:
     run = solve(recipes.WEB_AGENT_R1, counting, group_size=2)
     for row in run.drawn:
         assert row.trained.split("<|im_end|>")[:3] == ["look 0", "look 1", "look 2"]
@@ -90,6 +90,6 @@ def test_a_turn_that_is_not_in_the_context_is_refused() -> None:
     solve(Lost(), counting, group_size=1)
 
 
-def test_it_resumes_and_comes_to_a_step() -> None:
+def test_the_recipe_resumes_and_takes_optimizer_steps() -> None:
     assert check_resumes(recipes.WEB_AGENT_R1, counting) >= 2
     assert step(recipes.WEB_AGENT_R1, solve(recipes.WEB_AGENT_R1, counting, group_size=8).batch) >= 1

@@ -52,7 +52,7 @@ def test_a_draw_takes_the_place_of_another_and_votes_in_its_group(store: Store) 
     assert store.verify() == []
 
 
-def test_groups_join_intact_or_anew(store: Store) -> None:
+def test_stored_draws_join_their_own_groups_or_new_ones(store: Store) -> None:
     batch = grow(1, {"a": [0, 1]})
     own = batch.with_stored_draws(store.trajectory_batch([2, 3]), replay.Draws.of([2, 3]))
     stored = int(pl.DataFrame(store.draws)["group_id"][2])
@@ -100,7 +100,7 @@ def test_draws_of_the_batch_itself_can_be_pairs(store: Store) -> None:
     assert store.verify() == []
 
 
-def test_what_does_not_vote_is_in_no_statistic(store: Store) -> None:
+def test_a_draw_without_a_vote_is_excluded_from_statistics(store: Store) -> None:
     batch = grow(1, {"a": [0, 1]})
     group = int(batch.column("group_id", "draw")[0])
     plain = GroupRelative()(batch).column("advantage", "draw").tolist()
@@ -122,7 +122,7 @@ def test_what_does_not_vote_is_in_no_statistic(store: Store) -> None:
         ({"trajectory_ids": [-9]}, "the batch has 2 draws"),
     ],
 )
-def test_what_does_not_fit_is_refused(store: Store, changes: dict[str, object], message: str) -> None:
+def test_invalid_stored_draws_are_rejected(store: Store, changes: dict[str, object], message: str) -> None:
     batch = grow(1, {"a": [0, 1]})
     options = {"trajectory_ids": [1], "votes_in": -2, **changes}
     ids = options.pop("trajectory_ids")

@@ -31,7 +31,7 @@ TASKS = ("a", "b", "c")
     st.sampled_from([None, 1, 2]),
     st.booleans(),
 )
-def test_what_is_kept_is_what_a_list_would_keep(
+def test_a_memory_keeps_the_same_trajectories_as_a_plain_list(
     tmp_path_factory: pytest.TempPathFactory,
     iterations: list[dict[str, list[float]]],
     per_task: int | None,
@@ -86,7 +86,7 @@ def test_a_memory_of_groups_keeps_them_whole(tmp_path: Path) -> None:
     assert chances.tolist() == [0.5] * len(rows)
 
 
-def test_what_is_kept_is_said_as_everywhere(tmp_path: Path) -> None:
+def test_a_memory_keeps_only_draws_that_match_its_filter(tmp_path: Path) -> None:
     """Filter by agent and by a column that only credit computes; both must hold."""
     with Store.open(tmp_path / "run") as store:
         closed = keep(store, grow(0, {"a": [0.0, 1.0], "b": [1.0]}), advantage=[-0.5, 0.5, 0.0])
@@ -139,7 +139,7 @@ def test_orders_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("order", "weights"), [("proportional", [1.0, 2.0, 5.0]), ("rank", [1 / 3, 1 / 2, 1.0])])
-def test_one_draw_is_as_probable_as_its_priority_says(order: str, weights: list[float]) -> None:
+def test_the_probability_of_one_draw_follows_its_priority(order: str, weights: list[float]) -> None:
     """Priorities 1, 2, 5: P = p / 8; ranks 3, 2, 1: P = (1/3, 1/2, 1) / (11/6). 20 000 draws, 2 degrees of freedom."""
     memory, kept = replay.Memory(order=order), rows_of([1.0, 2.0, 5.0])  # type: ignore[arg-type]
     counts = np.bincount([int(memory.draw(kept, 1, key)[0][0]) for key in range(20_000)], minlength=3)
@@ -163,7 +163,7 @@ def test_an_infinite_priority_is_a_clear_error(tmp_path: Path) -> None:
             memory.next(memory.initial_state(), closed)
 
 
-def test_what_is_drawn_again_is_counted_and_its_priority_renewed(tmp_path: Path) -> None:
+def test_a_replayed_trajectory_is_counted_and_its_priority_is_updated(tmp_path: Path) -> None:
     memory = replay.Memory(priority="surprise", floor=0.5)
     state = memory.initial_state()
     with Store.open(tmp_path / "run") as store:
@@ -184,7 +184,7 @@ def test_what_is_drawn_again_is_counted_and_its_priority_renewed(tmp_path: Path)
     assert kept.priority.tolist() == [4.5, 1.5, 0.5], "renewed; as it was; of the new row as the column says"
 
 
-def test_ages_bound_what_is_drawn(tmp_path: Path) -> None:
+def test_age_and_version_limits_restrict_replayed_trajectories(tmp_path: Path) -> None:
     memory = replay.Memory(min_age=2, max_age=3, max_versions=2)
     state = memory.initial_state()
     with Store.open(tmp_path / "run") as store:

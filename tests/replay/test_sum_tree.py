@@ -18,7 +18,7 @@ PRIORITIES = st.lists(st.integers(1, 2**40), min_size=1, max_size=400)
 
 @settings(max_examples=60, deadline=None)
 @given(PRIORITIES, st.data())
-def test_a_tree_after_updates_is_the_tree_made_anew(numbers: list[int], data: st.DataObject) -> None:
+def test_an_updated_tree_has_the_exact_total_and_probabilities(numbers: list[int], data: st.DataObject) -> None:
     plain = [float(number) for number in numbers]
     tree = SumTree(plain)
     gone: set[int] = set()
@@ -81,7 +81,7 @@ def test_removed_rows_do_not_count_in_the_weights() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), float("-inf")])
-def test_what_is_no_priority_is_refused_and_changes_nothing(wrong: float) -> None:
+def test_an_invalid_priority_is_rejected_and_changes_nothing(wrong: float) -> None:
     tree = SumTree([1.0, 2.0])
     with pytest.raises(InvalidInputError, match=r"priorities\[1\] is .*must be above 0 and finite"):
         tree.update([1, 0], [5.0, wrong])

@@ -55,7 +55,7 @@ def test_edits_are_those_of_a_dictionary(iterations: list[list[list[Any]]]) -> N
         assert json.loads(json.dumps(state)) == state, "plain JSON"
 
 
-def test_a_deletion_goes_before_an_update() -> None:
+def test_a_deletion_takes_precedence_over_an_update() -> None:
     library = TextLibrary()
     state = library.edited(library.initial_state(), [[{"edit": "add", "text": "first"}]], 0)
     update, delete = {"edit": "update", "id": 0, "text": "second"}, {"edit": "delete", "id": 0}

@@ -68,14 +68,14 @@ def test_fused_columns() -> None:
     close(column(CombineReward("x", kind="require", threshold=2.0)(batch)), [0.0, 0.0, 3.0, math.nan])
 
 
-def test_fused_steps_broadcast_what_draws_have() -> None:
+def test_combined_step_scores_broadcast_draw_columns() -> None:
     batch = small([(0, [1, 1]), (0, [1])], step_reward=[1.0, 2.0, math.nan], draw_x=[10.0, 20.0])
     fused = CombineReward("x", 0.1, level="step")(OutcomeScore(level="step")(batch))
     close(column(fused, "step_score", "step"), [2.0, 3.0, math.nan])
     close(column(fused, "reward", "step"), [1.0, 2.0, math.nan])  # a fact stays unchanged
 
 
-def test_a_gate_whose_column_is_unknown_says_nothing() -> None:
+def test_a_gate_with_a_nan_column_gives_a_nan_score() -> None:
     batch = small([(0, [1])], draw_score=[1.0], draw_x=[math.nan])
     close(column(CombineReward("x", kind="require")(batch)), [math.nan])
 
@@ -216,7 +216,7 @@ def test_information_gain() -> None:
     close(column(together, "advantage", "step"), [first + second + 1.0, second + 1.0, 1.0, 0.0, 0.0])
 
 
-def test_a_gain_is_asked_by_a_probe() -> None:
+def test_information_gain_needs_a_probe() -> None:
     recipe = Recipe(name="mine", reward=(OutcomeScore(), InformationGain()), advantage=GroupRelative(), loss=Policy())
     recipe.check()
     assert recipe.models == ("policy",)
@@ -341,7 +341,7 @@ def test_first_visits_are_the_gain_of_a_coverage(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_step_is_paid_for_the_new_state_that_it_leads_to(seed: int) -> None:
+def test_a_step_is_rewarded_for_the_new_state_that_it_leads_to(seed: int) -> None:
     batch = OutcomeScore(level="step")(ragged(seed))
     expected = batch.column("reward", "step").astype(float)
     for draw in plain(batch):
@@ -437,7 +437,7 @@ def test_a_score_that_shuns_risk() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_failures_are_no_more_than_successes(seed: int) -> None:
+def test_drop_surplus_keeps_no_more_failures_than_successes(seed: int) -> None:
     batch = ragged(seed, members=6)
     found = DropSurplus(seed=seed)(batch)
     scores = column(found)
@@ -482,7 +482,7 @@ def credited(reward: tuple[object, ...], advantage: object, batch: Batch) -> Bat
     return recipe.credit(recipe.score(batch))
 
 
-def test_chains_begin_with_what_was_paid() -> None:
+def test_score_chains_start_from_the_outcome_reward() -> None:
     batch = small([(0, [1])] * 4, draw_reward=[0.0, 1.0, 2.0, 3.0])
     best = credited((OutcomeScore(), MaxAtK(k=2)), GroupRelative(center="none", scale="none"), batch)
     close(column(best, "advantage"), [1.0, 1.0, 7 / 6, 1.5])
@@ -492,7 +492,7 @@ def test_chains_begin_with_what_was_paid() -> None:
     close(column(careful, "advantage"), scores - scores.mean())
 
 
-def test_steps_are_credited_with_what_was_made_of_their_reward() -> None:
+def test_steps_are_credited_with_their_shaped_rewards() -> None:
     batch = small([(0, [1, 6, 3])], draw_reward=[1.0], step_reward=[0.0, 0.0, 1.0], step_tool=[5, 5, 7])
     to_come = Discounted(column="step_score")
     visited = credited((OutcomeScore(), OutcomeScore(level="step"), FirstVisits(key="tool")), to_come, batch)

@@ -174,7 +174,7 @@ def test_rank_agreement_over_all_pairs(rows: list[tuple[int, int]]) -> None:
     assert rank_agreement(scores, truths, [0, len(rows)]).tolist() == [expected]
 
 
-def test_rank_agreement_of_what_cannot_be_read() -> None:
+def test_rank_agreement_of_missing_or_invalid_values() -> None:
     assert rank_agreement([1.0, NAN, 2.0, 3.0], [1.0, 2.0, 1.0, 2.0], [0, 2, 4]).tolist() == [0.0, 1.0]
     with pytest.raises(InvalidInputError, match=r"truths\[1\] is NaN, but must be finite"):
         rank_agreement([1.0, 2.0], [1.0, NAN], [0, 2])

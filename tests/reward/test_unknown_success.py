@@ -45,7 +45,7 @@ def test_a_score_made_of_success_is_unknown_without_it() -> None:
 
 
 @pytest.mark.parametrize("only", ["success", "failure"])
-def test_neither_successes_nor_failures_are_charged_for_what_is_unknown(only: str) -> None:
+def test_an_unknown_outcome_counts_neither_as_success_nor_as_failure(only: str) -> None:
     batch = reward.OutcomeScore()(judged(True, None, False, rewards=(1.0, 1.0, 1.0)))
     of_kind = [only == "success", False, only == "failure"]
     fused = reward.CombineReward(column="fact", only=only)(batch).column("score", "draw")  # type: ignore[arg-type]

@@ -190,7 +190,7 @@ def unlike(said: tuple[int, ...]) -> list[tuple[int, float]]:
     return [(END, 1.0)] if len(said) >= 80 else [(6 if said[0] == 3 else 8, 0.9), (7, 0.1)]
 
 
-def test_lookahead_drops_what_comes_to_the_same() -> None:
+def test_lookahead_drops_a_branch_similar_to_its_parent() -> None:
     # The second candidate has 0.35 > 0.25 and trails by 0.05 < 0.15; the third is not likely enough. At 20 tokens
     # parent and child differ in one: 1 / 20 < 0.4.
     batch = grown(
@@ -203,7 +203,7 @@ def test_lookahead_drops_what_comes_to_the_same() -> None:
     assert batch.num_draws == 2
 
 
-def test_lookahead_keeps_what_differs() -> None:
+def test_lookahead_keeps_a_branch_that_differs() -> None:
     batch = grown(
         LookaheadBranching(),
         Babbler(unlike),
@@ -243,7 +243,7 @@ def test_lookahead_is_within_its_group() -> None:
         grown(LookaheadBranching(), check=False)
 
 
-def test_how_alike_two_runs_are() -> None:
+def test_similarity_of_two_branches() -> None:
     own, other = np.array([1, 2, 3, 4, 5], np.int32), np.array([9, 2, 3, 4, 5], np.int32)
     # One edit of five; four in common at the end and in order.
     assert LookaheadBranching(distance=0.21).alike(own, other)
@@ -281,7 +281,7 @@ def test_branches_are_pruned_while_they_run() -> None:
     assert two.num_draws == 2
 
 
-def test_a_head_says_which_branches_will_succeed() -> None:
+def test_the_predictions_of_a_head_decide_which_branches_are_pruned() -> None:
     asked: list[list[int]] = []
 
     def head(paths: list[Any]) -> list[float]:
@@ -324,7 +324,9 @@ def test_survival_by_hand() -> None:
     share=st.floats(0, 1),
     uniform=st.floats(0, 1, exclude_max=True),
 )
-def test_survivors_are_as_many_as_asked_for(quality: list[float], balance: float, share: float, uniform: float) -> None:
+def test_the_number_of_survivors_equals_the_requested_count(
+    quality: list[float], balance: float, share: float, uniform: float
+) -> None:
     count = int(share * len(quality))
     numbers = np.array(quality)
     program = PruneRunning(balance=balance)
@@ -346,7 +348,7 @@ def test_each_survives_with_its_chance() -> None:
     np.testing.assert_allclose(grid.mean(axis=0), chances, atol=1e-3)
 
 
-def test_a_probe_says_how_many_start() -> None:
+def test_a_probe_determines_how_many_branches_start() -> None:
     program = PremonitoredBranching(budget=16)
     # sigmoid(0.4) = 0.5987: int(9.58) + 1 = 10; sigmoid(0) = 0.5: 9; sigmoid(-20) = 0: 1; sigmoid(40): 16, not 17.
     assert [program.starting(*pair) for pair in ((0.9, 0.1), (0.5, 0.5), (0.0, 40.0), (80.0, 0.0))] == [10, 9, 1, 16]

@@ -94,7 +94,7 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Rollout], Callable[[], Any]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data(), size=st.integers(1, 6), seed=st.integers(0, 1 << 20))
-def test_no_group_has_more_branches_than_its_program_says(name: str, data: Any, size: int, seed: int) -> None:
+def test_no_group_exceeds_the_final_group_size_of_its_program(name: str, data: Any, size: int, seed: int) -> None:
     make, world = PROGRAMS[name]
     program = make(data.draw)
     speaker, environment = world()

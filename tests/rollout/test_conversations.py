@@ -73,7 +73,7 @@ def at(lane, *, whole=False, tools=None):
     return env.Context(lane, whole, tools)
 
 
-def test_a_whole_context_takes_the_place_of_what_was_said() -> None:
+def test_a_whole_context_replaces_the_history() -> None:
     batch, prompts = played(env.StepResult("so far: much", context=at(0, whole=True)), env.StepResult("and on"))
     assert batch.num_draws == 1
     assert "begin" not in prompts[1]
@@ -106,7 +106,7 @@ def beside(lane, observation, **options):
     return env.Context(lane, replaces_history=True, observation=observation, state_key=observation, **options)
 
 
-def test_lanes_that_wait_beside_another_are_said_with_it() -> None:
+def test_a_parallel_request_is_generated_once_before_its_turn() -> None:
     asked = env.StepResult("second", context=at(1, whole=True), parallel_requests=[beside(2, "third")])
     batch, prompts = played(asked, env.StepResult("third", context=at(2)), env.StepResult("on", context=at(1)))
     assert len(prompts) == 4, "the third is said once, before it is its turn"
@@ -116,7 +116,7 @@ def test_lanes_that_wait_beside_another_are_said_with_it() -> None:
     assert batch.column("reward", "draw").tolist() == [1.0] * 3
 
 
-def test_what_nobody_heard_before_the_end_is_the_last_of_its_lane() -> None:
+def test_a_parallel_answer_unused_at_the_end_is_the_last_of_its_conversation() -> None:
     batch, prompts = played(env.StepResult("second", context=at(1, whole=True), parallel_requests=[beside(2, "third")]))
     assert len(prompts) == 3
     assert batch.column("reward", "draw").tolist() == [1.0] * 3
@@ -195,7 +195,7 @@ def test_contexts_that_cannot_be_are_refused(outcome, message) -> None:
     assert batch.num_draws == 0
 
 
-def test_what_has_no_room_is_truncated_in_every_lane() -> None:
+def test_a_context_overflow_truncates_every_conversation() -> None:
     batch, prompts = played(env.StepResult("x" * 400, context=at(1, whole=True)), context_tokens=300)
     assert len(prompts) == 1
     assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["truncated"]

@@ -52,7 +52,7 @@ def collector(world: Uneven, program: EarlyStop, store: Store | None = None) -> 
     return Collector(world, world, recipe, seed=4, task_pool=64, store=store, context_tokens=100_000)
 
 
-def test_nobody_waits_for_those_that_never_end() -> None:
+def test_rollouts_that_never_end_are_aborted() -> None:
     batch = collector(Uneven(), EarlyStop(of_all=0.5, of_group=0.25))(tasks=6, group_size=8)
     found = statuses(batch)
     assert set(found) == {"finished", "aborted"}
@@ -68,7 +68,7 @@ def test_at_one_everybody_is_waited_for() -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5), data=st.data())
-def test_what_is_enough_is_the_formula(sizes: list[int], data: Any) -> None:
+def test_enough_equals_the_naive_formula(sizes: list[int], data: Any) -> None:
     ended = [data.draw(st.integers(0, size)) for size in sizes]
     of_all, of_group = data.draw(st.sampled_from([0.5, 0.9, 1.0])), data.draw(st.sampled_from([0.25, 0.75, 1.0]))
     naive = True
@@ -82,7 +82,7 @@ def test_what_is_enough_is_the_formula(sizes: list[int], data: Any) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_run_that_goes_on_stops_the_same_ones(tmp_path: Path, moment: str) -> None:
+def test_a_resumed_run_stops_the_same_rollouts(tmp_path: Path, moment: str) -> None:
     """The run is killed before or just after the first stop; exactly the rollouts that ended in time are drawn."""
 
     class Cut(type(recipes.GRPO.reward)):  # type: ignore[misc]

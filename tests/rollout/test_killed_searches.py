@@ -39,7 +39,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("every", [pytest.param(3, marks=pytest.mark.full), 7])
-def test_a_search_that_was_killed_comes_to_the_same_tree(tmp_path: Path, undisturbed: Path, every: int) -> None:
+def test_a_killed_search_resumes_to_the_same_tree(tmp_path: Path, undisturbed: Path, every: int) -> None:
     # A store's folder is an option of programs that read it: the same path leads to each store in turn.
     kills = run(tmp_path, every)
     assert list(kills) == NAMES

@@ -25,7 +25,7 @@ def solved_by_the_even(task: Task, seed: int, actions: list[str]) -> StepResult:
     return StepResult(reward=1.0, terminated=True, success=task.domain == "even")
 
 
-def test_a_library_of_what_was_solved(tmp_path: Path) -> None:
+def test_the_library_has_the_solved_trajectories_of_earlier_iterations(tmp_path: Path) -> None:
     known: list[list[int]] = []
 
     class Show(Rollout):
@@ -93,7 +93,7 @@ def test_a_state_is_read_and_not_written() -> None:
     assert collect(tasks=1, group_size=1).num_draws == 1
 
 
-def test_models_are_asked_for_all_groups_at_once() -> None:
+def test_models_are_queried_for_the_branches_of_all_groups() -> None:
     calls: list[int] = []
 
     def quality(paths: Any) -> np.ndarray:

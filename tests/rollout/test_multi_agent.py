@@ -173,7 +173,7 @@ def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
     assert rows(batch)["status"].to_list() == [4] * 6
 
 
-def test_what_cannot_be() -> None:
+def test_invalid_multi_agent_programs_and_options_are_refused() -> None:
     async def twice(_: Any, group: Group) -> None:
         one = group.start(agent="one")
         with pytest.raises(InvalidInputError, match="agent='one' already plays the episode of branch"):
@@ -215,7 +215,7 @@ def test_what_cannot_be() -> None:
             SelfPlay(**options)
 
 
-def test_what_an_environment_of_several_says_is_checked() -> None:
+def test_step_results_of_a_multi_agent_environment_are_checked() -> None:
     def collected(step: Any, turn_of: Any = None) -> None:
         class Wrong(GameWorld):
             def reset(self, task: Any, seed: int) -> Any:

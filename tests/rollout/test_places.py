@@ -141,7 +141,7 @@ class Told(PruneRunning):
         await super().group(group)
 
 
-def test_arrol_gives_the_places_of_what_it_pruned_back() -> None:
+def test_arrol_releases_the_slots_of_pruned_branches() -> None:
     # Six slots; the first group holds four and returns two: then four are free for the second.
     world = Babbling()
     options = {"tasks": 2, "group_size": 4, "concurrency": 6, "sampling": Sampling(max_tokens=64)}
@@ -183,7 +183,7 @@ class StillRuns(Pruned):
         (StillRuns, r"branch 0\.0/0\.0 \(member, running\) has no slot of group 0\.0 to release"),
     ],
 )
-def test_places_that_were_given_back_are_gone(program: type[Pruned], message: str) -> None:
+def test_slots_cannot_be_reused_after_release_or_released_while_running(program: type[Pruned], message: str) -> None:
     world = Counting()
     with pytest.raises(InvalidInputError, match=message):
         collected(program(), world, tasks=1, group_size=2)

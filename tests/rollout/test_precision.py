@@ -68,7 +68,7 @@ def test_each_action_has_the_precision_of_the_engine_that_sampled_it() -> None:
     assert len(tokens) == len(batch.column("token", "token")), "a token has that of its step"
 
 
-def test_draws_are_told_apart_by_it() -> None:
+def test_draws_are_selected_by_rollout_precision() -> None:
     batch = collected(OfTrajectories())
     cheap = Where(column="rollout_precision", below=16).holds(batch)
     assert batch.column("agent", "draw")[cheap].tolist() == [1]
@@ -76,16 +76,16 @@ def test_draws_are_told_apart_by_it() -> None:
     assert batch.column("agent", "draw")[exact].tolist() == [0, 0]
 
 
-def test_what_nobody_declares_is_not_there() -> None:
+def test_rollout_precision_is_absent_unless_declared() -> None:
     assert not solve(recipes.GRPO, two_turns).batch.has("rollout_precision", "step")
 
 
-def test_it_goes_on_after_a_kill() -> None:
+def test_jet_rl_resumes_after_interruptions() -> None:
     assert check_resumes(recipes.JET_RL, two_turns) > 1
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("float32", 32), ("bfloat16", 16), ("float64", 64)])
-def test_an_engine_of_a_model_says_it(dtype: str, bits: int) -> None:
+def test_a_transformers_engine_reports_the_precision_of_its_model(dtype: str, bits: int) -> None:
     import torch
 
     model = tiny_model("llama", getattr(torch, dtype), vocab_size=len(TOKENIZER))

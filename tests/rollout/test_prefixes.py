@@ -57,7 +57,7 @@ def rows(batch: arl.Batch, name: str = "trajectories") -> pl.DataFrame:
     return pl.DataFrame(getattr(batch, name))
 
 
-def test_a_demonstration_comes_first_and_is_not_trained() -> None:
+def test_a_demonstration_is_a_prefix_that_is_not_trained() -> None:
     async def group(_: Any, group: Group) -> None:
         branch = group.start(prefix=Prefix(["3 4", "5"], begun="6"))
         await group.run([branch])
@@ -77,7 +77,7 @@ def test_a_demonstration_comes_first_and_is_not_trained() -> None:
     assert OLD[rows(batch, "draws")["old_logprob"][0]] == "behaviour"
 
 
-def test_a_stored_trajectory_is_gone_on_from() -> None:
+def test_a_branch_can_continue_a_stored_trajectory() -> None:
     world = Speaking()
     stored = arl.Collector(world, world, recipes.GRPO, task_pool=8)(tasks=1, group_size=2)
     one = int(rows(stored)["trajectory_id"][1])
@@ -129,7 +129,7 @@ def test_the_beginning_of_a_branch_begins_another_group() -> None:
     assert batch.num_groups == 2
 
 
-def test_an_action_that_a_fork_cuts_goes_to_the_environment_whole() -> None:
+def test_the_environment_gets_the_whole_action_that_a_fork_splits() -> None:
     async def group(_: Any, group: Group) -> None:
         [trunk] = group.start_many(1)
         turn = await trunk.turn()
@@ -143,7 +143,7 @@ def test_an_action_that_a_fork_cuts_goes_to_the_environment_whole() -> None:
     assert batch.num_draws == 2
 
 
-def test_a_fork_keeps_what_was_said_before_it() -> None:
+def test_a_fork_keeps_the_facts_and_success_from_before_it() -> None:
     class Told(Speaking):
         facts: ClassVar = {"steps": ExtraColumn("trajectory"), "closed": ExtraColumn("trajectory")}
 

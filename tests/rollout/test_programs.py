@@ -104,7 +104,7 @@ def test_places_of_an_ended_branch() -> None:
     assert batch.column("reward", "draw").tolist() == [1.75] * 2
 
 
-def test_what_was_rolled_back_stays_in_the_files() -> None:
+def test_rolled_back_turns_are_stored_as_a_pruned_trajectory() -> None:
     class Repair(Rollout):
         async def branch(self, branch: Branch) -> None:
             turn = await branch.turn()
@@ -119,7 +119,7 @@ def test_what_was_rolled_back_stays_in_the_files() -> None:
     assert len(rows(batch, "steps").filter(pl.col("trajectory_id") == rows(batch, "draws")["trajectory_id"][0])) == 4
 
 
-def test_an_episode_can_be_kept_where_the_record_goes_back() -> None:
+def test_a_rollback_can_keep_the_episode() -> None:
     seen: list[list[str]] = []
 
     def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
@@ -216,7 +216,7 @@ def test_a_branch_that_waits_is_stopped_by_another() -> None:
     assert len(world.aborted) == 1
 
 
-def test_extra_members_after_a_look_at_scores() -> None:
+def test_a_program_can_add_members_after_reading_scores() -> None:
     class More(Rollout):
         async def group(self, group: Group) -> None:
             await group.run(group.start_many(group.size))
@@ -450,7 +450,7 @@ async def collecting_inside(group: Group) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_a_program_must_not_do_is_one_error(name: str) -> None:
+def test_forbidden_operations_of_a_program_raise(name: str) -> None:
     function, message = WRONG[name]
 
     class Wrong(Rollout):

@@ -113,7 +113,7 @@ def test_scope_leads_one_failure_on() -> None:
     assert sum(mended in row.actions for row in with_teacher.drawn) == 2
 
 
-def test_int_imitates_what_some_continuation_proves() -> None:
+def test_int_imitates_a_proposal_that_one_continuation_verifies() -> None:
     def speaking(*, proposal: str, right: int) -> Speaker:
         tried = iter(range(100))
 
@@ -141,7 +141,7 @@ def test_int_imitates_what_some_continuation_proves() -> None:
         assert [(row.actions, row.trained) for row in left.drawn] == [([ATTEMPT], "")]
 
 
-def test_fission_begins_a_group_behind_a_call_that_failed() -> None:
+def test_fission_starts_a_group_after_a_failed_call() -> None:
     def speak(context: str, request: Request) -> str:
         del request
         if "Say what is wrong" in context:
@@ -176,7 +176,7 @@ def test_cleaner_replaces_a_call_that_failed() -> None:
     assert cleaned("a <bad>", "b <bad>", "c <odd>", RIGHT, retries=1) == ["a <bad>", "c <odd>", RIGHT]
 
 
-def test_coot_takes_back_what_a_monitor_objects_to() -> None:
+def test_coot_rolls_back_text_that_a_monitor_flags() -> None:
     def speak(context: str, request: Request) -> str:
         del request
         if "three laws" in context:
@@ -260,7 +260,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_was_recorded_is_not_sampled_again(name: str) -> None:
+def test_recorded_responses_are_not_sampled_again(name: str) -> None:
     program, speaker = PROGRAMS[name]
     assert check_resumes(program, speaker) >= 1
 

@@ -32,7 +32,7 @@ def by_chance(share: float, *, but: str = "\0") -> Speaker:
     return speak
 
 
-def test_kinds_are_told_apart() -> None:
+def test_each_rollout_spec_applies_its_own_hint_prefill_and_role() -> None:
     def speak(context: str, request: Request) -> str:
         return f"{request.sampling.temperature}{RIGHT if 'be brief' in context else WRONG}"
 
@@ -56,7 +56,7 @@ def test_kinds_are_told_apart() -> None:
     assert run.batch.column("reward", "draw").tolist() == [0, 1, 0]
 
 
-def test_a_solution_is_said_as_far_as_is_asked() -> None:
+def test_a_solution_hint_prefills_the_requested_share() -> None:
     def said(solution: tuple[str, ...], **options: object) -> list[tuple[list[str], str]]:
         members = RolloutSpec(1, prefill=SolutionHint(**options), prefill_trained=True)
         run = solve(Rounds(members=members), in_turn(WRONG), world=Riddles(solution))
@@ -75,7 +75,7 @@ def test_a_solution_is_said_as_far_as_is_asked() -> None:
         RolloutSpec(train_without_hint=True)
 
 
-def test_advice_is_asked_of_another_agent() -> None:
+def test_an_agent_hint_is_generated_by_a_helper() -> None:
     def speak(context: str, request: Request) -> str:
         del request
         if "Give a hint" in context:
@@ -179,7 +179,7 @@ def test_v05_stops_when_one_more_does_not_pay() -> None:
     assert solve(UntilSure(cost=0.0, at_most=7), in_turn(RIGHT)).asked == 7
 
 
-def test_v05_asks_a_value_model_for_the_prior() -> None:
+def test_v05_requests_the_prior_from_a_value_model() -> None:
     asked: list[int] = []
 
     def value(paths: Sequence[np.ndarray]) -> list[float]:
@@ -213,7 +213,7 @@ MOST = {"kinds": 4, "hints": None, "more": 9, "until": 8}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_was_recorded_is_not_sampled_again(name: str) -> None:
+def test_recorded_responses_are_not_sampled_again(name: str) -> None:
     assert check_resumes(PROGRAMS[name], by_chance(0.3, but="012")) >= 2
 
 

@@ -125,7 +125,7 @@ def test_best_first_ends_with_its_budget_or_without_hope() -> None:
     assert set(tree.status) == {"failed"}
 
 
-def test_a_search_goes_on_in_a_later_iteration_and_in_another_run(tmp_path: Path) -> None:
+def test_a_stored_search_continues_in_a_later_iteration(tmp_path: Path) -> None:
     says = {**SAYS, "a": SAYS["a"] * 2}
     recipe = recipes.GRPO.replace(rollout=BestFirst(samples=3, budget=6, searches=str(tmp_path / "run")))
     maze = Maze(DOORS, in_turn(says))
@@ -174,7 +174,7 @@ GOING_ON: dict[str, tuple[Callable[[str], Rollout], dict[str, list[tuple[int, fl
 
 
 @pytest.mark.parametrize("name", GOING_ON)
-def test_a_stored_search_goes_on_in_another_run(name: str, tmp_path: Path) -> None:
+def test_a_stored_search_continues_in_another_run(name: str, tmp_path: Path) -> None:
     program, says, rewards = GOING_ON[name]
     first = recipes.GRPO.replace(rollout=BestFirst(samples=1, budget=1))
     maze = Maze(DOORS, in_turn({"a": [(3, -1.0)]}))
@@ -282,7 +282,7 @@ def test_budgets_are_kept(seed: int, samples: int, width: int, budget: int) -> N
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
-def test_a_stored_tree_says_what_the_live_one_said(seed: int) -> None:
+def test_a_stored_search_tree_equals_the_live_one(seed: int) -> None:
     searched(program := Looking(samples=2, width=2, budget=12, until_solved=False), SmallWorld(wandering), seed=seed)
     [live] = TREES
     batch = searched(program, SmallWorld(wandering), seed=seed)

@@ -74,7 +74,7 @@ def test_numbers_by_hand(controller: Controller, seen: list[float], expected: li
 @pytest.mark.parametrize(
     "controller", {type(case[0]): case[0] for case in CASES}.values(), ids=lambda c: type(c).__name__
 )
-def test_what_was_not_measured_leaves_it(controller: Controller) -> None:
+def test_a_missing_metric_leaves_a_controller_unchanged(controller: Controller) -> None:
     state = controller.moved(controller.initial_state(), dict.fromkeys(controller.reads, 0.75))
     for metrics in ({}, dict.fromkeys(controller.reads, math.nan), dict.fromkeys(controller.reads, math.inf)):
         before = dict(state)
@@ -176,6 +176,6 @@ def advantage_weight() -> Any:
         (lambda: 2.0 * Dual(), "is not a number yet"),
     ],
 )
-def test_what_is_not_possible(make: Any, message: str) -> None:
+def test_impossible_options_are_refused(make: Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         make()

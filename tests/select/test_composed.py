@@ -89,7 +89,7 @@ def test_few_candidates_are_looked_at() -> None:
     assert looked_at == [20]
 
 
-def test_thompson_chooses_what_may_be_good() -> None:
+def test_thompson_sampling_prefers_a_new_task_to_one_always_solved() -> None:
     """A task solved a hundred times is hardly ever nearest to 1/2; a new one often is."""
     tasks = ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True))
     story = Story()
@@ -235,7 +235,7 @@ def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:
         assert state["groups"] >= 48
 
 
-def test_a_run_that_is_cut_off_goes_on_as_if_it_was_not(tmp_path: Path) -> None:
+def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     with Store.open(tmp_path / "whole") as store:
         whole = train(store, 6)
         expected = states(whole)

@@ -88,7 +88,7 @@ def test_wrong_scores_are_clear_errors(sampler: select.Sampler, scores: list[flo
         select.ProportionalSampler(temperature=0.5),
     ],
 )
-def test_first_draws_have_the_told_probabilities(sampler: select.ProportionalSampler) -> None:
+def test_first_draws_follow_the_returned_probabilities(sampler: select.ProportionalSampler) -> None:
     scores, count = np.array([0.1, 0.4, 0.2, 0.3]), 20_000
     expected = sampler.probabilities(scores)
     found = np.zeros(4)

@@ -25,7 +25,7 @@ def chosen(size: int, count: int, *, key: int, taken: Sequence[int] = ()) -> lis
     return selection.rows.tolist()
 
 
-def test_uniform_is_distinct_keyed_and_goes_on_where_it_stopped() -> None:
+def test_uniform_selects_distinct_tasks_by_key_and_continues_after_taken_ones() -> None:
     first = chosen(50, 20, key=1)
     assert len(set(first)) == 20
     assert min(first) >= 0

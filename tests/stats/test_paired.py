@@ -49,7 +49,7 @@ def test_level_under_no_difference():
     assert 8 <= rejected <= 32
 
 
-def test_the_interval_holds_the_mean_as_often_as_it_says():
+def test_the_interval_covers_the_mean_about_as_often_as_its_level():
     """Binomial of 400 at 0.95: standard deviation 4.4. Percentile intervals of 40 values cover slightly less often."""
     rng = np.random.default_rng(0)
     held = 0

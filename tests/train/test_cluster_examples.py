@@ -41,7 +41,7 @@ def test_the_ray_job_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", UNTESTED, ids=lambda path: path.name)
-def test_untested_files_say_so_and_name_programs_of_this_repository(path: Path) -> None:
+def test_untested_files_are_marked_and_name_existing_programs(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert "Untested: " in text
     programs = re.findall(r"examples/\S+\.py", text)

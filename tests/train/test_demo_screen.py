@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_click_is_paid_if_its_cell_is_on_the_button(demo: ModuleType, path: Path) -> None:
+def test_a_click_is_rewarded_only_on_the_visible_part_of_the_button(demo: ModuleType, path: Path) -> None:
     world = demo.RecordedScreens(path)
     paid = 0
     for task in world.tasks(HELD_OUT, split="held_out"):

@@ -70,7 +70,7 @@ def test_a_mixture_of_experts_is_trained_with_its_recorded_experts(
         np.testing.assert_allclose(old, sampled, atol=1e-4)
 
 
-def test_a_recipe_file_may_ask_for_it(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_recipe_file_can_enable_replay_routes(folders: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(recipes.GRPO.to_toml() + "\n[train]\nreplay_routes = true\niterations = 1\n", encoding="utf-8")
     short = [*SHORT[: SHORT.index("--iterations")], *SHORT[SHORT.index("--iterations") + 2 :]]

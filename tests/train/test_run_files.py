@@ -55,7 +55,7 @@ def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synce
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_a_recipe_file_that_was_cut_is_told(tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_recipe_file_is_reported(tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]) -> None:
     text = recipes.GRPO.to_toml() + run_files.options_toml(TrainOptions())
     (tmp_path / "recipe.toml").write_text(text[: int(len(text) * share)])
     with pytest.raises(InvalidInputError, match=r"recipe\.toml is incomplete: .* remove the file to start again"):
@@ -72,7 +72,7 @@ def test_a_whole_recipe_file_is_read(tmp_path: Path) -> None:
     assert run_files.begun(tmp_path) == (recipes.ARPO, run_files.kept_options(options))
 
 
-def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+def test_unfinished_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     half = new_folder(tmp_path / "start")
     (half / "model.safetensors").write_bytes(b"half")
     (tmp_path / f".{'0' * 32}{UNFINISHED}").write_bytes(b"half")

@@ -62,7 +62,7 @@ def test_columns_of_a_teacher_train_the_policy_alone(recipe: str, folders: dict[
     assert any(not torch.equal(value, start[name]) for name, value in models["policy"].items())
 
 
-def test_the_policy_comes_nearer_to_its_teacher(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_distillation_reduces_the_divergence_from_the_teacher(folders: dict[str, Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["--teacher", str(folders["teacher"]), "--iterations", "8", "--rollouts", "32", "--turn-tokens", "12"]
     assert train("gkd", run, folders["policy"], *options) == 0

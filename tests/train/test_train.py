@@ -35,7 +35,7 @@ def weights(run, name="start"):
 # After such a short warm start the model may call no tool: ARPO cannot fork then, and warns.
 @pytest.mark.filterwarnings("ignore:rollout.EntropyBranching forks at tool results")
 @pytest.mark.parametrize("recipe", ["grpo", "arpo"])
-def test_a_run_leaves_what_it_promises(tmp_path, capsys, recipe):
+def test_a_run_writes_its_summary_store_and_learning_curve(tmp_path, capsys, recipe):
     run = tmp_path / "run"
     assert main(["train", "--run", str(run), "--recipe", recipe, *SHORT]) == 0
     summary = json.loads((run / "summary.json").read_text())
@@ -140,7 +140,7 @@ def test_a_local_model_is_trained_instead(tmp_path, capsys, warm_policy):
 
 
 @pytest.mark.slow
-def test_an_adapter_on_an_environment_of_ones_own_is_trained_and_resumed(tmp_path, capsys, monkeypatch, warm_policy):
+def test_an_adapter_on_a_custom_environment_is_trained_and_resumed(tmp_path, capsys, monkeypatch, warm_policy):
     policy, tokenizer = warm_policy
     policy.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
@@ -221,7 +221,7 @@ def test_a_recipe_file_holds_options(tmp_path, capsys):
     assert "grpo" in capsys.readouterr().err
 
 
-def test_a_run_goes_on_as_what_it_was(tmp_path, capsys):
+def test_a_resumed_run_keeps_its_recipe_and_seed(tmp_path, capsys):
     run = tmp_path / "run"
     begin = ["train", "--run", str(run), "--recipe", "rloo", "--seed", "3", *SHORT, "--iterations", "1"]
     assert main(begin) == 0
@@ -264,7 +264,7 @@ def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_what_runs_ahead_ends_with_the_loop(tmp_path, monkeypatch, error):
+def test_an_interrupt_or_error_stops_rollouts_that_run_ahead(tmp_path, monkeypatch, error):
     """A Ctrl-C or an error in the update, while the next iteration is rolled out, closes the engine."""
     underway, closed, step, close = [], [], Models.step, engine.Transformers.close
 
@@ -326,7 +326,7 @@ def closed(run):
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
+def test_ctrl_c_saves_the_run_and_resume_completes_it(tmp_path):
     run = tmp_path / "run"
     short = [*SHORT, "--families", "lcm", "--turn-tokens", "8", "--task-pool", "256", "--iterations", "6"]
     command = [sys.executable, "-m", "agentrl_core", "train", "--run", str(run), *short]
@@ -351,7 +351,7 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
     assert json.loads((run / "summary.json").read_text())["iterations"] == 6
 
 
-def test_a_model_that_was_not_warmed_up_is_told_how_to_answer(tmp_path):
+def test_a_model_without_a_warm_start_gets_answer_instructions(tmp_path):
     def is_instructed(config=None, **options):
         model = tmp_path / f"model{len(list(tmp_path.iterdir()))}"
         model.mkdir()

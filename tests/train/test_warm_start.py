@@ -49,7 +49,7 @@ def test_expressions_are_read_off_the_questions(gym):
 
 
 @pytest.mark.parametrize("kind", ["correct", "guess", "malformed", "wrong_digit"])
-def test_traces_are_what_their_name_says(kind, gym):
+def test_traces_match_their_kind(kind, gym):
     _, tokenizer = build(gym, seed=0)
     chat = engine.Chat(tokenizer)
     writer = TraceWriter(gym, chat, random.Random(0))
@@ -97,7 +97,7 @@ def test_the_seed_decides_the_weights_and_no_global_generator_is_touched(gym):
     assert not weights[0].equal(weights[2])
 
 
-def test_the_tokenizer_keeps_digits_apart_and_every_text(gym, tmp_path):
+def test_the_tokenizer_splits_digits_and_round_trips_texts(gym, tmp_path):
     _, tokenizer = build(gym, seed=0)
     tokenizer.save_pretrained(tmp_path)
     loaded = type(tokenizer).from_pretrained(tmp_path)

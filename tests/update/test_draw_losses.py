@@ -50,7 +50,7 @@ def test_the_mean_over_the_draws_of_a_step_is_its_loss(name: str, tree: bool) ->
         loss.Imitation(),
     ],
 )
-def test_a_draw_loses_what_it_loses_alone(kind: loss.Loss, tree: bool) -> None:
+def test_the_loss_of_a_draw_equals_that_of_a_step_on_it_alone(kind: loss.Loss, tree: bool) -> None:
     rollouts = Rollouts.random(kind, seed=4)
     updates, update, _ = recorded(kind, rollouts, tree=tree)
     found = updates.with_losses().column("loss", "draw")
@@ -64,7 +64,7 @@ def test_a_draw_loses_what_it_loses_alone(kind: loss.Loss, tree: bool) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NO_SUMS))
-def test_a_loss_that_is_no_sum_over_draws_is_refused(name: str) -> None:
+def test_a_loss_that_is_not_a_sum_over_draws_is_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match="no sum of the losses of draws"):
         recorded(LOSSES[name], Rollouts.random(LOSSES[name], seed=3), tree=False)
 
@@ -92,7 +92,7 @@ def test_several_steps_are_a_mean_over_those_that_a_draw_is_in() -> None:
     assert np.nansum(found) == pytest.approx(total, rel=1e-5)
 
 
-def test_losses_have_to_be_asked_for() -> None:
+def test_draw_losses_must_be_enabled() -> None:
     rollouts = Rollouts.random(loss.Policy(), seed=6)
     with pytest.raises(InvalidInputError, match="draw_losses=True"):
         recipes.GRPO.updates(rollouts.batch).with_losses()
@@ -104,7 +104,7 @@ def test_losses_have_to_be_asked_for() -> None:
         next(update.gradient_cached(lambda pack: rollouts.outputs(pack.token), max_tokens=4000))
 
 
-def test_nothing_is_recorded_by_default() -> None:
+def test_draw_losses_are_not_recorded_by_default() -> None:
     batch = Rollouts.random(loss.Policy(), seed=6).batch
     (update,) = recipes.GRPO.updates(batch)
     assert type(update) is Update

@@ -255,7 +255,7 @@ def test_a_statistic_over_all_rows_is_refused_in_packs() -> None:
     assert len(list(update.pack(max_tokens=whole))) == 1
 
 
-def test_what_a_function_must_return() -> None:
+def test_invalid_outputs_of_a_gradient_cached_function_are_rejected() -> None:
     _, update = begun("forking_tokens")
     tokens = least("forking_tokens")
     with pytest.raises(InvalidInputError, match="returned tuple for a pack; return a PackOutput"):

@@ -279,7 +279,7 @@ def test_a_coefficient_moves_with_every_step() -> None:
     assert states["loss[0].Policy.drift.coefficient"]["value"] == pytest.approx(expected[4]), "and so has the store"
 
 
-def test_what_cannot_be_done_is_said() -> None:
+def test_invalid_hooks_and_models_are_reported() -> None:
     moved = recipe(SyncModel("policy", "reference"), ScaleLearningRate(0.0))
     with pytest.raises(InvalidInputError, match=r"SyncModel: model 'reference' was not given \(only policy\)"):
         train(moved, BATCH, {"policy": Model(0.0)})
@@ -304,7 +304,7 @@ def test_what_cannot_be_done_is_said() -> None:
             make()
 
 
-def test_the_largest_is_kept_of_what_says_so() -> None:
+def test_metrics_named_max_keep_the_largest_value() -> None:
     from agentrl_core.update.metrics import Metrics
 
     metrics = Metrics()

@@ -87,7 +87,7 @@ def test_gradients_are_those_of_all_draws(name: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_reads_all_draws_gets_them(name: str) -> None:
+def test_losses_that_read_all_draws_run_all_draws(name: str) -> None:
     recipe = recipes.GRPO.replace(loss=OTHERS[name])
     assert not recipe.loss.by_advantage
     batch = recipe.credit(late())
@@ -97,7 +97,7 @@ def test_what_reads_all_draws_gets_them(name: str) -> None:
     assert sum(len(pack.token) for pack in update.pack(max_tokens=10**6)) == tokens
 
 
-def test_what_steers_by_metrics_has_them_of_all_draws() -> None:
+def test_a_controller_that_reads_metrics_runs_all_draws() -> None:
     clip = loss.Clip(high=schedule.PID("entropy", target=0.5, start=0.2, at_least=0.1, at_most=0.4))
     recipe = recipes.GRPO.replace(loss=loss.Policy(clip=clip))
     batch = recipe.credit(late())
@@ -133,7 +133,7 @@ def test_ranks_and_gradient_caching_leave_out_the_same(layout: str) -> None:
             torch.testing.assert_close(parameter.grad, other, rtol=1e-5, atol=1e-8)
 
 
-def test_tokens_that_were_sampled_again_and_again_are_run_once() -> None:
+def test_repeated_samples_are_run_once() -> None:
     """Run all twelve draws, with a penalty that reads them: the tree follows their tokens, not their storage."""
     recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1)))
     batch = recipe.credit(late())

@@ -120,7 +120,7 @@ def test_a_model_answers(name: str) -> None:
     assert max(gradient.abs().max() for gradient in gradients) > 1e-8
 
 
-def test_answers_are_those_of_the_models_own_forward() -> None:
+def test_outputs_of_a_pack_equal_those_of_the_models_own_forward() -> None:
     model = tiny_model("qwen3")
     model.value_head = nn.Linear(32, 2).double()
     batch = grow(3)
@@ -145,7 +145,7 @@ def test_answers_are_those_of_the_models_own_forward() -> None:
     assert found.top_p_entropy.requires_grad
 
 
-def test_what_is_no_output_no_pack_or_no_memory_is_refused() -> None:
+def test_outputs_packs_and_buffers_of_the_wrong_type_are_refused() -> None:
     rollouts = Rollouts.random(loss.Policy(), seed=0)
     (update,) = recipes.GRPO.replace(loss=loss.Policy()).updates(rollouts.batch)
     pack = next(update.pack(max_tokens=1000))
@@ -251,7 +251,7 @@ def test_groups_of_any_size_count_the_same() -> None:
         (None, "needs pairs, but group 0 has 4 draws"),
     ],
 )
-def test_what_is_no_pair(pair: list[float] | None, message: str) -> None:
+def test_draws_that_are_not_pairs_are_refused(pair: list[float] | None, message: str) -> None:
     batch = grow(0).select_draws(range(4))
     batch = batch.with_columns("token", advantage=np.ones(len(batch.column("token", "token"))))
     batch = batch.with_columns("token", reference_logprob=batch.column("behaviour_logprob", "token"))

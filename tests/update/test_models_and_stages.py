@@ -81,7 +81,7 @@ def test_one_recipe_trains_both(key: str) -> None:
     assert len(seen) == 2
 
 
-def test_losses_have_their_own_steps_and_metrics() -> None:
+def test_each_loss_has_its_own_updates_and_metrics() -> None:
     batch = credited("token")
     critic = loss.Train(loss.Value("token_mean"), model="critic", epochs=3, minibatches=2)
     recipe = recipes.GRPO.replace(loss=(critic, loss.Policy(aggregate="sequence_mean")), minibatches=4)
@@ -137,7 +137,7 @@ def test_a_critic_before_the_credit() -> None:
     assert [update.model for update in recipe.updates(ready)] == ["critic", "policy"]
 
 
-def test_what_a_recipe_refuses() -> None:
+def test_invalid_losses_and_stages_of_a_recipe_are_rejected() -> None:
     critic = loss.Train(loss.Value(), model="critic")
     with pytest.raises(RecipeError, match="stage 'update' has more than one loss of model 'critic'; add them with"):
         recipes.GRPO.replace(loss=(critic, loss.Policy(), critic))

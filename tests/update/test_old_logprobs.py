@@ -109,7 +109,7 @@ def fresh(codes: list[int], sources: list[str]) -> Batch:
     return again.with_columns("token", **columns)
 
 
-def test_a_recipe_says_it_of_fresh_draws_and_replay_of_its_own() -> None:
+def test_fresh_draws_use_the_old_logprob_of_the_recipe_and_replayed_draws_their_own() -> None:
     """Fresh rows use the recipe's setting, even if sampled under another prompt; replayed rows keep theirs."""
     batch = fresh([BEHAVIOUR, NONE, BEHAVIOUR, NONE], ["fresh", "fresh", "replay", "replay"])
     recipe = recipes.GRPO.replace(old_logprob="recomputed")
@@ -127,7 +127,7 @@ def test_a_recipe_says_it_of_fresh_draws_and_replay_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("path", ["packs", "fused"])
-def test_metrics_are_said_of_each_source(path: str) -> None:
+def test_metrics_are_reported_per_source(path: str) -> None:
     """All nine tokens are equally likely: now log(1/9), so that ratios are exp(-old) / 9.
 
     Fresh: behaviour -1, e / 9 on 3 tokens. Replay: recomputed -2, e^2 / 9 on 3 tokens, and a draw without a ratio.
@@ -157,7 +157,7 @@ def test_a_batch_of_one_source_has_plain_metrics() -> None:
     assert not [name for name in updates.metrics if "@" in name]
 
 
-def test_a_row_that_says_recomputed_names_the_call_that_is_missing() -> None:
+def test_the_error_for_missing_recomputed_log_probs_names_the_call_to_add() -> None:
     batch = grow([BEHAVIOUR, RECOMPUTED], recomputed=False)
     with pytest.raises(InvalidInputError, match=r"arl\.annotate\(batch, 'recomputed_logprob', policy\)"):
         recipes.GRPO.updates(batch)

@@ -204,7 +204,7 @@ def test_so_do_ranks_without_pairs_accumulation_and_mixed_precision(ranks: int, 
 
 
 @pytest.mark.slow
-def test_what_would_be_wrong_is_refused_on_every_rank() -> None:
+def test_invalid_setups_are_refused_on_every_rank() -> None:
     for case, found in report(2, *(f"refused {case}" for case in REFUSED)).items():
         assert REFUSED[case.removeprefix("refused ")] in found
 

@@ -30,7 +30,7 @@ def rollouts(roles: list[str], *, length: int = 2) -> Batch:
 ROLES = ["member", "baseline", "helper", "member"]
 
 
-def test_the_tables_say_who_is_what() -> None:
+def test_the_tables_hold_the_role_of_each_trajectory() -> None:
     batch = rollouts(ROLES)
     assert pl.DataFrame(batch.trajectories)["role"].to_list() == [0, 1, 2, 0]
     draws = pl.DataFrame(batch.draws)
@@ -84,7 +84,7 @@ def test_forks_have_the_role_of_their_parent() -> None:
         forest.start(0, 1, role="judge")
 
 
-def test_what_was_a_baseline_stays_one(tmp_path: Path) -> None:
+def test_a_baseline_stays_untrained_if_it_is_drawn_again_or_adopted(tmp_path: Path) -> None:
     batch = rollouts(ROLES)
     again = batch.with_draws([1, 0, 2])
     assert again.column("trained", "draw").tolist() == [1, 0, 1, 0, 1, 1]

@@ -129,7 +129,7 @@ def test_an_evaluation_may_sample_as_it_likes() -> None:
         assert evaluate(world, world, tasks=2, sampling=sampling).samples.tolist() == [1, 1]
 
 
-def test_a_field_that_nobody_classified_is_refused() -> None:
+def test_an_unclassified_sampling_option_is_refused() -> None:
     @dataclasses.dataclass(frozen=True)
     class Penalised(Sampling):
         penalty: float = 0.0
@@ -141,7 +141,7 @@ def test_a_field_that_nobody_classified_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, v in OTHERS.items() if n not in (*RATIOS, "top")])
-def test_what_is_applied_gives_the_log_probs_that_the_engine_recorded(name: str, value: Any) -> None:
+def test_applied_sampling_options_reproduce_the_recorded_log_probs(name: str, value: Any) -> None:
     from agentrl_core import engine, env, warm_start
 
     model, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"], held_out=8), seed=0)

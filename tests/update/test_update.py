@@ -198,7 +198,7 @@ def test_a_trained_token_without_a_log_prob_is_refused(batch: Batch) -> None:
         list(update.pack(max_tokens=999))
 
 
-def test_an_advantage_of_ones_own_needs_no_score(batch: Batch) -> None:
+def test_a_given_advantage_needs_no_score(batch: Batch) -> None:
     own = batch.with_columns("token", advantage=np.ones(len(batch.column("token", "token"))))
     (update,) = recipes.GRPO.updates(own)
     assert len(update.draws) == batch.num_draws

@@ -89,7 +89,7 @@ def test_images_stand_in_the_text_and_in_the_tree_and_open_whole(browser: Any, t
     assert page.errors == []
 
 
-def test_what_is_no_picture_is_a_note_and_runs_nothing(browser: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_image_is_shown_as_a_note_and_runs_no_code(browser: Any, tmp_path: Path) -> None:
     page = opened(browser, make(tmp_path / "run", SVG, JUNK, DAMAGED, WIDE))
     page.until("document.querySelectorAll('.left-out').length === 3")
     notes = page.texts(".left-out figcaption")

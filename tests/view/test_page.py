@@ -169,7 +169,7 @@ def test_the_tree_draws_each_node_once_as_wide_as_its_tokens(at, recorded) -> No
     assert len(different) <= len(leaves) <= len(paths), "siblings that went on alike are one, others are not"
 
 
-def test_members_that_went_on_alike_are_one_line(browser, alike_file) -> None:
+def test_members_with_equal_paths_and_rewards_are_one_line(browser, alike_file) -> None:
     browser.open(alike_file, "#g0")
     assert [text.split("reward")[0].split() for text in browser.texts(".leaf")] == [
         ["✓", "0", f"{TIMES}3"],
@@ -227,7 +227,7 @@ def test_the_text_is_that_of_the_tokenizer(at, recorded) -> None:
         assert browser.do("document.querySelectorAll('.tokens .special').length") > 0
 
 
-def test_overlays_show_what_is_known_of_a_token(at, recorded) -> None:
+def test_overlays_and_facts_of_a_token(at, recorded) -> None:
     row = advantages(recorded).filter(iteration=0).row(0, named=True)
     browser = at(f"#g{row['group_id']}/t{row['trajectory_id']}/k{row['token_position']}")
     names = browser.do("[...document.querySelectorAll('.menu button')].map((button) => button.dataset.overlay)")
@@ -245,7 +245,7 @@ def test_overlays_show_what_is_known_of_a_token(at, recorded) -> None:
     assert browser.texts(".legend .key") == ["not trained", "trained"]
 
 
-def test_why_an_advantage_is_what_it_is(at, recorded) -> None:
+def test_an_advantage_is_explained_by_its_formula_and_recipe(at, recorded) -> None:
     draws = scan(recorded).draws.agentrl.computed(scan(recorded)).filter(iteration=2).collect()
     row = draws.row(0, named=True)
     mine = draws.filter(group_id=row["group_id"])
@@ -271,7 +271,7 @@ def test_members_stand_side_by_side_from_where_they_part(at, recorded) -> None:
     assert browser.texts(".side header b") == [f"Rollout {first}", f"Rollout {second}"]
 
 
-def test_the_tree_grows_again(at) -> None:
+def test_the_slider_replays_the_growth_of_the_tree(at) -> None:
     browser = at("#g0")
     count = browser.do("document.querySelectorAll('.tree .node').length")
     assert count > 5
@@ -387,7 +387,7 @@ def test_night_and_day(at) -> None:
     ) == [True, True]
 
 
-def test_what_does_not_fit_is_left_out_and_said_so(browser, recorded, tmp_path) -> None:
+def test_tokens_over_the_limit_are_left_out_with_a_note(browser, recorded, tmp_path) -> None:
     with arl.Store.open(recorded, read_only=True) as store:
         tokens = pl.DataFrame(store.nodes).group_by("group_id").agg(pl.col("tokens").list.len().sum())
         whole = int(tokens["tokens"].sum())
@@ -479,7 +479,7 @@ def test_a_selection_is_exported_with_texts_and_tokens(at, recorded) -> None:
         assert (context["tokens"], context["text"]) == (row["tokens"], row["text"])
 
 
-def test_on_paper_there_is_what_is_read_and_no_buttons(at) -> None:
+def test_print_shows_the_content_without_the_controls(at) -> None:
     browser = at("#g0")
     seen = "[...document.querySelectorAll('{}')].filter((each) => each.getClientRects().length > 0).length"
     assert browser.do(seen.format(".replay")) == 1

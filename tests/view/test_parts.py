@@ -44,7 +44,7 @@ def frame(seed: int, rows: int) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 300])
-def test_the_browser_reads_what_polars_wrote(browser, page_file, rows) -> None:
+def test_the_browser_reads_tables_written_by_polars(browser, page_file, rows) -> None:
     if not browser.do("location.href").endswith(page_file.name):
         browser.open(page_file)
     for seed in range(3):
@@ -196,7 +196,7 @@ def test_signs_are_bad_where_a_run_is(tmp_path) -> None:
     assert "tool errors" not in of(tool_errors=float("nan"))
 
 
-def test_recipes_are_told_with_their_formulas() -> None:
+def test_recipes_are_described_with_their_formulas() -> None:
     page = described(recipes.GIGPO.to_dict())
     names = [link["component"] for link in page["phases"]["advantage"]]
     assert names == ["Discounted", "GroupRelative", "GroupRelative"]

@@ -224,7 +224,7 @@ def test_mean_one_as_verl(level: str) -> None:
     close(column(ours, "weight", "token"), theirs.numpy()[mask > 0])
 
 
-def test_filters_of_roll_are_apart_from_its_weight() -> None:
+def test_a_geometric_ratio_filter_does_not_change_the_weight_of_kept_tokens() -> None:
     """A17: a chunk of 10 tokens, each with the log-ratio .2: its ratio is e^.2 = 1.2214, not e^2 = 7.39."""
     batch = small([(0, [10])], token_recomputed_logprob=[-0.8] * 10)
     near = ImportanceWeight(level="step_geometric", kind="filter", at_most=2.0)
@@ -280,7 +280,7 @@ def test_impossible_options(make: object, message: str) -> None:
         make()
 
 
-def test_a_column_that_nobody_filled() -> None:
+def test_an_empty_or_missing_column_is_reported() -> None:
     batch = small([(0, [2])], token_entropy=[np.nan, np.nan])
     with pytest.raises(RecipeError, match="column 'entropy' at level token has no known value; record it"):
         EntropyScaled()(batch)
@@ -293,7 +293,7 @@ def test_a_column_that_nobody_filled() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(SEEDS, st.sampled_from(["step", "token"]), st.sampled_from(["weight", "keep", "kl_weight", "imitation"]))
-def test_marked_rows_have_a_factor_of_their_own(seed: int, level: str, of: str) -> None:
+def test_marked_rows_are_scaled_by_their_own_factor(seed: int, level: str, of: str) -> None:
     batch = with_tokens(seed)
     rows = int(batch.offsets(level)[-1])
     marks = np.random.default_rng(seed).choice([0.0, 1.0, 2.0, np.nan], rows)
@@ -321,7 +321,7 @@ def test_marked_rows_by_hand() -> None:
     close(weights, [0.0, 0.5, 0.5])  # dropped tokens are in no denominator
 
 
-def test_each_kind_has_a_mean_of_its_own() -> None:
+def test_marked_and_other_tokens_are_averaged_separately() -> None:
     """By hand: one text token and three image tokens, then two of text; factors 4/1, 4/3 and 2/2 of 0.01 and 0.06."""
     batch = small([(0, [1, 3]), (0, [2])], draw_score=[1.0, 0.0], step_image=[0.0, 1.0, 0.0])
     scaled = MarkedScaled(column="image", level="step", marked=0.06, plain=0.01, of="kl_weight", own_mean=True)(batch)

@@ -93,7 +93,7 @@ def test_max_variance_subset_is_the_best_of_all(scores: list[float], count: int)
         assert np.var(np.array(scores)[found]) == pytest.approx(best, abs=1e-9)
 
 
-def test_selection_ignores_invalid_rows_and_knows_groups() -> None:
+def test_selection_ignores_invalid_rows_and_respects_groups() -> None:
     scores, valid = np.array([math.nan, 1.0, 2.0, 3.0, math.inf]), np.array([False, True, True, True, False])
     assert top_rows(scores, ["a", "a", "b", "b", "b"], count=1, valid=valid).tolist() == [
         False,

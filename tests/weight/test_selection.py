@@ -151,7 +151,7 @@ def test_masks_meet() -> None:
     assert weights.tolist() == [0.0, 0.0, 1.0, 0.0]
 
 
-def test_an_update_trains_what_is_kept_by_its_weight() -> None:
+def test_an_update_trains_the_kept_draws_with_their_weights() -> None:
     batch = small([(0, [2]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 0.0, 1.0, 1.0])
     batch = batch.with_columns("draw", task_weight=[1.0, 3.0, 1.0, 1.0])
     chain = (GroupFilter(), ColumnScaled())

@@ -129,7 +129,7 @@ def test_hidden_thinking_is_refused_masked_or_left_out(block, tmp_path):
     check_trained(path, [says("Cold."), says("Warm.")], hidden_reasoning="omit")
 
 
-def test_an_edited_message_begins_another_chat_and_nothing_is_trained_twice(tmp_path):
+def test_an_edited_message_starts_a_new_chat_and_no_answer_is_trained_twice(tmp_path):
     log = Log()
     log.user("how warm?")
     fork = log.answer("m1", text("Cold."))
@@ -143,7 +143,7 @@ def test_an_edited_message_begins_another_chat_and_nothing_is_trained_twice(tmp_
     assert first["task"] == second["task"]
 
 
-def test_a_compaction_and_a_sub_agent_are_chats_of_their_own(tmp_path):
+def test_a_compaction_and_a_sub_agent_are_separate_chats(tmp_path):
     log = Log()
     log.user("how warm?")
     log.answer("m1", use("c1", "Task", prompt="look"))
@@ -162,7 +162,7 @@ def test_a_compaction_and_a_sub_agent_are_chats_of_their_own(tmp_path):
     assert after["messages"][0]["content"].startswith("This session is being continued")
 
 
-def test_what_the_model_did_not_write_to_its_end_is_context(tmp_path):
+def test_interrupted_truncated_and_synthetic_answers_are_not_trained(tmp_path):
     log = Log()
     log.user("how warm?")
     log.answer("m1", text("Co"))
@@ -219,7 +219,7 @@ def test_a_last_call_without_a_result(tmp_path):
         (lambda log: log.answer("m9", use("c1"), text("So.")), UnsupportedError, "it has text after a call"),
     ],
 )
-def test_what_a_chat_cannot_hold_is_refused_with_its_line(change, error, message, tmp_path):
+def test_invalid_and_unsupported_entries_are_rejected_with_their_line(change, error, message, tmp_path):
     log = Log()
     log.user("how warm?")
     log.answer("m1", text("Cold."))

@@ -160,7 +160,7 @@ def test_a_compacted_history_begins_another_chat(tmp_path):
         ),
     ],
 )
-def test_what_a_chat_cannot_hold_is_refused_with_its_line(rows, error, message, tmp_path):
+def test_unsupported_or_invalid_records_are_refused_with_their_line(rows, error, message, tmp_path):
     with pytest.raises(error, match=message):
         list(read(write_lines(tmp_path / "r.jsonl", [META, *rows])))
 
@@ -215,7 +215,7 @@ def test_a_fork_repeats_answers_of_another_session(named, tmp_path):
         list(read(write_lines(tmp_path / "r.jsonl", rows)))
 
 
-def test_a_resumed_session_writes_its_own_head_again(tmp_path):
+def test_a_resumed_session_may_repeat_its_header(tmp_path):
     rows = [META, user("what is here?"), answer("One file."), META, user("And now?"), answer("Two.")]
     [chat] = check_trained(write_lines(tmp_path / "r.jsonl", rows), [says("One file."), says("Two.")])
     assert chat["task"] == "s1"

@@ -69,7 +69,7 @@ def test_parquet(tmp_path):
         (b"PK\x03\x04broken", "'file.jsonl' is a damaged zip"),
     ],
 )
-def test_what_is_no_file_of_records_is_refused(tmp_path, content, message):
+def test_invalid_record_files_are_refused(tmp_path, content, message):
     path = tmp_path / "file.jsonl"
     path.write_bytes(content)
     with pytest.raises(InvalidInputError, match=message):
@@ -112,7 +112,7 @@ def test_a_record_of_another_format_among_them():
         list(read([CHAT, None]))
 
 
-def test_what_can_run_code_is_not_loaded(tmp_path):
+def test_a_file_that_can_run_code_is_not_loaded(tmp_path):
     import pickle
 
     import torch

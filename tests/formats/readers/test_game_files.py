@@ -114,7 +114,7 @@ def test_a_game_of_alfworld_is_played(tmp_path):
         (lambda _: {}, "give a path, or a table with a path for train"),
     ],
 )
-def test_what_is_no_game_is_refused(make, message, tmp_path):
+def test_files_that_are_not_games_are_refused(make, message, tmp_path):
     with pytest.raises(InvalidInputError, match=message):
         env.TextWorld(files=make(tmp_path))
 

@@ -160,7 +160,7 @@ def test_long_texts_are_attachments(tmp_path):
         list(read(path))
 
 
-def test_an_error_of_a_tool_is_what_the_model_read(tmp_path):
+def test_the_error_of_a_tool_is_the_content_of_its_message(tmp_path):
     failed = {**REPLY, "content": "", "error": {"type": "timeout", "message": "Timed out."}}
     path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, LOOKS, failed, COLD])]))
     [chat] = read(path)
@@ -214,7 +214,7 @@ def test_two_scorers_give_no_reward(tmp_path):
         ),
     ],
 )
-def test_what_a_chat_cannot_hold_is_refused(log, error, message, tmp_path):
+def test_invalid_and_unsupported_logs_are_rejected(log, error, message, tmp_path):
     with pytest.raises(error, match=message):
         list(read(write_json(tmp_path / "log.json", log)))
 

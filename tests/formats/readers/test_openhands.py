@@ -292,12 +292,12 @@ def test_a_condensation_before_the_sdk(forgotten, tmp_path):
         ([SYSTEM, replied("c9", "a")], UnsupportedError, "it replies to the call 'c9'"),
     ],
 )
-def test_what_a_chat_cannot_hold_is_refused(events, error, message):
+def test_unsupported_or_invalid_events_are_refused(events, error, message):
     with pytest.raises(error, match=message):
         list(read(events, "openhands"))
 
 
-def test_what_the_program_adds_to_a_reply_is_read(tmp_path):
+def test_extended_content_and_rejections_of_tool_calls_are_read(tmp_path):
     rejected = sdk("UserRejectObservation", tool_name="run", tool_call_id="c2", rejection_reason="Not now.")
     ruled = {**replied("c1", "a.py"), "extended_content": [{"type": "text", "text": "Rule: no tabs."}]}
     events = [

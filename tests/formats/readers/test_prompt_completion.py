@@ -46,7 +46,7 @@ def test_an_end_that_is_written_already_is_not_doubled():
         ({"chosen": [says("b")], "rejected": [says("c")]}, UnsupportedError, "it is a preference"),
     ],
 )
-def test_what_is_no_trajectory_is_refused(row, error, message):
+def test_records_that_are_not_trajectories_are_refused(row, error, message):
     with pytest.raises(error, match=message):
         list(read([row]))
 

@@ -13,7 +13,7 @@ def turns(*pairs, **more):
     return {"conversations": [{"from": who, "value": what} for who, what in pairs], **more}
 
 
-def test_answers_are_trained_and_what_is_read_is_not(tmp_path):
+def test_only_answers_are_trained(tmp_path):
     row = turns(
         ("human", "how warm?"), ("gpt", "Cold."), ("human", "And now?"), ("gpt", "Warm."), system="Be brief.", id=7
     )
@@ -121,6 +121,6 @@ def test_an_unanswered_last_turn_is_not_trained(tmp_path):
         ),
     ],
 )
-def test_what_a_chat_cannot_hold_is_refused_with_its_place(row, error, message):
+def test_invalid_and_unsupported_conversations_are_refused(row, error, message):
     with pytest.raises(error, match=message):
         list(read([row]))

@@ -63,7 +63,7 @@ def test_answers_of_demonstrations_are_context(tmp_path):
     check_trained(file_of(tmp_path, [SYSTEM, DEMO, SHOWN, *HISTORY[2:]], []), ANSWERS, [says("Shown.")])
 
 
-def test_steps_that_say_what_was_sent_and_go_on_are_one_chat(tmp_path):
+def test_steps_that_extend_one_history_are_one_chat(tmp_path):
     steps = [step("I look.", HISTORY[:3]), step("I read.", HISTORY[:5])]
     [chat] = check_trained(file_of(tmp_path, HISTORY, steps), ANSWERS)
     assert chat["left_out"] == ["the tools, which the log does not hold"]
@@ -111,6 +111,6 @@ def test_a_demonstration_file_has_a_history_alone(tmp_path):
         ([SYSTEM, action("a", tool_calls=[{"function": {}}])], InvalidInputError, "a call of a tool has no name"),
     ],
 )
-def test_what_is_no_trajectory_is_refused(history, error, message, tmp_path):
+def test_an_invalid_trajectory_is_rejected(history, error, message, tmp_path):
     with pytest.raises(error, match=message):
         list(read(file_of(tmp_path, history, []), "swe_agent"))

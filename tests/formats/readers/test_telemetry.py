@@ -79,7 +79,7 @@ def otlp(*spans):
 FIRST, SECOND = attributes([USER], CALLED, "tool_call"), attributes([USER, CALLED, REPLY], COLD)
 
 
-def test_calls_whose_history_goes_on_are_one_chat(tmp_path):
+def test_calls_that_extend_one_history_are_one_chat(tmp_path):
     agent = console(0, {"gen_ai.operation.name": "invoke_agent", "gen_ai.input.messages": "[]"}, "invoke_agent")
     tool = console(2, {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "weather"}, "execute_tool")
     rows = [tool, console(3, SECOND), console(1, FIRST), agent]  # spans are written when they end
@@ -145,7 +145,7 @@ def test_messages_as_events(tmp_path):
     check_trained(write_lines(tmp_path / "spans.jsonl", [row]), [says("Cold.")])
 
 
-def test_agents_in_one_trace_are_chats_of_their_own(tmp_path):
+def test_agents_in_one_trace_are_separate_chats(tmp_path):
     """Nothing is trained twice, however the calls are mixed."""
     other = said("user", text("what time?"))
     noon = said("assistant", text("Noon."))
@@ -163,7 +163,7 @@ def test_a_history_that_was_cut_trains_its_new_answer_alone(tmp_path):
     assert "1 answers in its context are not of a call before it" in second["untrained"][0]
 
 
-def test_a_history_without_the_reasoning_goes_on(tmp_path):
+def test_a_history_without_the_reasoning_continues_its_chat(tmp_path):
     thought = said("assistant", {"type": "reasoning", "content": "Winter."}, text("Cold."))
     rows = [
         console(1, attributes([USER], thought)),
@@ -224,12 +224,12 @@ def part(kind):
         (attributes([{"parts": []}], COLD), InvalidInputError, "give an object with role and parts"),
     ],
 )
-def test_what_a_chat_cannot_hold_is_refused(values, error, message):
+def test_invalid_and_unsupported_spans_are_rejected(values, error, message):
     with pytest.raises(error, match=message):
         list(read([console(1, values)]))
 
 
-def test_a_record_that_is_no_span():
+def test_a_record_that_is_not_a_span_is_rejected():
     with pytest.raises(InvalidInputError, match=r"record 1 is not a span \(it has 'a'"):
         list(read([console(1, FIRST), {"a": 1}]))
 

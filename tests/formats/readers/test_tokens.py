@@ -58,7 +58,7 @@ def test_every_run_of_trained_tokens_is_a_turn(row, tmp_path):
     assert "input_ids" not in back
 
 
-def test_padding_on_either_side_is_no_token():
+def test_padding_on_either_side_is_dropped():
     left = {"input_ids": [0, 0, 5, 6], "labels": [-100, -100, -100, 6], "attention_mask": [0, 0, 1, 1]}
     right = {"input_ids": [5, 6, 0, 0], "labels": [-100, 6, -100, -100], "attention_mask": [1, 1, 0, 0]}
     assert turns_of(from_chats([left, right])) == [([5], [6], True)] * 2

@@ -68,7 +68,7 @@ def splice(example: Example) -> Found:
     }
 
 
-def test_the_good_path_goes_on_after_what_it_shares_with_the_prefix() -> None:
+def test_the_good_path_continues_after_the_shared_prefix() -> None:
     """Both begin with the same two steps, the first of which is bad: the good one's second step comes after it."""
 
     def speak(context: str, request: Request) -> str:

@@ -95,7 +95,7 @@ def later_step(example: Example) -> Found:
     return {"surrogate": -np.concatenate(alone), "objective": -single_tokens(LOSSES, old, new, given)["loss"]}
 
 
-def test_an_answer_counts_once_whatever_its_length() -> None:
+def test_each_answer_has_the_same_weight_at_any_length() -> None:
     members = [{"path": f"1 | 3*{length}", "reward": reward} for length, reward in ((4, 1.0), (1, -1.0))]
     assert computed(LOSSES, ["loss"], members=members)["loss"] == pytest.approx(0.0)
 

@@ -40,7 +40,7 @@ def small(example: Example) -> Found:
     return {"advantage": np.concatenate(advantages(recipes.REINFORCE_PLUS_PLUS, *example.values["G"]))}
 
 
-def test_a_token_pays_as_in_the_script_of_the_authors() -> None:
+def test_the_kl_coefficient_is_that_of_the_authors_script() -> None:
     assert recipes.REINFORCE_PLUS_PLUS.chain("advantage")[0].kl_coefficient == 1e-4
 
 

@@ -59,7 +59,7 @@ def win_rates(example: Example) -> Found:
     return {"win": first, "win_second_group": second, "best_and_worst_if_self_did_not_count": alone[[0, 2]]}
 
 
-def test_a_response_without_comparisons_is_no_opponent() -> None:
+def test_a_response_without_comparisons_is_not_an_opponent() -> None:
     scores = np.array([1.0, 0.2, -0.5])
     np.testing.assert_allclose(wins(np.append(scores, np.nan))[0], [*wins(scores)[0], 0.5])
 

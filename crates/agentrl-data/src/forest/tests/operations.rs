@@ -510,7 +510,7 @@ fn decided(first: usize, decisions: [impl Fn(&mut Decision, &[Handle], Handle); 
     let results = equal.iter().map(|&fork| forest.fork(fork, None, None)).collect::<Result<Vec<_>>>()?;
     for (place, decide) in decisions.iter().enumerate() {
         let fork = (first + place) % 2;
-        let mut decision = Decision::new(Operation::Branch, equal[fork], 0);
+        let mut decision = Decision::new(Operation::Fork, equal[fork], 0);
         decide(&mut decision, &[prompt, action], results[fork]);
         forest.decide(decision)?;
     }
